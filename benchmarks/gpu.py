@@ -481,7 +481,7 @@ def several(card: Card) -> Iterator[Row]:
             yield "several GPUs", lambda: "not measured: there is one"
             return
         yield "workers", lambda: by_workers(load(device=devices[0]), pairs, len(devices), alone)
-        room: dict[str | int, int | str] = dict.fromkeys(devices, size)
+        room: dict[str | int, int | str] = dict.fromkeys(range(len(devices)), size)
         yield "spread", lambda: spread(load(device_map="auto", max_memory=room), pairs, alone)
 
 

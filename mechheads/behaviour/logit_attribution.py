@@ -16,7 +16,6 @@ from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Backend
-from mechheads.model.backends.devices import moved
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
@@ -169,7 +168,7 @@ def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[
 def _top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits) -> Int[Tensor, " prompt"]:
     """The most likely next tokens."""
     at_once = max(1, limits.logits // backend.sizes.d_vocab)
-    return torch.cat([moved(backend.unembed(some).argmax(-1), state.device) for some in state.split(at_once)])
+    return torch.cat([backend.unembed(some).argmax(-1) for some in state.split(at_once)])
 
 
 class _Readout:
@@ -191,8 +190,7 @@ class _Readout:
     ) -> None:
         self._backend, self._answers = backend, [answer] if wrong is None else [answer, wrong]
         state = final(end.double())
-        weight, at = backend.module.W_U.detach(), backend.devices.end
-        columns = [moved(weight[:, moved(ids, at)].T, state.device).double() for ids in self._answers]
+        columns = [backend.W_U[:, ids].T.double() for ids in self._answers]
         biases = [torch.zeros(()) if backend.b_U is None else backend.b_U[ids].double() for ids in self._answers]
         biases = [bias.to(state) for bias in biases]
         logits = [(state * column).sum(-1) + bias for column, bias in zip(columns, biases, strict=True)]
@@ -213,7 +211,7 @@ class _Readout:
         """The model's logit of each answer, minus that of the wrong one."""
         row = torch.arange(len(state), device=state.device)
         vocab = torch.cat(self._answers).unique()
-        logits = moved(self._backend.unembed(state, tokens=vocab), state.device).double()
+        logits = self._backend.unembed(state, tokens=vocab).double()
         own = [logits[row, torch.searchsorted(vocab, ids)] for ids in self._answers]
         return own[0] if len(own) == 1 else own[0] - own[1]
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from mechheads.engine.job import Job
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
-from mechheads.model.backends.devices import moved
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 
@@ -34,12 +33,10 @@ class Evaluator:
         self.model = base.need_model()
         self.at, mask = read_positions(metric, base.tokens)
         tokens, vocab = _answer_vocab(base.tokens) if _needs_answers(metric) else (base.tokens, None)
-        self._end = self.model.backend.devices.end
-        self.mask, self._tokens = moved(mask, self._end), tokens.on(self._end)
-        self._vocab = None if vocab is None else moved(vocab, self._end)
+        self.mask, self._tokens, self._vocab = mask, tokens, vocab
         self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
         self._memory: Tensor | None = None
-        self._base_final = moved(base.final_at(self.at), self._end)
+        self._base_final = base.final_at(self.at)
         self._divide()
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
 
@@ -60,7 +57,6 @@ class Evaluator:
 
         If the metric is not finite for one prompt of a copy, the whole copy is NaN.
         """
-        final = moved(final, self._end)
         change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
         changed = (final != self._base_final).flatten(1).any(1)
         if changed.any():
@@ -69,7 +65,7 @@ class Evaluator:
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
         """The metric of each copy and prompt."""
-        final, parts = moved(final, self._end), []
+        parts = []
         for rows in self._rows:
             base = self._base_logits(rows) if self._kept is None else self._kept
             tokens, mask = self._tokens.rows(rows), self.mask[rows]

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, Mlp, kv_head
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.devices import There, moved
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.protocols import Blocks
 from mechheads.runs.head_cache import HeadCache
@@ -73,11 +72,7 @@ class Frozen:
         self.base, self.rows, self.where, self.mlps = base, rows, where, mlps
         self.model = base.need_model()
         self._ready: dict[tuple[int, int], Blocks] = {}
-        self._devices = self.model.backend.devices
-        row = torch.arange(len(where), device=where.device)[:, None]
-        at = {device: tuple(moved(each, device) for each in (row, where)) for device in self._devices.each}
-        chosen = {device: rows if isinstance(rows, slice) else moved(rows, device) for device in self._devices.each}
-        self._taken = {device: (chosen[device], *at[device]) for device in self._devices.each}
+        self._row = torch.arange(len(where), device=where.device)[:, None]
 
     def run(
         self,
@@ -95,9 +90,8 @@ class Frozen:
         n_layers = self.model.n_layers
         end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
         with torch.no_grad():
-            carry, home = self._carry_whole if self.mlps == "recomputed" else self._carry_change, self._devices.home
+            carry = self._carry_whole if self.mlps == "recomputed" else self._carry_change
             inputs, stream = carry(senders, receivers, min(node.layer for node, _ in senders), end)
-            inputs = {receiver: moved(value, home) for receiver, value in inputs.items()}
             if not final:
                 return Arrived(inputs, None)
             states = self.model.backend.finish(stream.flatten(0, 1))
@@ -110,7 +104,6 @@ class Frozen:
         inputs: dict[Receiver, Tensor] = {}
         stream = self._residual(begin)[None][:0]
         for layer in range(begin, end):
-            stream = moved(stream, self._devices.blocks[layer])
             inputs |= self._head_inputs(layer, stream, receivers)
             heads, of_mlp = _joining(senders, layer)
             residual, attention = self._residual(layer)[None], self._attention(layer)[None]
@@ -135,7 +128,6 @@ class Frozen:
         change = after[None][:0]
         for layer in range(begin, end):
             residual = self._residual(layer)
-            change = moved(change, residual.device)
             inputs |= self._head_inputs(layer, residual + change, receivers)
             heads, of_mlp = _joining(senders, layer)
             here = Receiver(layer, "mlp_out") in receivers
@@ -160,7 +152,7 @@ class Frozen:
                 out, _ = self._block(layer, residual[None], attention[None], see_mlp=False, give_mlp=of_mlp[None])
                 changed.append(out - after)
             change, after = torch.cat([change, *changed]), after[0]
-        return inputs, moved(after, change.device) + change
+        return inputs, after + change
 
     def _block(
         self,
@@ -180,11 +172,11 @@ class Frozen:
 
         def mlp(value: Tensor, hook: Any) -> Tensor | None:
             seen.append(value.clone())
-            return None if give_mlp is None else moved(give_mlp, value.device).expand(stream.shape).reshape(value.shape)
+            return None if give_mlp is None else give_mlp.expand(stream.shape).reshape(value.shape)
 
         hooks: list[Hook] = []
         if backend.d_mlp and (see_mlp or give_mlp is not None):
-            hooks.append((self.model.hook_name("mlp_out", layer), There(mlp)))
+            hooks.append((self.model.hook_name("mlp_out", layer), mlp))
         block = partial(self._blocks(len(rows)), layer, rows)
         given = partial(backend.with_attention, layer, attention.reshape(rows.shape), block)
         out = backend.under(hooks, given)
@@ -207,11 +199,11 @@ class Frozen:
             return hook_fn
 
         hooks: list[Hook] = [
-            (self.model.hook_name(site, layer), There(note(site))) for site in sorted({r.site for r in wanted})
+            (self.model.hook_name(site, layer), note(site)) for site in sorted({r.site for r in wanted})
         ]
         rows = stream.flatten(0, 1)
         block = partial(self._blocks(len(rows)), layer, rows)
-        hooks.append((self.model.hook_name("z", layer), There(stop)))
+        hooks.append((self.model.hook_name("z", layer), stop))
         self.model.backend.under(hooks, partial(until_stopped, layer, block))
         inputs = {}
         for receiver in wanted:
@@ -227,15 +219,14 @@ class Frozen:
         return self._ready[key]
 
     def _take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "prompt position *rest"]:
-        rows, row, where = self._taken[values.device]
-        return values[rows][row, where]
+        return values[self.rows][self._row, self.where]
 
     def _residual(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
-        return self._take(self.base.stores["resid_pre"].there(layer))
+        return self._take(self.base.stores["resid_pre"][layer])
 
     def _attention(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
         """The attention output of a layer in the base run, b_O included."""
-        return self.model.attention_out(layer, self._take(self.base.stores["z"].there(layer).transpose(1, 2)))
+        return self.model.attention_out(layer, self._take(self.base.stores["z"][layer].transpose(1, 2)))
 
     def _difference(
         self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]]
@@ -244,9 +235,9 @@ class Frozen:
         written = []
         for head, new in senders:
             changed = slice(head.head, head.head + new.shape[-1] // self.model.d_head)
-            old = self._take(self.base.stores["z"].there(head.layer)[:, changed].transpose(1, 2)).flatten(-2)
-            weight = self.model.backend.weight("O", head.layer, there=True)[changed].flatten(0, 1)
-            written.append((moved(new, old.device) - old) @ weight)
+            old = self._take(self.base.stores["z"][head.layer][:, changed].transpose(1, 2)).flatten(-2)
+            weight = self.model.W_O[head.layer][changed].flatten(0, 1)
+            written.append((new - old) @ weight)
         return torch.stack(written)
 
 

@@ -158,8 +158,8 @@ class SetRuns:
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
     altered = alter(job, [0])
-    devices, on_disk, starts = job.model.backend.devices, job.base.stores["z"].on_disk, []
-    store = LayerStore(job.model.n_layers, len(job.tokens), on_disk, devices)
+    on_disk, starts = job.base.stores["z"].on_disk, []
+    store = LayerStore(job.model.n_layers, len(job.tokens), on_disk)
     for layer in sorted({head.layer for head in job.heads}):
         new = job.base.z.layer(layer).clone()
         for head in (member for first in job.heads if first.layer == layer for member in job.members(first)):

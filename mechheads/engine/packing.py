@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mechheads.engine.rows import Window
 from mechheads.model.backends.base import Layout
-from mechheads.model.backends.devices import moved
 
 _PACKED_WIDTH = 256
 """The most tokens in a row of packed prompts."""
@@ -92,12 +91,6 @@ class Packed:
     @property
     def read_positions(self) -> Int[Tensor, "1 read"]:
         return self.at.reshape(1, -1)
-
-    def on(self, device: torch.device) -> Packed:
-        at, prompt, position, first = (
-            moved(each, device) for each in (self.at, self.prompt, self.position, self.first)
-        )
-        return replace(self, at=at, prompt=prompt, position=position, first=first)
 
     def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "1 width *rest"]:
         return values[self.prompt, self.position][None]

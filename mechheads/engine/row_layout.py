@@ -7,7 +7,6 @@ import torch
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import Layout
-from mechheads.model.backends.devices import moved
 from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import HeadCache
 
@@ -50,7 +49,7 @@ def _resume_error(run: HeadCache, layout: Layout) -> float:
     try:
         if layout != "whole":
             run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"), progress=False)
-        final = moved(Wave(run, slice(0, 2), window).run([same, same]), model.device)
+        final = Wave(run, slice(0, 2), window).run([same, same])
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, AttributeError, ValueError, LookupError):

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Layout
-from mechheads.model.backends.devices import moved
 
 
 @runtime_checkable
@@ -53,10 +52,6 @@ class Rows(Protocol):
     def inside(self) -> Int[Tensor, "row read"]: ...
     @property
     def read_positions(self) -> Int[Tensor, "row read"]: ...
-
-    def on(self, device: torch.device) -> Rows:
-        """The same rows with their tensors on another device."""
-        ...
 
     def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
         """The values at the positions that are computed."""
@@ -149,11 +144,6 @@ class Window:
         ahead = torch.ones(self.width, self.width, dtype=torch.bool, device=where.device).tril()
         own = visible[where[:, :, None], where[:, None, :]] & ahead
         return past, own | torch.eye(self.width, dtype=torch.bool, device=where.device)
-
-    def on(self, device: torch.device) -> Window:
-        there = replace(self, start=moved(self.start, device), at=moved(self.at, device))
-        vars(there).update(_starts=self._starts)  # so that the CPU does not wait for the other device
-        return there
 
     def rows(self, rows: slice) -> Window:
         """The same window for some of the prompts."""

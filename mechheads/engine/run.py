@@ -25,7 +25,6 @@ from mechheads.interventions.new_z import Altered, altered_z, changed_z
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
-from mechheads.model.backends.devices import moved
 from mechheads.runs.sites import KEY_SITES
 
 
@@ -187,16 +186,12 @@ def alter(job: Job, places: Sequence[int]) -> Altered | None:
 
 
 Changes = list[tuple[HeadId, Tensor, Tensor]]
-"""The heads that a unit changes, each with its new z, on its layer's device, and the first position that changes."""
+"""The heads that a unit changes, each with its new z, and the first position that changes."""
 
 
 def changed(job: Job, units: Sequence[Unit], altered: Altered | None) -> list[Changes]:
     """What each of some units changes."""
-    blocks, found = job.model.backend.devices.blocks, []
-    for head, place in units:
-        new = [(member, *new_z(job, member, place, altered)) for member in job.members(head)]
-        found.append([(member, moved(z, blocks[member.layer]), start) for member, z, start in new])
-    return found
+    return [[(member, *new_z(job, member, place, altered)) for member in job.members(head)] for head, place in units]
 
 
 def carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit row position d_model"]:
@@ -215,7 +210,7 @@ def _carry_at_once(job: Job, units: Sequence[Changes]) -> Tensor:
         wave = Wave(job.base, rows, window)
         copies = [[Edit(head.layer, "z", head.head, wave.take(new)) for head, new, _ in unit] for unit in units]
         parts.append(wave.run(copies))
-    return torch.cat(parts, dim=1)[:, moved(torch.cat(groups).argsort(), parts[0].device)]
+    return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
 
 
 def _rows(
@@ -234,7 +229,7 @@ def _rows(
         return Window.from_start(first, at, layout_of(job.model), ids.shape[1])
     shared = shared_start(ids)
     for head, z in new:
-        shared = shared_start(z[moved(rows, z.device), :shared], _rounding(job.base.z[head][rows, :shared]))
+        shared = shared_start(z[rows, :shared], _rounding(job.base.z[head][rows, :shared]))
     return Packed.of(int(first.amin()), shared, at)
 
 

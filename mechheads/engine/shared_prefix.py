@@ -37,7 +37,7 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progr
     window = Window.from_start(first, last, layout_of(model), ids.shape[1])
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
         return HeadCache.run(model, tokens, sites=("z",), budget=limits, progress=progress)
-    store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk, model.backend.devices)
+    store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)
     final = base.final.clone()
     step = max(1, tokens_in_run(model, limits, ids.shape[1]) // window.width)
     with torch.no_grad():

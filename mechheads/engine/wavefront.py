@@ -23,7 +23,7 @@ from mechheads.engine.rows import Rows
 from mechheads.heads import kv_head
 from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.devices import There, moved
+from mechheads.model.backends.devices import moved
 from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
 from mechheads.model.backends.protocols import Blocks, Keys
 from mechheads.runs.head_cache import HeadCache, states_at
@@ -114,13 +114,10 @@ class Wave:
         self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
-        self._devices = self.model.backend.devices
-        self._windows = {window.at.device: window}
-        self._chosen = {window.at.device: rows}
-        self._old_final = moved(states_at(base.final[rows], window.at), self._devices.end)
+        self._old_final = states_at(base.final[rows], window.at)
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
-        """The final states of each copy at the positions that are read, on the device of the unembedding."""
+        """The final states of each copy at the positions that are read."""
         with torch.no_grad():
             order = sorted(range(len(copies)), key=lambda i: _joins(copies[i]))
             final = self._run([copies[i] for i in order])
@@ -152,7 +149,6 @@ class Wave:
         joins = [_joins(copy) for copy in copies]
         stream = self._residual(joins[0])[None][:0]
         for layer in range(joins[0], model.n_layers):
-            stream = moved(stream, self._devices.blocks[layer])
             if joining := joins.count(layer):
                 stream = torch.cat([stream, self._residual(layer).expand(joining, *stream.shape[1:])])
             edits = [(i, edit) for i in range(len(stream)) for edit in copies[i] if edit.layer == layer]
@@ -163,33 +159,22 @@ class Wave:
         return self._finish(stream)
 
     def _residual(self, layer: int) -> Float[Tensor, "prompt width d_model"]:
-        return self.take(self.base.stores["resid_pre"].there(layer))
+        return self.take(self.base.stores["resid_pre"][layer])
 
     def take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "row width *rest"]:
         """The values of these prompts at the positions that are computed."""
-        return self._on(values.device).take(self._of_prompts(values))
-
-    def _of_prompts(self, values: Float[Tensor, "all_prompts *rest"]) -> Float[Tensor, "prompt *rest"]:
-        if values.device not in self._chosen:
-            self._chosen[values.device] = self.rows if isinstance(self.rows, slice) else moved(self.rows, values.device)
-        return values[self._chosen[values.device]]
-
-    def _on(self, device: torch.device) -> Rows:
-        if device not in self._windows:
-            self._windows[device] = self.window.on(device)
-        return self._windows[device]
+        return self.window.take(values[self.rows])
 
     def _finish(self, stream: Float[Tensor, "copy prompt pos d_model"]) -> Tensor:
         n_read = self.window.inside.shape[1]
         if stream.shape[2] != n_read or n_read == self.window.width:
             stream = self._read(stream)
-        flat = moved(self.model.backend.finish_there(stream.flatten(0, 1)), self._devices.end)
-        final, window = flat.view(len(stream), *self._old_final.shape), self._on(self._devices.end)
-        unchanged = (window.at < window.start[:, None])[..., None]
+        final = self.model.backend.finish(stream.flatten(0, 1)).view(len(stream), *self._old_final.shape)
+        unchanged = (self.window.at < self.window.start[:, None])[..., None]
         return torch.where(unchanged, self._old_final, final)
 
     def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
-        index = self._on(values.device).inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
+        index = self.window.inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
         return values.gather(-2, index)
 
     def _may_cut(self, edits: list[tuple[int, Edit]]) -> bool:
@@ -266,20 +251,19 @@ class Wave:
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Cached keys and values before the window [row, kv, past, d_head]."""
-        k, v = (self._of_prompts(self.base.stores[name].there(layer)) for name in ("keys", "values"))
-        window = self._on(k.device)
-        return window.past(k), window.past(v)
+        k, v = (self.base.stores[name][layer][self.rows] for name in ("keys", "values"))
+        return self.window.past(k), self.window.past(v)
 
     def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold) -> list[Hook]:
         """Hooks that put the new values into the copies."""
         changes = [(self._change(layer, edit), fold.region(i, edit)) for i, edit in edits]
-        return [(name, There(hook)) for name, hook in change_hooks(self.model, changes)]
+        return change_hooks(self.model, changes)
 
     def _change(self, layer: int, edit: Edit) -> HeadChange:
         head = edit.head
         if head is not None and edit.site in KEY_SITES:
             head = kv_head(head, self.model.n_heads, self.model.n_kv_heads)
-        return HeadChange(layer, head, edit.site, lambda old: moved(edit.value, old.device))
+        return HeadChange(layer, head, edit.site, lambda _: edit.value)
 
     def _apart(self, edits: Sequence[Edit]) -> bool:
         """Whether an edit changes a key or value that other query heads share."""
@@ -303,7 +287,7 @@ class Wave:
                 seen.append(z[:, :, head].clone())
                 raise Stopped
 
-            hooks = [*self._hooks(layer, of_head, fold), (self.model.hook_name("z", layer), There(stop))]
+            hooks = [*self._hooks(layer, of_head, fold), (self.model.hook_name("z", layer), stop)]
             call = partial(self._call, layer, rows, fold, _Past(self, fold.groups))
             self.model.backend.under(hooks, partial(until_stopped, layer, call))
             for i in sorted({i for i, _ in of_head}):

@@ -20,7 +20,6 @@ from mechheads.engine.packing import shared_start
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
 from mechheads.messages.progress import Bar
-from mechheads.model.backends.devices import moved
 from mechheads.model.backends.partial_block import mask_of
 from mechheads.model.backends.protocols import Blocks
 from mechheads.model.model import Model
@@ -74,7 +73,7 @@ class Columns:
     def place(self, first: int, at: Int[Tensor, "row pos"]) -> None:
         """Set where the keys and values of the next call go: rows from ``first`` on, at these positions."""
         self._rows, self._width = slice(first, first + len(at)), int(at.max()) + 1
-        self._index = {at.device: (torch.arange(first, first + len(at), device=at.device)[:, None], at)}
+        self._index = torch.arange(first, first + len(at), device=at.device)[:, None], at
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
         if layer not in self._kept:
@@ -84,10 +83,7 @@ class Columns:
                 v.new_zeros(rows, v.shape[1], pos, v.shape[3]),
             )
         keys, values = self._kept[layer]
-        if k.device not in self._index:
-            row, at = next(iter(self._index.values()))
-            self._index[k.device] = moved(row, k.device), moved(at, k.device)
-        row, at = self._index[k.device]
+        row, at = self._index
         keys[row, :, at] = k.transpose(1, 2)
         values[row, :, at] = v.transpose(1, 2)
         return keys[self._rows, :, : self._width], values[self._rows, :, : self._width]
@@ -96,8 +92,7 @@ class Columns:
         """Copy rows, or only their first ``width`` positions, to other rows."""
         for pair in self._kept.values():
             for kept in pair:
-                to, of = moved(target, kept.device), moved(source, kept.device)
-                kept[to, :, :width] = kept[of, :, :width]
+                kept[target, :, :width] = kept[source, :, :width]
 
 
 class Batch:
@@ -229,14 +224,13 @@ class Batch:
         condition = self.condition[rows]
         self.present = {i: (condition == i).nonzero()[:, 0] for i in condition.unique().tolist()}
         for layer in range(self.model.n_layers):
-            residual = moved(residual, self.model.backend.devices.blocks[layer])
             residual = blocks(layer, residual, self._columns, None if masks is None else masks[layer])
         return residual
 
     def _finish(
         self, residual: Float[Tensor, "row pos d_model"], at: Int[Tensor, " row"]
     ) -> Float[Tensor, "row d_model"]:
-        return self.model.backend.finish(_take(residual, moved(at, residual.device)))[:, 0]
+        return self.model.backend.finish(_take(residual, at))[:, 0]
 
     def _masks(self, at: Int[Tensor, "row pos"]) -> list[Float[Tensor, "row 1 pos key"]] | None:
         """For each layer, a mask of the columns that each token sees; None if the model's adapter makes its own."""

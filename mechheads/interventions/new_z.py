@@ -56,8 +56,8 @@ def altered_z(
         rows: how many prompts to run at once.
     """
     site = site_of(intervention)
-    on_disk, devices = base.stores["z"].on_disk, model.backend.devices
-    store, changed = (LayerStore(len(layers), len(base.tokens), on_disk, devices) for _ in range(2))
+    on_disk = base.stores["z"].on_disk
+    store, changed = (LayerStore(len(layers), len(base.tokens), on_disk) for _ in range(2))
 
     def hooks(part: slice, layer: int) -> list[Hook]:
         def change(value: Tensor, hook: Any) -> Tensor:

@@ -101,9 +101,9 @@ class ModelCore:
 
     def attention_out(self, layer: int, z: Float[Tensor, "*batch head d_head"]) -> Float[Tensor, "*batch d_model"]:
         """What the heads of a layer write together: z W_O, summed over heads, and b_O."""
-        weight, bias = self.backend.weight("O", layer, there=True), self.b_O(layer)
-        out = moved(moved(z, weight.device).flatten(-2) @ weight.to(z.dtype).flatten(0, 1), z.device)
-        return out if bias is None else out + moved(bias, z.device)
+        weight, bias = self.backend.weight("O", layer), self.b_O(layer)
+        out = z.flatten(-2) @ weight.to(z.dtype).flatten(0, 1)
+        return out if bias is None else out + bias
 
     def _weights(self, kind: Weight) -> LayerWeights:
         return LayerWeights(lambda layer: self.backend.weight(kind, layer), self.n_layers)
@@ -152,7 +152,7 @@ class ModelCore:
 
     def unembed(self, final: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm."""
-        return moved(self.backend.unembed(final), self.device)
+        return self.backend.unembed(final)
 
     @property
     def chat_template(self) -> str | None:

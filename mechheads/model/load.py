@@ -21,8 +21,7 @@ from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
-from mechheads.model.sources.placing import Room
-from mechheads.model.sources.spreading import Spread
+from mechheads.model.sources.placing import Room, Spread
 
 
 def load(
@@ -55,10 +54,10 @@ def load(
         max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that
             do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run. The
             numbers are the same. By default, all weights are in memory. Uses the bridge. With ``device_map="auto"``,
-            the devices to use and the memory of each, such as ``{"cuda:0": "70 GB", "cuda:1": "70 GB"}``.
-        device_map: spread the blocks over several GPUs, in place of ``device``. ``"auto"`` cuts them so that a sweep
-            gives each GPU the same work, within ``max_memory``, by default within nine tenths of what is free. Or the
-            GPU of each part by its name in transformers. The numbers are the same up to rounding. Uses the bridge.
+            the GPUs to use and the memory of each, such as ``{0: "70GB", 1: "70GB"}``.
+        device_map: spread the blocks over several GPUs, in place of ``device``, as accelerate does: ``"auto"`` (within
+            ``max_memory``), or the GPU of each part by its name in transformers. The numbers are the same up to
+            rounding. Uses the bridge.
 
     Raises:
         ValueError: if there is no such model or device, the model is damaged, it has no attention heads, or its
@@ -118,7 +117,7 @@ def _find_room(
     if device_map is None:
         if isinstance(max_memory, Mapping):
             raise ValueError(
-                'max_memory gives the memory of each device, which needs device_map="auto"; to leave blocks on disk, '
+                'max_memory gives the memory of each GPU, which needs device_map="auto"; to leave blocks on disk, '
                 'give one number, such as "8 GB"'
             )
         if max_memory is None:
@@ -130,14 +129,10 @@ def _find_room(
         )
     if max_memory is not None and not isinstance(max_memory, Mapping):
         raise ValueError(
-            f"max_memory is {max_memory!r} with device_map; give the memory of each device, such as "
-            '{"cuda:0": "70 GB", "cuda:1": "70 GB"}. One number leaves blocks on disk, which device_map cannot'
+            f"max_memory is {max_memory!r} with device_map; give the memory of each GPU, such as "
+            '{0: "70GB", 1: "70GB"}. One number leaves blocks on disk, which device_map cannot'
         )
-    memory: dict[torch.device, int] = {}
-    for name, size in (max_memory or {}).items():
-        at = _find_device(name if isinstance(name, str) else f"cuda:{name}")
-        memory[at] = budget_bytes(size, f"max_memory of {at}")
-    return Spread.of(device_map, memory or None)
+    return Spread(device_map, max_memory)
 
 
 def load_again(source: Source, device: str | torch.device) -> Model:

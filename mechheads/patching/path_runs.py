@@ -16,7 +16,6 @@ from mechheads.engine.rows import Window
 from mechheads.engine.run import new_z
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, Mlp
-from mechheads.model.backends.devices import moved
 from mechheads.patching.receivers import Group
 from mechheads.runs.head_cache import states_at
 
@@ -78,5 +77,5 @@ def _second_run(
     ]
     final = unchanged.expand(senders, *unchanged.shape).clone()
     if reached := [i for i, copy in enumerate(copies) if copy]:
-        final[reached] = moved(wave.run([copies[i] for i in reached]), final.device)
+        final[reached] = wave.run([copies[i] for i in reached])
     return final

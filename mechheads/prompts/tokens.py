@@ -92,18 +92,6 @@ class Tokens:
             tuple(self.strings[row] for row in chosen),
         )
 
-    def on(self, device: torch.device) -> Tokens:
-        """The same prompts with their tensors on another device."""
-        return Tokens(
-            self.ids.to(device),
-            self.lengths.to(device),
-            {name: where.to(device) for name, where in self.positions.items()},
-            None if self.answer is None else self.answer.to(device),
-            None if self.wrong is None else self.wrong.to(device),
-            self.cluster,
-            self.strings,
-        )
-
     def fingerprint(self) -> str:
         """A short hash of ids, named positions, answers and clusters: equal prompts have equal fingerprints."""
         digest = hashlib.sha256()

@@ -17,7 +17,6 @@ from mechheads.files.tensors import TensorFile
 from mechheads.limits import Budget, Limits
 from mechheads.messages.progress import Bar
 from mechheads.messages.suggest import did_you_mean
-from mechheads.model.backends.devices import There, moved
 from mechheads.model.backends.state import weights_mark
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -157,19 +156,14 @@ class HeadCache:
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
-        devices = model.backend.devices
-        stores = {site: LayerStore(model.n_layers, len(tokens), on_disk, devices) for site in sites}
-        masks = {device: moved(tokens.mask, device) for device in devices.each}
+        stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
         starts = range(0, len(tokens), step)
         finals = []
         for start in Bar(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
             rows = slice(start, start + step)
             hooks = [
-                (
-                    model.hook_name(site, layer),
-                    There(_keep(stores[site], layer, site, masks[devices.blocks[layer]][rows])),
-                )
+                (model.hook_name(site, layer), _keep(stores[site], layer, site, tokens.mask[rows]))
                 for layer in range(model.n_layers)
                 for site in sites
                 if site not in ("keys", "values")
@@ -296,9 +290,8 @@ class HeadCache:
             tuple(meta["cluster"]),
             tuple(map(tuple, meta["strings"])),
         )
-        devices = None if model is None else model.backend.devices
         layers = {site: sum(name.startswith(f"{site}.") for name in tensors) for site in meta["sites"]}
-        stores = {site: LayerStore(layers[site], len(tokens), devices=devices) for site in meta["sites"]}
+        stores = {site: LayerStore(layers[site], len(tokens)) for site in meta["sites"]}
         for site, store in stores.items():
             for layer in range(layers[site]):
                 store.add(layer, tensors[f"{site}.{layer}"])

@@ -14,17 +14,14 @@ from mechheads.ledger.fingerprints.walk import Walk, home, is_walked, release_of
 if TYPE_CHECKING:
     import torch
 
-_BOOTED_BY = {
-    *("torch", "transformers", "transformer_lens", "accelerate"),
-    *("mechheads.model.backends.on_disk", "mechheads.model.backends.devices"),
-}
-"""Libraries and modules whose hooks and forwards belong to a model as they load it, read its weights or move inputs."""
+_BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads.model.backends.on_disk"}
+"""Libraries and modules whose hooks and forwards belong to a model as they load it or read its weights."""
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 _WHERE = {
     *("_name_or_path", "name_or_path", "model_name", "tokenizer_name", "transformers_version"),
-    *("device", "n_devices", "hf_device_map"),
+    *("device", "n_devices", "hf_device_map", "_old_forward"),
 }
-"""Settings that only say where a model came from and where it is."""
+"""Settings that only say where a model came from and where it is; accelerate keeps methods that it replaces."""
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
 
 
@@ -104,7 +101,8 @@ def structure_fingerprint(module: torch.nn.Module, what: str) -> str:
         kept = {} if hasattr(part, "fwd_hooks") else vars(part)  # a hook point without hooks does nothing
         for key, value in sorted(kept.items()):
             is_part = key in usual or key in _WHERE or isinstance(value, torch.nn.Module)
-            if not is_part and (own or _is_setting(key, value)):
+            moves = home(_inner(value)).startswith("accelerate.")
+            if not is_part and not moves and (own or _is_setting(key, value)):
                 walk.add((key, _mark(walk, value, f"{name}.{key}", own)))
     return walk.hash.hexdigest()
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
-from mechheads.model.backends.devices import AtHome, Devices, There, devices_of, moved
+from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
 from mechheads.model.backends.norm_scales import scale_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.points import Point, find_points, has_user_hooks
@@ -111,7 +111,7 @@ class Backend(ABC):
         return self.changes.during((self._hook_on(name, hook) for name, hook in hooks), run)
 
     def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
-        if self.devices.several and not isinstance(hook, There):
+        if self.devices.several:
             hook = AtHome(hook, self.devices.home)
         if "_found_points" in self.__dict__ and name in self._adapted:
             point, heads = self._adapted[name]
@@ -160,12 +160,8 @@ class Backend(ABC):
         """Call ``run`` with the attention output of ``layer``, including b_O, replaced by ``out``; no head attends."""
 
     @abstractmethod
-    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
-        """Apply what comes after the last block, the final norm, on the device where that is."""
-
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         """Apply what comes after the last block: the final norm."""
-        return moved(self.finish_there(residual), self.devices.home)
 
     def run(
         self,
@@ -185,8 +181,6 @@ class Backend(ABC):
         def run() -> Tensor:
             residual, blocks = self.embed(ids)
             for layer in range(self.sizes.n_layers):
-                if streams is None:
-                    residual = moved(residual, self.devices.blocks[layer])
                 residual = blocks(layer, residual, keys)
                 if streams is not None:
                     streams.append(residual)
@@ -203,7 +197,7 @@ class Backend(ABC):
         def run() -> Tensor:
             blocks, stream = self.blocks_for(*residual.shape[:2]), residual
             for later in range(layer, self.sizes.n_layers):
-                stream = blocks(later, moved(stream, self.devices.blocks[later]))
+                stream = blocks(later, stream)
             return self.finish(stream)
 
         with torch.no_grad():
@@ -268,7 +262,7 @@ class Backend(ABC):
     @cached_property
     def devices(self) -> Devices:
         """Where the parts of the model are."""
-        return devices_of(self.module.blocks, self.module.W_E, self.module.W_U)
+        return devices_of(self.module.blocks, self.module.W_E)
 
     @cached_property
     def parameter(self) -> Tensor:
@@ -295,8 +289,6 @@ class Backend(ABC):
     ) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm, in float32 even if the model is in half precision.
 
-        They are on the device of the unembedding.
-
         Args:
             into: memory to write the logits to, with at least as many rows; on a CPU, allocating that much memory
                 takes half as long as the product.
@@ -309,7 +301,7 @@ class Backend(ABC):
         flat = moved(final.reshape(-1, final.shape[-1]), weight.device).to(weight.dtype)
         logits = torch.mm(flat, weight, out=None if into is None else into[: len(flat)])
         logits = logits.view(*final.shape[:-1], -1)
-        return self.transform_logits(logits if bias is None else logits + bias)
+        return moved(self.transform_logits(logits if bias is None else logits + bias), self.devices.home)
 
     def logit_memory(self, rows: int) -> Float[Tensor, "rows d_vocab"]:
         """Memory that ``unembed`` can write to."""
@@ -329,16 +321,12 @@ class Backend(ABC):
         bias = self._unembedding[1]
         return None if bias is None else moved(bias, self.devices.home)
 
-    def weight(self, kind: Weight, layer: int, *, there: bool = False) -> Float[Tensor, "head rows columns"]:
-        """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head.
-
-        Args:
-            there: give it on the device of its layer.
-        """
+    def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
+        """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
         attention = self.module.blocks[layer].attn
         with in_memory(self.on_disk, layer, attention):
             weight = self._for_query_heads(getattr(attention, f"W_{kind}").detach())
-        return weight if there else moved(weight, self.devices.home)
+        return moved(weight, self.devices.home)
 
     def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
         """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None if there is none."""

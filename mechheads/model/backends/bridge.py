@@ -19,7 +19,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 
 from mechheads.model.backends.base import Backend, R
-from mechheads.model.backends.devices import There, bring_inputs, moved
+from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.protocols import Blocks, Keys
@@ -34,12 +34,9 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
     from transformer_lens.model_bridge import TransformerBridge
 
     on_one = None if hasattr(hf_model, "hf_device_map") else hf_model.device
-    bridge = TransformerBridge.boot_transformers(
+    return TransformerBridge.boot_transformers(
         name, hf_model=hf_model, tokenizer=tokenizer, device=on_one, dtype=hf_model.dtype
     )
-    if on_one is None:
-        bring_inputs(bridge.original_model, [block.original_component for block in bridge.blocks])
-    return bridge
 
 
 class BridgeBackend(Backend):
@@ -134,18 +131,19 @@ class BridgeBackend(Backend):
         self._instead(self.module.blocks, note, lambda: self._trunk(**given, use_cache=False))
 
         def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
-            arguments = dict(named[layer])
+            arguments, there = dict(named[layer]), self.devices.blocks[layer]
             if keys is not None:
-                arguments[self._keys_name] = keys
+                home = self.devices.home
+                arguments[self._keys_name] = keys if there == home else KeysAtHome(keys, home)
             if mask is not None:
                 arguments["attention_mask"] = mask
-            stream = moved(residual, self.devices.blocks[layer]).contiguous()
+            stream = moved(residual, there).contiguous()
             out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments))
             return moved(out[0] if isinstance(out, (tuple, list)) else out, residual.device)
 
         return entered[0], named, call
 
-    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         if not self._end_has_its_own_shape:
             return self._end(residual, self._blank(1, 1)).reshape(residual.shape)
         rows = residual.reshape(-1, 1, self.sizes.d_model)
@@ -154,11 +152,12 @@ class BridgeBackend(Backend):
     def _end(self, residual: Tensor, called_with: Tensor) -> Tensor:
         """What the trunk computes from our residual stream after the last block, if called with other embeddings."""
         handed_on = self._as_output(residual)
-        return self._instead(
+        ended = self._instead(
             self.module.blocks,
             lambda *_args, **_kwargs: handed_on,
             lambda: self._trunk(inputs_embeds=called_with, use_cache=False),
-        ).last_hidden_state
+        )
+        return moved(ended.last_hidden_state, self.devices.home)
 
     @cached_property
     def _end_has_its_own_shape(self) -> bool:
@@ -172,7 +171,7 @@ class BridgeBackend(Backend):
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         attention, out = self.module.blocks[layer].attn, moved(out, self.devices.blocks[layer])
         if "residual" in inspect.signature(attention.original_component.forward).parameters:
-            return self.under([(f"blocks.{layer}.attn.o.hook_out", There(lambda _value, hook: out))], run)
+            return self.under([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)], run)
         return self._instead([attention], lambda *_args, **_kwargs: (out, None), run)
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:

@@ -169,7 +169,7 @@ class HookedBackend(Backend):
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         return self.changes.during([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)], run)
 
-    def finish_there(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
+    def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)
 
 

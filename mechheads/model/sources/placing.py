@@ -1,9 +1,9 @@
-"""Which blocks of a model are kept in memory, and which stay on disk."""
+"""Where the weights of a model go: to the devices that accelerate finds, or in part to disk."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,18 @@ class Room:
 
     memory: int
     device: torch.device
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Weights where accelerate puts them: the arguments of ``from_pretrained``."""
+
+    device_map: str | Mapping[str, int | str]
+    max_memory: Mapping[str | int, int | str] | None = None
+
+
+ON_DISK = Spread({"": "disk"})
+"""All weights on disk."""
 
 
 def place(

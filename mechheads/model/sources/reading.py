@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,10 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from mechheads.model.backends.on_disk import take_over, without_hooks
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf_contents import complete_config
-from mechheads.model.sources.placing import Room, no_warning_of_disk, place
+from mechheads.model.sources.placing import Room, Spread, no_warning_of_disk, place
 from mechheads.model.sources.sizes import no_larger_than
-from mechheads.model.sources.spreading import Spread
 
 
 def read_model(
@@ -51,15 +49,15 @@ def read_model(
 
 def find_places(
     source: str, room: Room | Spread | None, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any
-) -> dict[str, str] | None:
-    """The device or ``"disk"`` for each part of a model; None if all of it fits into memory."""
+) -> dict[str, Any]:
+    """The options of ``from_pretrained`` that say where a model's weights go."""
+    if isinstance(room, Spread):
+        return vars(room)
     if room is None:
-        return None
+        return {}
     config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     _check_config(config, source)
-    if isinstance(room, Spread):
-        return room.find(config, source, dtype=dtype, trust_remote_code=trust_remote_code)
-    return place(config, source, room, dtype=dtype, trust_remote_code=trust_remote_code)
+    return {"device_map": place(config, source, room, dtype=dtype, trust_remote_code=trust_remote_code)}
 
 
 def read(
@@ -67,14 +65,14 @@ def read(
     *,
     dtype: torch.dtype,
     trust_remote_code: bool = False,
-    places: dict[str, str] | None = None,
+    places: Mapping[str, Any],
     config: transformers.PreTrainedConfig | None = None,
     **options: Any,
 ) -> tuple[Any, Any]:
     """A model with eager attention and its tokenizer, with the options of ``from_pretrained``.
 
     Args:
-        places: the device or ``"disk"`` for each part of the model; None for the CPU.
+        places: those of ``find_places``.
         config: by default, the one in the source.
     """
     options["trust_remote_code"] = trust_remote_code
@@ -82,11 +80,9 @@ def read(
     _check_config(config, source)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True}
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
-    if places is not None:
-        how["device_map"] = places
     with no_warning_of_disk():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, **how, **options
+            source, config=config, dtype=dtype, **how, **places, **options
         )
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
@@ -94,10 +90,6 @@ def read(
             f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
             f"{missing[0]}, and would be random numbers; download the model again"
         )
-    if places is not None and "disk" in places.values():
-        take_over(model)
-    elif places is not None:
-        without_hooks(model)
     if "gguf_file" in options:
         _forget_quantisation(model)
     return model, transformers.AutoTokenizer.from_pretrained(source, **options)
@@ -141,9 +133,9 @@ def own_error(source: str, error: BaseException) -> ModelSourceError | None:
         )
     if "offload_folder" in str(error):
         return ModelSourceError(
-            f"max_memory: the weights of model {source!r} cannot be read from where they are, because they are not in "
-            "safetensors or transformers changes them when it loads them (as it does with mixtures of experts). Save "
-            "the model with save_pretrained in safetensors, or leave max_memory out"
+            f"the weights of model {source!r} cannot be read from where they are, because they are not in safetensors "
+            "or transformers changes them when it loads them (as it does with mixtures of experts). Save the model "
+            "with save_pretrained in safetensors; or if it fits in memory, use mh.load without max_memory"
         )
     if "Weights only load failed" in str(error):
         return ModelSourceError(
