@@ -1,7 +1,7 @@
 """Relation scores of a model too large to load: ``python -m benchmarks.shards``.
 
-Random bfloat16 shards in the shape of Llama-3.1-70B are written to a temporary folder (6 GB): embeddings, unembedding,
-the first MLP, and the weights that static scores read in a few layers. Made-up relations are scored on them with
+Bfloat16 shards in the shape of Llama-3.1-70B are written to a temporary folder (9 GB): embeddings, unembedding and a
+few layers, with random numbers in the weights that static scores read. Made-up relations are scored on them with
 ``mh.labels.open_weights``, once on one layer and once on all written layers, and the cost of all 80 layers is projected
 from the difference. Shards that were just written are read from the page cache, not from the disk. Random heads
 implement no relation, so samples of the vocabulary rule out nearly all pairs; the cost without samples is given too.
@@ -144,30 +144,32 @@ def write_tokenizer(folder: Path, shape: Shape) -> None:
 
 
 def write_shards(folder: Path, shape: Shape, layers: int) -> None:
-    """Write the tensors that static scores read, with random numbers: a shard for each layer, and three more."""
+    """Write a shard for each layer and two more: random numbers for what static scores read, zeros for the rest."""
     values = shape.n_kv_heads * shape.d_model // shape.n_heads
     vocabulary, square = (shape.d_vocab, shape.d_model), (shape.d_model, shape.d_model)
     wide, norm = (shape.d_mlp, shape.d_model), (shape.d_model,)
-    shards: dict[str, dict[str, tuple[int, ...]]] = {
+    read = {"input_layernorm": norm, "self_attn.v_proj": (values, shape.d_model), "self_attn.o_proj": square}
+    mlp = {"mlp.gate_proj": wide, "mlp.up_proj": wide, "mlp.down_proj": wide[::-1], "post_attention_layernorm": norm}
+    others = {"self_attn.q_proj": square, "self_attn.k_proj": (values, shape.d_model)}
+    shards = {
         "embedding.safetensors": {"model.embed_tokens.weight": vocabulary},
         "unembedding.safetensors": {"lm_head.weight": vocabulary, "model.norm.weight": norm},
-        "first_mlp.safetensors": {
-            "model.layers.0.post_attention_layernorm.weight": norm,
-            "model.layers.0.mlp.gate_proj.weight": wide,
-            "model.layers.0.mlp.up_proj.weight": wide,
-            "model.layers.0.mlp.down_proj.weight": wide[::-1],
-        },
     } | {
         f"layer_{layer}.safetensors": {
-            f"model.layers.{layer}.input_layernorm.weight": norm,
-            f"model.layers.{layer}.self_attn.v_proj.weight": (values, shape.d_model),
-            f"model.layers.{layer}.self_attn.o_proj.weight": square,
+            f"model.layers.{layer}.{name}.weight": size for name, size in (read | mlp | others).items()
         }
         for layer in range(layers)
     }
+    never_read = {
+        f"model.layers.{layer}.{name}.weight" for layer in range(layers) for name in others | (mlp if layer else {})
+    }
     generator = torch.Generator().manual_seed(0)
     for file, tensors in shards.items():
-        save_file({name: _random(size, generator) for name, size in tensors.items()}, folder / file)
+        made = {
+            name: torch.zeros(size, dtype=torch.bfloat16) if name in never_read else _random(size, generator)
+            for name, size in tensors.items()
+        }
+        save_file(made, folder / file)
     places = {tensor: file for file, tensors in shards.items() for tensor in tensors}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 

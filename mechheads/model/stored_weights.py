@@ -1,33 +1,79 @@
-"""``open_weights``: the weights that static scores need, read from safetensors piece by piece."""
+"""``open_weights``: the weights that static scores need, read from the files of a model that is not loaded.
+
+transformers makes the model with all its weights on disk, as it does for ``mh.load(..., max_memory=)``, and accelerate
+knows where each of them is. TransformerLens is not asked: here its splits of fused projections would need whole layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-import transformers
-from huggingface_hub import HfApi, snapshot_download
 from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn import functional
-from transformers.activations import ACT2FN
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
+from mechheads.model.backends.on_disk import stored
 from mechheads.model.core import LayerWeights, describe
-from mechheads.model.sources import ModelSourceError
-from mechheads.model.stored_tensors import DTYPES, INDEX, WHOLE, TensorFolder, TensorRepo, TensorStore
-from mechheads.model.stored_weight_layouts import (
-    LAYOUTS,
-    StoredSizes,
-    WeightLayout,
-    read_config,
-    read_tokenizer,
-)
+from mechheads.model.sources import ModelSourceError, Pretrained, load_pretrained
+from mechheads.model.sources.placing import ON_DISK, find_blocks
 
-_SMALL_FILES = ("config.json", "tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json")
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_PIECE = 4096
+"""How many rows of a matrix are checked at a time: for all of a large W_U, this would take gigabytes."""
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """What static scores read, by the names of modules in transformers; all but the first are inside a block.
+
+    Attributes:
+        final_norm: the norm after the last block.
+        attention_norm, mlp_norm: the norms before attention and before the MLP.
+        attention_out_norm: the norm after attention, if there is one.
+        value, output: the modules that hold W_V and W_O.
+        fused: whether V comes after Q and K: of all heads, or of each head.
+        norm_offset: what is added to the stored scale of a norm.
+    """
+
+    final_norm: str = "norm"
+    attention_norm: str = "input_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
+    attention_out_norm: str | None = None
+    value: str = "self_attn.v_proj"
+    output: str = "self_attn.o_proj"
+    fused: Literal["all heads", "each head"] = "all heads"
+    norm_offset: float = 0.0
+
+
+_LLAMA = WeightLayout()
+_GEMMA_2 = WeightLayout(
+    attention_out_norm="post_attention_layernorm", mlp_norm="pre_feedforward_layernorm", norm_offset=1.0
+)
+LAYOUTS = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gemma": replace(_LLAMA, norm_offset=1.0),
+    "gemma2": _GEMMA_2,
+    "gemma3_text": _GEMMA_2,
+    "phi3": replace(_LLAMA, value="self_attn.qkv_proj"),
+    "phi": WeightLayout(final_norm="final_layernorm", mlp_norm="input_layernorm", output="self_attn.dense"),
+    "gpt2": WeightLayout(
+        final_norm="ln_f", attention_norm="ln_1", mlp_norm="ln_2", value="attn.c_attn", output="attn.c_proj"
+    ),
+    "gpt_neox": WeightLayout(
+        final_norm="final_layer_norm",
+        value="attention.query_key_value",
+        output="attention.dense",
+        fused="each head",
+    ),
+}
+"""Each known ``model_type`` and the layout of its weights."""
 
 
 def open_weights(folder_or_repo: str | Path, *, revision: str | None = None) -> StoredWeights:
@@ -36,14 +82,11 @@ def open_weights(folder_or_repo: str | Path, *, revision: str | None = None) -> 
     The model may be much larger than memory: each tensor is read when it is needed, and only the unembedding is kept.
 
     Args:
-        folder_or_repo: a local folder with config.json and safetensors, in one file or in shards with an index;
-            or a hub name, of which only the config, the tokenizer and the bytes that are needed are downloaded.
+        folder_or_repo: what ``mh.load`` takes, with weights in safetensors; files from the hub are downloaded first.
         revision: a branch, tag or commit; for names on the hub only.
 
     Raises:
-        ModelSourceError: a ValueError, raised before anything is scored: if a folder has no config.json or
-            safetensors, a shard is missing or damaged, the model type is not known, or a tensor is missing, has
-            another shape than config.json says, or is not float32, float16 or bfloat16.
+        ModelSourceError: a ValueError, if there is no such model, it is damaged, or its ``model_type`` is not known.
 
     >>> from mechheads.model.sources import default_folder
     >>> weights = mh.labels.open_weights(default_folder())
@@ -52,73 +95,54 @@ def open_weights(folder_or_repo: str | Path, *, revision: str | None = None) -> 
     >>> bool(torch.equal(weights.W_O[23], model.W_O[23]))
     True
     """
-    name, path = str(folder_or_repo), Path(folder_or_repo).expanduser()
-    if not path.exists() and not isinstance(folder_or_repo, Path):
-        return _open_repo(name, revision)
-    if revision is not None:
-        raise ModelSourceError(f"revision {revision!r} is for names on the hub; {name!r} is a folder, so leave it out")
-    if not path.is_dir():
-        raise ModelSourceError(
-            f"folder_or_repo {name!r} is not a folder; give a folder with config.json and {WHOLE} or {INDEX}"
+    return StoredWeights(
+        load_pretrained(
+            folder_or_repo,
+            revision=revision,
+            dtype=torch.float32,
+            device="cpu",
+            trust_remote_code=False,
+            room=ON_DISK,
         )
-    return StoredWeights(*read_config(path, name), TensorFolder(path, name), name, None, read_tokenizer(path, name))
-
-
-def _open_repo(name: str, revision: str | None) -> StoredWeights:
-    try:
-        about = HfApi().model_info(name, revision=revision)
-        small = Path(snapshot_download(about.id, revision=about.sha, allow_patterns=list(_SMALL_FILES)))
-        config = read_config(small, name)
-        return StoredWeights(*config, TensorRepo(about.id, about.sha), name, about.sha, read_tokenizer(small, name))
-    except ModelSourceError:
-        raise
-    except Exception as error:
-        raise ModelSourceError(
-            f"folder_or_repo {name!r} is not a local folder, and its weights cannot be read from the hub: {error}"
-        ) from error
+    )
 
 
 class StoredWeights:
-    """The weights of a model on disk or on the hub; made by ``mh.labels.open_weights``.
+    """The weights of a model on disk; made by ``mh.labels.open_weights``.
 
     Attributes:
         name, revision: where they come from.
-        tokenizer: the model's tokenizer; None if none is stored with the weights.
+        tokenizer: the model's tokenizer.
         n_layers, n_heads, n_kv_heads, d_head, d_model, d_vocab: the model's sizes.
         dtype: the dtype of the stored embedding; ``device`` is the CPU.
         bytes_read: how many bytes of tensors have been read so far.
-        piece_bytes: how many bytes of a matrix are read and converted at a time (64 MB).
         W_V, W_O: the weights of each layer, one entry for each *query* head, in float32, without any norm folded in.
             They are read from the file each time: ``W_V[l]`` is [head, d_model, d_head] and ``W_O[l]``
             [head, d_head, d_model].
 
-    Reading a tensor that contains NaN or infinite numbers raises a ``ValueError`` that names it.
+    Reading a tensor that contains NaN or infinite numbers, or that is quantised, raises a ``ValueError`` that names it.
     """
 
     device = torch.device("cpu")
 
-    def __init__(
-        self,
-        config: transformers.PreTrainedConfig,
-        layout: WeightLayout,
-        store: TensorStore,
-        name: str,
-        revision: str | None,
-        tokenizer: Any,
-    ) -> None:
-        if f"{layout.embedding}.weight" in store.tensors:
-            layout = replace(layout, trunk="")
-        self.name, self.revision, self.tokenizer = name, revision, tokenizer
-        self.bytes_read, self.piece_bytes = 0, 2**26
-        self._config, self._layout, self._store = config, layout, store
-        sizes = StoredSizes.of(config)
-        self._tied = config.tie_word_embeddings and f"{layout.unembedding}.weight" not in store.tensors
-        self._mlp_bias = layout.norm == "LN" or getattr(config, "mlp_bias", False)
-        for tensor, shape in layout.needed(sizes, tied=self._tied, mlp_bias=self._mlp_bias):
-            _check(store, tensor, shape, name, config.model_type)
-        self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads
-        self.d_head, self.d_model, self.d_vocab = sizes.d_head, sizes.d_model, sizes.d_vocab
-        self.dtype = store.tensors[self._embedding].dtype
+    def __init__(self, source: Pretrained) -> None:
+        model: Any = source.model
+        config, name = model.config, source.name
+        if config.model_type not in LAYOUTS:
+            raise ModelSourceError(
+                f"folder_or_repo {name!r} is of model_type {config.model_type!r}, for which open_weights does not know "
+                f"where V and O are. Known model types: {', '.join(LAYOUTS)}. Use mh.load instead; if the model does "
+                "not fit in memory, with max_memory"
+            )
+        self.name, self.revision, self.tokenizer, self.bytes_read = name, source.revision, source.tokenizer, 0
+        self._model, self._layout = model, LAYOUTS[config.model_type]
+        self._blocks: Any = find_blocks(model, config, name, "open_weights")[1]
+        self.n_layers, self.n_heads, self.d_vocab = len(self._blocks), config.num_attention_heads, config.vocab_size
+        self.n_kv_heads = getattr(config, "num_key_value_heads", None) or self.n_heads
+        self.d_model = config.hidden_size
+        self.d_head = getattr(config, "head_dim", None) or self.d_model // self.n_heads
+        self._read_as_stored()
+        self.dtype = stored(model.get_input_embeddings()).dtype
 
     # Created on every access: stored, they would form a reference cycle and keep gigabytes of W_U in memory.
     @property
@@ -130,22 +154,15 @@ class StoredWeights:
         return LayerWeights(self._outputs, self.n_layers)
 
     def embed(self, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
-        """Rows of W_E in float32. No other rows are read; on the hub, short gaps between rows are read too.
+        """Rows of W_E in float32. No other rows are read.
 
         Raises:
             ValueError: if an id is outside the vocabulary.
         """
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.d_vocab:
             raise ValueError(f"ids contains token ids outside 0..{self.d_vocab - 1}")
-        wanted, back = torch.unique(ids, return_inverse=True)
-        gap = self._store.gap // (self.d_model * self.dtype.itemsize)
-        breaks = ((wanted.diff() > gap + 1).nonzero()[:, 0] + 1).tolist()
-        runs = [(int(run[0]), int(run[-1]) + 1) for run in wanted.tensor_split(breaks) if len(run)]
-        if not runs:
-            return torch.empty(0, self.d_model, dtype=torch.float32)
-        read = torch.cat([torch.arange(start, stop) for start, stop in runs])
-        rows = self._rows(self._embedding, runs)[torch.searchsorted(read, wanted)]
-        return _finite(rows, self._embedding).float()[back]
+        embedding = self._model.get_input_embeddings()
+        return self._checked(embedding, stored(embedding)[ids]).float()
 
     def unembedding(self, start: int, stop: int) -> Float[Tensor, "d_model columns"]:
         """Columns start..stop of W_U in float32; if embedding and unembedding are tied, rows of W_E, transposed.
@@ -159,36 +176,32 @@ class StoredWeights:
             raise ValueError(f"columns {start}..{stop} are outside the vocabulary 0..{self.d_vocab}")
         return self._unembedding[start:stop].float().T
 
+    @torch.no_grad()
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """MLP_0(ln2_0(x)) in float32, without the residual. Block 0's MLP is read each time, a piece at a time."""
-        layout = self._layout
-        activation = ACT2FN[getattr(self._config, layout.activation)]
-        with torch.no_grad():
-            normed = self._norm(x.float(), layout.mlp_norm)
-            halves = (1 + layout.gated) // len(layout.mlp_in)
-            gate, *rest = (half for module in layout.mlp_in for half in self._linear(normed, module).chunk(halves, -1))
-            return self._linear(activation(gate) * rest[0] if rest else activation(gate), layout.mlp_out)
+        """MLP_0(ln2_0(x)) in float32, without the residual. Block 0's MLP is read each time, a matrix at a time."""
+        norm, mlp = self._first_mlp
+        self.bytes_read += sum(w.numel() * self.dtype.itemsize for part in (norm, mlp) for w in part.parameters())
+        return mlp(norm(x.float()))
 
     def attention_scale(self, layer: int) -> Float[Tensor, " d_model"]:
         """The scale of the norm before a layer's attention."""
-        norm = self._layout.attention_norm
-        return LayerWeights(lambda at: self._scale(self._layout.name(at, norm)), self.n_layers)[layer]
+        return self._scale(layer, self._layout.attention_norm)
 
     def attention_out_scale(self, layer: int) -> Float[Tensor, " d_model"]:
         """The scale of a norm after a layer's attention; ones if there is none."""
         norm = self._layout.attention_out_norm
-        if norm is None:
-            return torch.ones(self.d_model, dtype=torch.float32)
-        return LayerWeights(lambda at: self._scale(self._layout.name(at, norm)), self.n_layers)[layer]
+        return torch.ones(self.d_model, dtype=torch.float32) if norm is None else self._scale(layer, norm)
 
     def final_scale(self) -> Float[Tensor, " d_model"]:
         """The scale of the final norm."""
-        return self._scale(f"{self._layout.trunk}{self._layout.final_norm}.weight")
+        return self._scale_of(self._final_norm)
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the weights: name, revision, sizes, dtype, library versions."""
-        libraries = ("safetensors", "transformers", "torch")
-        return describe(self, libraries, backend="safetensors", normalization=self._layout.norm)
+        normalization = "LN" if isinstance(self._final_norm, nn.LayerNorm) else "RMS"
+        return describe(
+            self, ("safetensors", "transformers", "torch"), backend="safetensors", normalization=normalization
+        )
 
     def __repr__(self) -> str:
         return (
@@ -197,89 +210,62 @@ class StoredWeights:
         )
 
     @property
-    def _embedding(self) -> str:
-        return f"{self._layout.trunk}{self._layout.embedding}.weight"
+    def _first_mlp(self) -> tuple[nn.Module, nn.Module]:
+        """The norm before the first MLP, and the MLP. accelerate's hooks read each of their weights when it is used."""
+        return self._blocks[0].get_submodule(self._layout.mlp_norm), self._blocks[0].mlp
+
+    @property
+    def _final_norm(self) -> nn.Module:
+        return self._model.base_model.get_submodule(self._layout.final_norm)
+
+    def _read_as_stored(self) -> None:
+        """Convert only the first MLP to float32 when it is read: a whole W_U would take twice its memory."""
+        for name, part in self._model.named_modules():
+            for weight, _ in part.named_parameters(name, recurse=False):
+                part._hf_hook.weights_map.dataset.index[weight].pop("dtype", None)
+        for part in self._first_mlp:
+            part.float()
 
     @cached_property
     def _unembedding(self) -> Float[Tensor, "d_vocab d_model"]:
-        tensor = self._embedding if self._tied else f"{self._layout.unembedding}.weight"
-        stored = self._store.tensors[tensor]
-        whole = torch.empty(stored.shape, dtype=stored.dtype)
-        for start, stop in stored.pieces(self.piece_bytes):
-            whole[start:stop] = self._read(tensor, start, stop)
-        return whole
+        unembedding = self._model.get_output_embeddings()
+        return self._checked(unembedding, stored(unembedding))
 
     def _values(self, layer: int) -> Float[Tensor, "head d_model d_head"]:
-        layout, size = self._layout, self.n_kv_heads * self.d_head
-        tensor = layout.name(layer, layout.value)
-        if layout.fused == "each head":
-            rows = self._read(tensor).view(self.n_heads, 3, self.d_head, self.d_model)[:, 2]
-        elif layout.transposed:
-            rows = self._read(tensor).T[-size:]
+        part = self._blocks[layer].get_submodule(self._layout.value)
+        rows = _matrix(part)
+        if self._layout.fused == "each head":
+            rows = rows.view(self.n_heads, 3, self.d_head, self.d_model)[:, 2]
         else:
-            rows = self._read(tensor, self._store.tensors[tensor].shape[0] - size)
-        stored = rows.float().reshape(self.n_kv_heads, self.d_head, self.d_model).transpose(1, 2)
-        return stored.repeat_interleave(self.n_heads // self.n_kv_heads, dim=0)
+            rows = rows[-self.n_kv_heads * self.d_head :]
+        each = self._checked(part, rows).float().reshape(self.n_kv_heads, self.d_head, self.d_model).transpose(1, 2)
+        return each.repeat_interleave(self.n_heads // self.n_kv_heads, dim=0)
 
     def _outputs(self, layer: int) -> Float[Tensor, "head d_head d_model"]:
-        weight = self._read(self._layout.name(layer, self._layout.output)).float()
-        columns = weight if self._layout.transposed else weight.T
-        return columns.unflatten(0, (self.n_heads, self.d_head))
+        part = self._blocks[layer].get_submodule(self._layout.output)
+        return self._checked(part, _matrix(part)).float().T.unflatten(0, (self.n_heads, self.d_head))
 
-    def _scale(self, tensor: str) -> Float[Tensor, " d_model"]:
-        return self._read(tensor).float() + self._layout.norm_offset
+    def _scale(self, layer: int, norm: str) -> Float[Tensor, " d_model"]:
+        scales = LayerWeights(lambda at: self._scale_of(self._blocks[at].get_submodule(norm)), self.n_layers)
+        return scales[layer]
 
-    def _norm(self, x: Float[Tensor, "*batch d_model"], module: str) -> Float[Tensor, "*batch d_model"]:
-        """Apply the norm of that name in block 0."""
-        layout = self._layout
-        scale, epsilon = self._scale(layout.name(0, module)), getattr(self._config, layout.epsilon)
-        if layout.norm == "RMS":
-            return functional.rms_norm(x, scale.shape, scale, epsilon)
-        return functional.layer_norm(x, scale.shape, scale, self._read(layout.name(0, module, "bias")).float(), epsilon)
+    def _scale_of(self, norm: nn.Module) -> Float[Tensor, " d_model"]:
+        return self._checked(norm, stored(norm)).float() + self._layout.norm_offset
 
-    def _linear(self, x: Float[Tensor, "*batch inputs"], module: str) -> Float[Tensor, "*batch outputs"]:
-        """Apply the matrix of that name in block 0, and its bias if it has one."""
-        tensor = self._layout.name(0, module)
-        stored = self._store.tensors[tensor]
-        if self._layout.transposed:
-            out = x @ self._read(tensor).float()
-        else:
-            out = x.new_empty(*x.shape[:-1], stored.shape[0])
-            for start, stop in stored.pieces(self.piece_bytes):
-                out[..., start:stop] = x @ self._read(tensor, start, stop).float().T
-        return out + self._read(self._layout.name(0, module, "bias")).float() if self._mlp_bias else out
-
-    def _read(self, tensor: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Some rows of a tensor in its stored dtype."""
-        stop = self._store.tensors[tensor].shape[0] if stop is None else stop
-        return _finite(self._rows(tensor, [(start, stop)]), tensor)
-
-    def _rows(self, tensor: str, runs: Sequence[tuple[int, int]]) -> Tensor:
-        rows = self._store.read(tensor, runs)
-        self.bytes_read += rows.nbytes
-        return rows
+    def _checked(self, module: nn.Module, read: Tensor) -> Tensor:
+        """What was read of a module's weight, after a check of its numbers."""
+        name = next(name for name, part in self._model.named_modules() if part is module)
+        if read.dtype not in _DTYPES:
+            raise ModelSourceError(
+                f"the tensor {name}.weight of {self.name!r} is stored as {read.dtype}; open_weights reads "
+                f"{', '.join(map(str, _DTYPES))}, not quantised weights"
+            )
+        if not all(torch.isfinite(rows).all() for rows in read.split(_PIECE)):
+            raise ValueError(f"the tensor {name}.weight contains NaN or infinite numbers, so the weights are damaged")
+        self.bytes_read += read.nbytes
+        return read
 
 
-def _check(store: TensorStore, tensor: str, shape: tuple[int, ...], name: str, kind: str) -> None:
-    stored = store.tensors.get(tensor)
-    if stored is None:
-        raise ModelSourceError(
-            f"the weights of {name!r} lack the tensor {tensor}, which a model of model_type {kind!r} has. Check if a "
-            f"shard or its entry in {INDEX} is missing, or if the weights are quantised. Known model types: "
-            f"{', '.join(LAYOUTS)}"
-        )
-    if stored.kind not in DTYPES:
-        raise ModelSourceError(
-            f"the tensor {tensor} of {name!r} is stored as {stored.kind}; open_weights reads {', '.join(DTYPES)}, "
-            "not quantised weights"
-        )
-    if stored.shape != shape:
-        raise ModelSourceError(
-            f"the tensor {tensor} of {name!r} has shape {list(stored.shape)}; config.json implies {list(shape)}"
-        )
-
-
-def _finite(read: Tensor, tensor: str) -> Tensor:
-    if not torch.isfinite(read).all():
-        raise ValueError(f"the tensor {tensor} contains NaN or infinite numbers, so the weights are damaged")
-    return read
+def _matrix(module: nn.Module) -> Float[Tensor, "outputs inputs"]:
+    """The matrix of a module, as a linear layer stores it."""
+    return stored(module).T if isinstance(module, Conv1D) else stored(module)

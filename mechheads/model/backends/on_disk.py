@@ -31,8 +31,8 @@ class _Slot:
 
     def read(self) -> Tensor:
         """The weight, in memory of its own: pages of a mapped file would be read piece by piece in each product."""
-        stored = self.files[self.name]
-        return stored.clone() if stored.device.type == "cpu" else stored
+        found = _found(self.owner, self.name, self.files)
+        return found.clone() if found.device.type == "cpu" else found
 
     def fill(self) -> None:
         self.owner._parameters[self.name] = nn.Parameter(self.read(), requires_grad=False)
@@ -150,14 +150,33 @@ def _slots(block: nn.Module) -> Iterator[_Slot]:
     for module in block.modules():
         for name, weight in module._parameters.items():
             if weight is not None and weight.is_meta:
-                hook: Any = getattr(module, "_hf_hook", None)
-                if not isinstance(hook, AlignDevicesHook) or hook.weights_map is None:
-                    raise ValueError(
-                        f"max_memory: accelerate does not say where {name} of a {type(module).__name__} is stored, so "
-                        "this architecture's weights cannot stay on disk; leave max_memory out"
-                    )
                 weight.requires_grad_(False)
-                yield _Slot(module, name, weight, hook.weights_map)
+                yield _Slot(module, name, weight, _files(module))
+
+
+def stored(module: nn.Module) -> Tensor:
+    """The ``weight`` of a module on disk that has accelerate's hook: pages of a mapped file, read as they are used."""
+    return _found(module, "weight", _files(module))
+
+
+def _found(module: nn.Module, name: str, files: Mapping[str, Tensor]) -> Tensor:
+    found, wanted = files[name], module._parameters[name]
+    if wanted is not None and found.shape != wanted.shape:
+        raise ValueError(
+            f"the stored {name} of a {type(module).__name__} has shape {list(found.shape)}, but config.json implies "
+            f"{list(wanted.shape)}"
+        )
+    return found
+
+
+def _files(module: nn.Module) -> Mapping[str, Tensor]:
+    hook: Any = getattr(module, "_hf_hook", None)
+    if not isinstance(hook, AlignDevicesHook) or hook.weights_map is None:
+        raise ValueError(
+            f"accelerate does not say where the weights of a {type(module).__name__} are stored, so they cannot stay "
+            "on disk; if they fit in memory, use mh.load without max_memory"
+        )
+    return hook.weights_map
 
 
 _OF_MODELS: weakref.WeakKeyDictionary[nn.Module, WeightsOnDisk] = weakref.WeakKeyDictionary()

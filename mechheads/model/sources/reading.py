@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf_contents import complete_config
-from mechheads.model.sources.placing import Room, Spread, no_warning_of_disk, place
+from mechheads.model.sources.placing import ON_DISK, Room, Spread, no_warning_of_disk, place
 from mechheads.model.sources.sizes import no_larger_than
 
 
@@ -51,6 +51,8 @@ def find_places(
     source: str, room: Room | Spread | None, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any
 ) -> dict[str, Any]:
     """The options of ``from_pretrained`` that say where a model's weights go."""
+    if room == ON_DISK:
+        return vars(room) | {"dtype": "auto"}  # in any other dtype, transformers would read and convert every weight
     if isinstance(room, Spread):
         return vars(room)
     if room is None:
@@ -78,11 +80,11 @@ def read(
     options["trust_remote_code"] = trust_remote_code
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
     _check_config(config, source)
-    how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True}
+    how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
     with no_warning_of_disk():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, **how, **places, **options
+            source, config=config, **how | places, **options
         )
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
