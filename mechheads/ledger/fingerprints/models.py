@@ -128,16 +128,15 @@ def _mark(walk: Walk, value: Any, step: str, own: bool) -> object:
     """What counts of a value that a module stores: of a library's object in a library's module, its class."""
     import torch
 
+    if callable(getattr(value, "to_dict", None)):
+        known = {key: part for key, part in value.to_dict().items() if key not in _WHERE}
+        known["_attn_implementation"] = getattr(value, "_attn_implementation", None)
+        return json.dumps(known, sort_keys=True, default=lambda part: _name_of(type(part)))
     if isinstance(value, (torch.nn.Module, torch.Tensor)) and not own:  # it counts among the modules or weights
         return None
     if isinstance(value, (list, tuple, dict)):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         return [(str(key), _mark(walk, part, f"{step}[{key}]", own)) for key, part in parts]
-    to_dict: Any = getattr(value, "to_dict", None)
-    if callable(to_dict):
-        known = {key: part for key, part in to_dict().items() if key not in _WHERE}
-        known["_attn_implementation"] = getattr(value, "_attn_implementation", None)
-        return json.dumps(known, sort_keys=True, default=lambda part: _name_of(type(part)))
     try:
         return walk.apart(value, step)
     except ValueError:
