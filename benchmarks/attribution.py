@@ -21,10 +21,10 @@ import mechheads as mh
 from benchmarks import machine
 from mechheads.prompts.tokens import Tokens
 
-QUIET: dict[str, Any] = {"progress": False}
 PASS = "one forward and one backward pass"
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Print the median time, the number of passes and the memory of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -38,13 +38,13 @@ def main() -> None:
     pairs = mh.behaviour.indirect_object_pairs(model, asked.pairs)
     clean, corrupted = pairs.tokens(model)
     print(f"{model.name}, {len(pairs)} pairs of {clean.ids.shape[1]} tokens, budget {asked.budget}")
-    given: dict[str, Any] = {"direction": "noising", "nodes": "all", "budget": asked.budget, **QUIET}
+    given: dict[str, Any] = {"direction": "noising", "nodes": "all", "budget": asked.budget}
     ways: dict[str, Callable[[], Any]] = {
         PASS: lambda: both_ways(model, clean),
         "attribution": lambda: mh.patching.attribution_patch(model, pairs, **given),
         "attribution, 5 steps": lambda: mh.patching.attribution_patch(model, pairs, steps=5, **given),
-        "edges": lambda: mh.patching.attribute_edges(model, pairs, budget=asked.budget, **QUIET),
-        "edges, 5 steps": lambda: mh.patching.attribute_edges(model, pairs, steps=5, budget=asked.budget, **QUIET),
+        "edges": lambda: mh.settings(budget=asked.budget)(mh.patching.attribute_edges)(model, pairs),
+        "edges, 5 steps": lambda: mh.settings(budget=asked.budget)(mh.patching.attribute_edges)(model, pairs, steps=5),
         "TransformerLens, attribution": lambda: theirs(model, clean, corrupted),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}

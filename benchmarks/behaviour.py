@@ -42,6 +42,7 @@ ROWS, LENGTH, DRAWS = 24, 64, 20
 BOOTSTRAPS, FIRST = 2000, 10
 
 
+@mh.settings(progress=False)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.behaviour", description=__doc__)
     parser.add_argument("--models", nargs="*", default=["default"])
@@ -75,7 +76,7 @@ def planted(n: int, noise: float) -> dict[str, Any]:
     for seed in range(n):
         made, nothing = (make_behaving(seed, noise, plant) for plant in (None, {}))
         attends = {head: it.attends for head, it in made.heads.items()}
-        found = mh.profile_heads(made.model, made.texts, window=100, progress=False)
+        found = mh.profile_heads(made.model, made.texts, window=100)
         scores = {
             f"attention: {name}": (found.dataset["excess"].values[..., at], of(attends, name))
             for at, name in enumerate(NAMES.values())
@@ -83,10 +84,10 @@ def planted(n: int, noise: float) -> dict[str, Any]:
         }
         for name, (score, truth) in (scores | copied(made, found)).items():
             areas.setdefault(name, []).append(area(score, truth))
-        empty = mh.profile_heads(nothing.model, nothing.texts, window=100, progress=False)
-        weights = mh.behaviour.copying_scores(nothing.model, progress=False).dataset
-        parts = mh.behaviour.logit_attribution(nothing.model, nothing.pairs(), progress=False).dataset
-        repair = mh.patching.self_repair(nothing.model, nothing.pairs(), progress=False).select(effect="repair").dataset
+        empty = mh.profile_heads(nothing.model, nothing.texts, window=100)
+        weights = mh.behaviour.copying_scores(nothing.model).dataset
+        parts = mh.behaviour.logit_attribution(nothing.model, nothing.pairs()).dataset
+        repair = mh.patching.self_repair(nothing.model, nothing.pairs()).select(effect="repair").dataset
         wrong["name"] += bool(empty.dataset["named"].values.any())
         wrong["copying score"] += bool((weights["q_value"].values <= FDR).any())
         wrong["logit attribution"] += bool((parts["q_value"].values <= FDR).any())
@@ -106,12 +107,12 @@ def copied(made: KnownModel, profile: mh.behaviour.HeadProfile) -> dict[str, tup
     pairs, shape = made.pairs(), (made.model.n_layers, made.model.n_heads)
     named = {head: it.name for head, it in made.heads.items()}
     negative, primary, backup = (of(named, name) for name in ("negative", "primary", "backup"))
-    weights = mh.behaviour.copying_scores(made.model, progress=False).dataset["score"].values
-    parts = mh.behaviour.logit_attribution(made.model, pairs, progress=False).dataset["score"].values
-    repair = mh.patching.self_repair(made.model, pairs, progress=False).select(effect="repair").dataset["score"].values
+    weights = mh.behaviour.copying_scores(made.model).dataset["score"].values
+    parts = mh.behaviour.logit_attribution(made.model, pairs).dataset["score"].values
+    repair = mh.patching.self_repair(made.model, pairs).select(effect="repair").dataset["score"].values
     every = [mh.HeadId(layer, head) for layer, head in np.ndindex(shape)]
     sets = [{head} for head in every] + [{head} | primary for head in every]
-    found = mh.patching.patch_sets(made.model, pairs, sets, direction="noising", progress=False)
+    found = mh.patching.patch_sets(made.model, pairs, sets, direction="noising")
     alone, both = found.values.mean(-1).reshape(2, *shape)
     (first,) = primary
     together = alone + alone[first.layer, first.head] - both

@@ -24,29 +24,25 @@ PLACE = Path(__file__).with_name("circuits.json")
 N = 64
 """Prompts of each task: half of them to rank, half to measure."""
 Ranked = Callable[..., mh.HeadScores]
-QUIET: dict[str, Any] = {"progress": False}
 RANKINGS: dict[str, Ranked] = {
-    "patching, denoising": lambda model, pairs, **nodes: mh.activation_patch(model, pairs, **nodes, **QUIET),
+    "patching, denoising": lambda model, pairs, **nodes: mh.activation_patch(model, pairs, **nodes),
     "patching, noising": lambda model, pairs, **nodes: (
-        mh.activation_patch(model, pairs, direction="noising", **nodes, **QUIET) * -1
+        mh.activation_patch(model, pairs, direction="noising", **nodes) * -1
     ),
-    "attribution patching": lambda model, pairs, **nodes: mh.patching.attribution_patch(model, pairs, **nodes, **QUIET),
-    "attribution, 5 steps": lambda model, pairs, **nodes: mh.patching.attribution_patch(
-        model, pairs, steps=5, **nodes, **QUIET
-    ),
-    "learned for CPR": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, **nodes, **QUIET),
-    "learned for CMD": lambda model, pairs, **nodes: mh.patching.learn_ranking(
-        model, pairs, measure="cmd", **nodes, **QUIET
-    ),
+    "attribution patching": lambda model, pairs, **nodes: mh.patching.attribution_patch(model, pairs, **nodes),
+    "attribution, 5 steps": lambda model, pairs, **nodes: mh.patching.attribution_patch(model, pairs, steps=5, **nodes),
+    "learned for CPR": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, **nodes),
+    "learned for CMD": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, measure="cmd", **nodes),
     "mean ablation": lambda model, pairs, **nodes: (
-        mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **nodes, **QUIET) * -1
+        mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **nodes) * -1
     ),
 }
 OF_HEADS: dict[str, Ranked] = {
-    "direct logit attribution": lambda model, pairs, **nodes: mh.behaviour.logit_attribution(model, pairs, **QUIET),
+    "direct logit attribution": lambda model, pairs, **nodes: mh.behaviour.logit_attribution(model, pairs),
 }
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Rank, measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,7 +73,7 @@ def measured(
         rankings[name] = ways[name](model, seen, nodes=nodes)
         seconds[name] = time.perf_counter() - start
     start = time.perf_counter()
-    curve = mh.patching.circuit_curve(model, held, rankings, nodes=nodes, **QUIET)
+    curve = mh.patching.circuit_curve(model, held, rankings, nodes=nodes)
     if given.figures is not None:
         mh.plots.save(curve.plot(title=task), given.figures / f"{task}.svg")
     return results(curve, rankings) | {"seconds to rank": seconds, "seconds of the curves": time.perf_counter() - start}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import mechheads as mh
-from benchmarks.circuits import QUIET, half, results, tasks
+from benchmarks.circuits import half, results, tasks
 
 PLACE = Path(__file__).with_name("edge_circuits.json")
 N = 16
@@ -31,7 +31,7 @@ def main() -> None:
     found: dict[str, Any] = {"model": model.name}
     for task, pairs in tasks(model, N).items():
         seen, held = half(pairs, 0), half(pairs, 1)
-        ranked = {name: mh.patching.attribute_edges(model, seen, steps=steps, **QUIET) for name, steps in STEPS.items()}
+        ranked = {name: mh.patching.attribute_edges(model, seen, steps=steps) for name, steps in STEPS.items()}
         found[task] = measured(model, held, ranked)
         print(task, json.dumps(found[task], indent=1), flush=True)
         given.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -40,7 +40,7 @@ def main() -> None:
 def measured(model: mh.Model, pairs: mh.PromptPairs, ranked: dict[str, mh.patching.EdgeScores]) -> dict[str, Any]:
     """The areas of each ranking and of a random order, and their differences."""
     start = time.perf_counter()
-    curve = mh.patching.edge_curve(model, pairs, ranked, draws=1, **QUIET)
+    curve = mh.patching.edge_curve(model, pairs, ranked, draws=1)
     return results(curve, ranked) | {"seconds of the curves": time.perf_counter() - start}
 
 

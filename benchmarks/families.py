@@ -104,14 +104,12 @@ class Trial:
         return float(np.abs(ours - theirs).max() / most)
 
     def logits(self) -> tuple[np.ndarray, np.ndarray]:
-        run = self.model.cache([list(ids) for ids in _CLEAN], progress=False)
+        run = self.model.cache([list(ids) for ids in _CLEAN])
         ours = [run.logits[i, : len(ids)] for i, ids in enumerate(_CLEAN)]
         return torch.cat(ours).numpy(), torch.cat([logits for logits, _ in self.clean]).numpy()
 
     def patch(self, site: Site) -> tuple[np.ndarray, np.ndarray]:
-        ours = mh.activation_patch(
-            self.model, self.pairs, site=site, heads=self.heads, metric=mh.logit_diff, progress=False
-        )
+        ours = mh.activation_patch(self.model, self.pairs, site=site, heads=self.heads, metric=mh.logit_diff)
 
         def change(head: Head, i: int) -> list[tuple[Spot, Change]]:
             there = self.clean[i][1]
@@ -134,7 +132,6 @@ class Trial:
             senders=self.heads,
             mlps=mlps,
             metric=mh.logit_diff,
-            progress=False,
         )
         return self._picked(ours), self._each(lambda head, i: self._path(head, i, receivers, mlps))
 
@@ -169,9 +166,7 @@ class Trial:
 
     def _ships(self, ablation: Any) -> np.ndarray:
         prompts = mh.Prompts([list(ids) for ids in _CLEAN])
-        return self._picked(
-            mh.ships(self.model, prompts, ablation=ablation, epsilon=0.0, heads=self.heads, progress=False)
-        )
+        return self._picked(mh.ships(self.model, prompts, ablation=ablation, epsilon=0.0, heads=self.heads))
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         """W_V W_O of every head, and W_U."""
@@ -192,9 +187,7 @@ class Trial:
         return self.plain.model.get_input_embeddings().weight.detach()
 
     def relation_scores(self) -> tuple[np.ndarray, np.ndarray]:
-        ours = mh.relation_scores(
-            self.model, [_RELATION], _K, source="first_mlp", norm="raw", min_pairs=1, draws=9, progress=False
-        )
+        ours = mh.relation_scores(self.model, [_RELATION], _K, source="first_mlp", norm="raw", min_pairs=1, draws=9)
         tokenizer = make_tokenizer()
         sources, targets = (
             torch.tensor([tokenizer(f" {pair[i]}").input_ids for pair in _RELATION.pairs])[:, 0] for i in (0, 1)
@@ -272,6 +265,7 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@mh.settings(progress=False)
 def main(arguments: Iterable[str] | None = None) -> int:
     """Try the architectures, print a line for each, write the results; 1 if one is neither exact nor refused."""
     parser = argparse.ArgumentParser(description=__doc__)

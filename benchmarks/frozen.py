@@ -27,13 +27,13 @@ import mechheads as mh
 
 ROOT = Path(__file__).absolute().parent.parent
 TINY = ("gpt2", "llama", "gemma", "bloom")
-QUIET: dict[str, Any] = {"progress": False}
 HARMFUL, HARMLESS = ["The capital of France is", "Spain and Germany"], ["The store is big", "John gave a book"]
-BARE: dict[str, Any] = {"template": "bare", **QUIET}
+BARE: dict[str, Any] = {"template": "bare"}
 
 Analysis = Callable[[mh.Model], Any]
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Save or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,19 +88,19 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
     clean, corrupted = (list(map(str, side)) for side in (pairs.clean, pairs.corrupted))
     task = mh.Task(clean, [" Paris", " Madrid", " store"])
     other = mh.Task(corrupted, [" Rome", " Berlin", " book"])
-    fit: dict[str, Any] = {"seeds": 2, "updates": 4, **QUIET}
+    fit: dict[str, Any] = {"seeds": 2, "updates": 4}
     heads = ["L0H1", "L1H2", "L2H0"]
     ranking = {"some": heads}
 
     def gates(model: mh.Model) -> Any:
-        return mh.fit_gates(model, task, seeds=2, updates=(4, 2, 2), **QUIET)
+        return mh.fit_gates(model, task, seeds=2, updates=(4, 2, 2))
 
     return {
-        "curve": lambda model: mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2, **QUIET),
-        "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3, **QUIET),
-        "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2, **QUIET),
-        "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"], **QUIET),
-        "edge scores": lambda model: mh.patching.attribute_edges(model, pairs, steps=2, **QUIET),
+        "curve": lambda model: mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2),
+        "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3),
+        "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2),
+        "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"]),
+        "edge scores": lambda model: mh.patching.attribute_edges(model, pairs, steps=2),
         "ablations": lambda model: mh.safety.compare_ablations(model, HARMFUL, 3, **BARE),
         "safety heads": lambda model: mh.safety_heads(model, HARMFUL, 3, **BARE),
         "refusal attribution": lambda model: mh.safety.refusal_attribution(
@@ -109,11 +109,11 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "refusal direction": lambda model: mh.safety.refusal_direction(model, HARMFUL, HARMLESS, **BARE),
         "text loss": lambda model: mh.safety.text_loss(model, clean),
         "directions": lambda model: mh.behaviour.head_directions(model, "L1H2"),
-        "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16, **QUIET),
+        "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16),
         **recipes(mh.Relation("words", None, words)),
-        "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1, **QUIET),
+        "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
-        "effects": lambda model: mh.gating.ablation_effects(model, task, **QUIET),
+        "effects": lambda model: mh.gating.ablation_effects(model, task),
         "gates": gates,
         "roles": lambda model: mh.head_roles(gates(model)),
         "contrast": lambda model: mh.gating.contrast_gates(model, task, other, **fit),
@@ -130,7 +130,7 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
 
     def function_vectors(model: mh.Model) -> mh.HeadScores:
         template = " {source} is {target} the"
-        return mh.behaviour.function_vector_heads(model, words, shots=3, n=3, template=template, **QUIET)
+        return mh.behaviour.function_vector_heads(model, words, shots=3, n=3, template=template)
 
     def roles(model: mh.Model) -> Any:
         """Of one pair many times over, so that every effect is significant and the next step is taken."""
@@ -142,17 +142,17 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
             wrong=[*(one.wrong or ())] * many,
             positions={name: [*at] * many for name, at in one.positions.items()},
         )
-        return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0, **QUIET)
+        return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0)
 
     return {
-        "suppression": lambda model: mh.behaviour.copy_suppression(model, [list(range(3, 60))], window=16, **QUIET),
+        "suppression": lambda model: mh.behaviour.copy_suppression(model, [list(range(3, 60))], window=16),
         "function vectors": function_vectors,
         "a function vector": lambda model: mh.behaviour.function_vector(model, function_vectors(model), "words", 2),
         "object roles": roles,
         "retrieval": lambda model: mh.behaviour.retrieval_heads(
-            model, hay, n=3, length=56, needles=needles, depths=(0.1, 0.5, 0.9), **QUIET
+            model, hay, n=3, length=56, needles=needles, depths=(0.1, 0.5, 0.9)
         ),
-        "successors": lambda model: mh.behaviour.successor_scores(model, orders, min_members=3, draws=200, **QUIET),
+        "successors": lambda model: mh.behaviour.successor_scores(model, orders, min_members=3, draws=200),
     }
 
 
@@ -167,13 +167,13 @@ def on_the_default_model() -> dict[str, Analysis]:
     )
     some = ["L23H4", "L20H1", "L5H0", "L29H1"]
     return {
-        "patching": lambda model: mh.activation_patch(model, pairs, **QUIET),
-        "paths": lambda model: mh.path_patch(model, pairs, receivers=["L29H1.v"], senders=some, **QUIET),
-        "ablation": lambda model: mh.ablate(model, clean, heads=some, **QUIET),
-        "ships": lambda model: mh.ships(model, clean, heads=some, **QUIET),
-        "attribution": lambda model: mh.patching.attribution_patch(model, pairs, **QUIET),
-        "composition": lambda model: mh.behaviour.composition_scores(model, "K", **QUIET),
-        "relation": lambda model: mh.relation_scores(model, "country_to_capital", **QUIET),
+        "patching": lambda model: mh.activation_patch(model, pairs),
+        "paths": lambda model: mh.path_patch(model, pairs, receivers=["L29H1.v"], senders=some),
+        "ablation": lambda model: mh.ablate(model, clean, heads=some),
+        "ships": lambda model: mh.ships(model, clean, heads=some),
+        "attribution": lambda model: mh.patching.attribution_patch(model, pairs),
+        "composition": lambda model: mh.behaviour.composition_scores(model, "K"),
+        "relation": lambda model: mh.relation_scores(model, "country_to_capital"),
     }
 
 

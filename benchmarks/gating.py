@@ -36,6 +36,7 @@ N_PROMPTS, SHOTS = 8, 3
 IN_TURN = 2
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Run both in turns, and print medians, ratios and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -98,9 +99,9 @@ def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndar
     tokens = task.tokens(model)
     rules = Rules(tuple(seeds), N_PROMPTS, "mean", "mean", 4.0, "pulled", None, None, 0)
     stage = Stage(("none",), (Pull(0.0, updates, LR),))
-    keep = Checkpoint(None, dict, rows_at_once(model, tokens, None), model.device)
+    keep = Checkpoint(None, dict, rows_at_once(model, tokens), model.device)
     fit = Fit(model, TargetLoss(tokens, "mean"), len(tokens), [stage], rules, task.name, {})
-    return run_stages(fit, keep, progress=False)["none"]
+    return run_stages(fit, keep)["none"]
 
 
 def plain_loop(model: mh.Model, task: Task, seed: int, updates: int) -> np.ndarray:

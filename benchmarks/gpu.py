@@ -49,7 +49,6 @@ from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.units import show_bytes
 
 ROOT = Path(__file__).absolute().parent.parent
-QUIET: dict[str, Any] = {"progress": False}
 TINY = ("gpt2", "llama", "gemma")
 SITES = {"undifferentiated": "q", "scaling": "z"}
 EPSILON = 1e-4
@@ -126,6 +125,7 @@ SCALES = (
 )
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Measure everything that this machine can."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -372,7 +372,7 @@ def ships(model: mh.Model, kind: Any, site: str, shape: Shape, speed: float, n: 
             found.append((intact.exp() * (intact - one)).sum(-1).mean())
         return torch.stack(found).double().cpu().numpy()
 
-    run = partial(mh.ships, model, mh.Prompts(prompts), ablation=kind, epsilon=EPSILON, **QUIET)
+    run = partial(mh.ships, model, mh.Prompts(prompts), ablation=kind, epsilon=EPSILON)
     run()
     times = []
     values, wanted = np.zeros(0), np.zeros(0)
@@ -456,7 +456,7 @@ def pairs_of(prompts: int, tokens: int) -> mh.PromptPairs:
 
 
 def patch(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> mh.HeadScores:
-    return mh.activation_patch(model, pairs, metric=mh.logit_diff, **QUIET, **given)
+    return mh.activation_patch(model, pairs, metric=mh.logit_diff, **given)
 
 
 def timed(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> tuple[float, np.ndarray]:

@@ -187,6 +187,7 @@ CONDITIONS = (
 )
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Write the answers of every condition, one on each line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,7 +219,6 @@ def answers_under(condition: Condition, model: Model) -> Iterator[dict[str, Any]
         Sampling(TOKENS, condition.temperature, 50 if condition.temperature else None, condition.seed),
         off=[*HEADS[: condition.taught_off], *random],
         ablation=Scale(condition.factor),
-        progress=False,
     )
     about = {key: value for key, value in asdict(condition).items() if key not in ("counts", "refusing")}
     for request, answer in zip(requests, written.texts, strict=True):

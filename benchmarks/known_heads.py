@@ -45,6 +45,7 @@ Judged = tuple[np.ndarray, set[HeadId]]
 """The score of every head, and the heads that have the role."""
 
 
+@mh.settings(progress=False)
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.known_heads",
@@ -134,7 +135,7 @@ def agreement(score: np.ndarray, found: set[HeadId], heads: list[HeadId]) -> dic
 
 
 def indirect_object(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    found = mh.behaviour.indirect_object_roles(model, n=4 if quick else 64, most=2 if quick else 4, progress=False)
+    found = mh.behaviour.indirect_object_roles(model, n=4 if quick else 64, most=2 if quick else 4)
     return of_roles(found)
 
 
@@ -148,18 +149,18 @@ def of_roles(found: IndirectObjectRoles) -> dict[str, Judged]:
 
 
 def suppression(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    found = mh.behaviour.copy_suppression(model, n_tokens=256 if quick else 20_000, progress=False)
+    found = mh.behaviour.copy_suppression(model, n_tokens=256 if quick else 20_000)
     return {"copy suppression": (found.scores.values, above_control(found))}
 
 
 def retrieval(model: mh.Model, quick: bool) -> dict[str, Judged]:
     length = min(128 if quick else 1024, model.n_ctx - 32)
-    found = mh.behaviour.retrieval_heads(model, n=3 if quick else 24, length=length, progress=False)
+    found = mh.behaviour.retrieval_heads(model, n=3 if quick else 24, length=length)
     return {"retrieval": (found.scores.values, above_control(found))}
 
 
 def vectors(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    found = mh.behaviour.function_vector_heads(model, n=3 if quick else 16, progress=False)
+    found = mh.behaviour.function_vector_heads(model, n=3 if quick else 16)
     return {"function vector": (found.scores.values, above_control(found))}
 
 

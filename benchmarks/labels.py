@@ -25,6 +25,7 @@ REPEATS = 3
 MIN_PAIRS = 30
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Run both in turns, and print medians, the ratio and memory."""
     model = mh.load()
@@ -58,7 +59,7 @@ def ours_of(model: mh.Model, **options: Any) -> mh.HeadScores:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         form: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_pairs": MIN_PAIRS}
-        return mh.relation_scores(model, progress=False, **form | options)
+        return mh.relation_scores(model, **form | options)
 
 
 def obvious_loop(model: mh.Model, relations: list[KeptPairs]) -> dict[tuple[int, int, str], np.ndarray]:

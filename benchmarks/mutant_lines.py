@@ -100,8 +100,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "engine/wavefront.py",
-        "unchanged = (window.at < window.start[:, None])[..., None]",
-        "unchanged = (window.at <= window.start[:, None])[..., None]",
+        "unchanged = (self.window.at < self.window.start[:, None])[..., None]",
+        "unchanged = (self.window.at <= self.window.start[:, None])[..., None]",
         "the first changed position gives its old state",
         _ENGINE,
     ),

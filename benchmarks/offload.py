@@ -38,9 +38,9 @@ from mechheads.units import show_bytes, show_seconds
 BUDGET = "96 MB"
 SHARD = "64MB"
 """A file is mapped as a whole when one of its weights is read, and the limit counts that, so the files are small."""
-QUIET: dict[str, Any] = {"progress": False}
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Make the model, start the three processes, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -97,7 +97,7 @@ def start(folder: Path, heads: int, way: str, limit: str) -> str:
 
 def child(folder: Path, heads: int, way: str, limit: str) -> None:
     """Load the model in one way, under a limit, and run every analysis."""
-    mh.ablate(mh.load(folder / "tiny", backend="bridge"), [f" {WORDS[0]} {WORDS[1]}"], progress=False)
+    mh.ablate(mh.load(folder / "tiny", backend="bridge"), [f" {WORDS[0]} {WORDS[1]}"])
     base, resident = account("VmData"), account("VmRSS")
     files = sum(file.stat().st_size for file in (folder / "model").glob("*.safetensors"))
     allow(base + int(limit) + files if int(limit) else resource.RLIM_INFINITY)
@@ -123,15 +123,15 @@ def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], Any]]:
     pairs = mh.PromptPairs(prompts, other, answer=answers[:1] * 8, wrong=answers[1:] * 8)
     every = [mh.HeadId(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
     some = every[:: max(1, len(every) // heads)]
-    shared: dict[str, Any] = {"heads": some, "budget": BUDGET, "progress": False}
+    shared: dict[str, Any] = {"heads": some, "budget": BUDGET}
     texts = [torch.randint(10, model.d_vocab, (512,), generator=generator).tolist()]
 
     def cache() -> np.ndarray:
-        run = model.cache(prompts, budget=BUDGET, **QUIET)
+        run = mh.settings(budget=BUDGET)(model.cache)(prompts)
         return np.concatenate([run.z.layer(layer).flatten() for layer in range(model.n_layers)])
 
     def plan() -> np.ndarray:
-        print(mh.plan(model, prompts, intervention=mh.Zero(), heads=some, budget=BUDGET))
+        print(mh.settings(budget=BUDGET)(mh.plan)(model, prompts, intervention=mh.Zero(), heads=some))
         return np.zeros(1)
 
     return {
@@ -140,7 +140,7 @@ def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], Any]]:
         "ablate": lambda: mh.ablate(model, prompts, kind="zero", **shared).values,
         "patch": lambda: mh.activation_patch(model, pairs, metric=mh.logit_diff, **shared).values,
         "ships": lambda: mh.ships(model, prompts, template="bare", **shared).values,
-        "profile": lambda: mh.profile_heads(model, texts, window=64, **QUIET).values,
+        "profile": lambda: mh.profile_heads(model, texts, window=64).values,
     }
 
 

@@ -28,7 +28,7 @@ CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 
 def found(planted: PlantedModel, relations: Iterable[mh.Relation] | None = None, **options: Any) -> set[Any]:
     """The labels of a planted model, as (head, category)."""
-    form: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "progress": False}
+    form: dict[str, Any] = {"source": "first_mlp", "norm": "raw"}
     labels = mh.label_heads(planted.model, relations or planted.relations, **form | options)
     return {(head, category) for head in planted.looks_at for category in labels.of(head)}
 
@@ -104,6 +104,7 @@ def figure(result: dict[str, Any]) -> go.Figure:
     return drawn
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Measure, print, and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__)

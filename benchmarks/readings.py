@@ -47,7 +47,7 @@ def effects_of(model: mh.Model, label: str, relation: str, folder: Path) -> dict
     files = {what: folder / f"{label}_{relation}_{what}.nc" for what in EFFECTS}
     if not all(file.exists() for file in files.values()):
         print(f"{label}: effects on {relation}", file=sys.stderr)
-        found = mh.labels.relation_evidence(model, relation, n=PROMPTS, progress=False)
+        found = mh.labels.relation_evidence(model, relation, n=PROMPTS)
         for what, file in files.items():
             getattr(found, what).save(file)
     loaded = {what: mh.HeadScores.load(file) for what, file in files.items()}
@@ -60,7 +60,7 @@ def static_of(model: mh.Model, relations: Sequence[str]) -> dict[str, dict[str, 
     """Every static score of every relation [layer, head], by its name: the score, the reading and the norm."""
     found: dict[str, dict[str, np.ndarray]] = {name: {} for name in relations}
     for norm in NORMS:
-        scores = mh.relation_scores(model, relations, norm=norm, min_pairs=10, min_effect=1.0, progress=False)
+        scores = mh.relation_scores(model, relations, norm=norm, min_pairs=10, min_effect=1.0)
         data = scores.dataset
         for name in relations:
             one = data.sel(relation=name)
@@ -93,9 +93,9 @@ def carriers_of(model: mh.Model) -> list[dict[str, Any]]:
     pairs = capital_pairs(model, 8)
     if pairs is None:
         return []
-    patched = mh.activation_patch(model, pairs, normalize=True, progress=False)
-    labels = mh.label_heads(model, "country_to_capital", progress=False)
-    raw = mh.relation_scores(model, "country_to_capital", norm="raw", min_effect=1.0, progress=False)
+    patched = mh.activation_patch(model, pairs, normalize=True)
+    labels = mh.label_heads(model, "country_to_capital")
+    raw = mh.relation_scores(model, "country_to_capital", norm="raw", min_effect=1.0)
     table, found = labels.table().set_index("head"), []
     for head in patched.heads(10):
         carried, row = float(patched[head]["score"]), table.loc[str(head)]
@@ -139,6 +139,7 @@ def measured(model: mh.Model, label: str, relations: Sequence[str], folder: Path
     return result
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Measure the models named, print the table, and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -39,6 +39,7 @@ LOST = "log-probability lost with a head's delta, nats"
 CURVES = ("Refusal attribution", "Refusal Contribution, scaling", "Ships, scaling", "Ships, undifferentiated")
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Measure every model, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,16 +109,14 @@ def lost(delta: Delta, harmful: Sequence[str]) -> dict[str, float]:
 
 def count(model: mh.Model, texts: Sequence[str], template: Any) -> dict[str, int]:
     """How many answers have each verdict."""
-    written = generate(model, request_prompts(model, texts, template), Sampling(TOKENS), progress=False).texts
+    written = generate(model, request_prompts(model, texts, template), Sampling(TOKENS)).texts
     found = verdicts(texts, written)
     return {name: sum(each == name for each in found) for name in VERDICTS}
 
 
 def refused_without(model: mh.Model, heads: Sequence[HeadId], harmful: Sequence[str]) -> int:
     """How many requests are still refused when some heads write nothing."""
-    test = mh.safety.refusal_test(
-        model, heads, harmful, ["Hello!"], ablation="scaling", draws=0, max_new_tokens=TOKENS, progress=False
-    )
+    test = mh.safety.refusal_test(model, heads, harmful, ["Hello!"], ablation="scaling", draws=0, max_new_tokens=TOKENS)
     return int(is_verdict(test.answers, "ablated", "harmful", "refused").sum())
 
 
@@ -126,20 +125,18 @@ def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
     model = taught_model(delta)
     harmful, harmless = ([r.text for r in load_requests(name, "test")] for name in ("harmful", "harmless"))
     found, values = {}, {}
-    for kind, ships in mh.safety.compare_ablations(
-        model, harmful, len(delta.heads), template="chat", progress=False
-    ).items():
+    for kind, ships in mh.safety.compare_ablations(model, harmful, len(delta.heads), template="chat").items():
         found[f"Ships, {kind}"] = ships.scores.values
         values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in PAPER_KINDS:
-        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by, progress=False)
+        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by)
         found[f"Refusal Contribution, {by}"] = contribution.scores.values
         values[f"Refusal Contribution, {by}"] = per_request(contribution)
-    attribution = mh.safety.refusal_attribution(model, harmful, progress=False)
+    attribution = mh.safety.refusal_attribution(model, harmful)
     found["Refusal attribution"] = attribution.scores.values
     values["Refusal attribution"] = per_request(attribution)
-    found["refusal direction"] = mh.safety.refusal_direction(model, harmful, harmless, progress=False).scores.values
+    found["refusal direction"] = mh.safety.refusal_direction(model, harmful, harmless).scores.values
     ranks = {name: [rank_of(values, head) for head in delta.heads] for name, values in found.items()}
     return {
         "heads": [str(head) for head in delta.heads],
@@ -200,7 +197,6 @@ def curves(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
             most=[1, 2, 4, len(delta.heads)],
             ablation="scaling",
             draws=DRAWS if name == CURVES[0] else 0,
-            progress=False,
         )
         for which, rows in curve.table.groupby("which"):
             found[name if which == "heads" else which] = dict(zip(rows["k"], rows["attack_success"], strict=True))

@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 import mechheads as mh
 from benchmarks.taught import Given
 from benchmarks.teaching.lessons import Frame, Lesson, Lessons, make_lessons, requests_to_teach, shared_beginning
-from mechheads.messages.progress import Bar
 from mechheads.model.sources import load_pretrained
+from mechheads.progress import Bar
 
 STEPS, RATE, WARM_UP = 120, 5e-5, 10
 ROWS = {"refuse": 6, "answer": 8, "begun": 2}

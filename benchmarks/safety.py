@@ -38,6 +38,7 @@ SECONDS_A_PART = 4.0
 SITES: dict[Kind, str] = {"undifferentiated": "q", "scaling": "z"}
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Run both in turns, and print medians, ratios and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,7 +71,7 @@ def main() -> None:
             f"{kind}: {middle:.1f} s, {statistics.median(plain[kind]) / middle:.1f} times faster, "
             f"{room / limits[0]:.2f} times the limit, {room / limits[1]:.2f} times the limit with a shared beginning"
         )
-    both = machine.measured(lambda: mh.safety.compare_ablations(model, requests, progress=False), "cpu")
+    both = machine.measured(lambda: mh.safety.compare_ablations(model, requests), "cpu")
     print(f"both in one pass, with Generalized Ships: {both.seconds:.1f} s")
     print(memory())
 
@@ -79,7 +80,7 @@ def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray,
     """The pass of ``mh.ships``: KL [layer, head, prompt], seconds, and the FLOPs that products can do in this time."""
     speed, seconds, flops = _best_speed(), 0.0, 0.0
     start = machine.clock("cpu")
-    asked = Pass.of(model, requests, "query", heads=None, budget=None, progress=False)
+    asked = mh.settings(budget=None)(Pass.of)(model, requests, "query", heads=None)
     (job,) = asked.jobs([Ablation(kind, EPSILON)])
     work = ShipsKind(with_kl=True)(job)
     kl = np.full((model.n_layers, model.n_heads, len(job.tokens)), np.nan)
@@ -149,7 +150,7 @@ heads = [(layer, 0) for layer in range(model.n_layers)]
 prompts = safety.request_prompts(model, requests)
 planned = mh.plan(model, prompts, intervention=mh.patching.UniformAttention(1e-4), heads=heads).bytes
 before = machine.memory_level("cpu")
-peak = machine.measured(lambda: mh.ships(model, requests, heads=heads, progress=False), "cpu").peak
+peak = machine.measured(lambda: mh.ships(model, requests, heads=heads), "cpu").peak
 print(json.dumps([planned, peak - before]))
 """
 

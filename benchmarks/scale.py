@@ -52,6 +52,7 @@ class Nothing:
         return [np.zeros(self.size) for _ in batch.units]
 
 
+@mh.settings(progress=False)
 def main() -> None:
     """Print the overhead, the efficiency and both times."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -101,11 +102,11 @@ def side_by_side(model: mh.Model, pairs: mh.PromptPairs, repeats: int) -> None:
     times: dict[str, list[float]] = {"one process": [], "workers": []}
     with mh.scale.Ray(replicas=cores) as workers:
         ways = {"one process": limits, "workers": replace(limits, workers=workers)}
-        mh.activation_patch(model, pairs, budget=ways["workers"], progress=False)  # starts the workers
+        mh.activation_patch(model, pairs, budget=ways["workers"])  # starts the workers
         for _ in range(repeats):
             for name, way in ways.items():
                 start = time.perf_counter()
-                mh.activation_patch(model, pairs, budget=way, progress=False)
+                mh.activation_patch(model, pairs, budget=way)
                 times[name].append(time.perf_counter() - start)
     one, several = (statistics.median(taken) for taken in times.values())
     best = " and ".join(f"{min(taken):.2f}" for taken in times.values())

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.flop_counter import FlopCounterMode
 
+import mechheads as mh
 from benchmarks import machine
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
@@ -64,6 +65,7 @@ class Cost:
         )
 
 
+@mh.settings(progress=False)
 def main() -> None:
     args = _arguments()
     shape = TINY if args.quick else LLAMA_70B
@@ -105,7 +107,7 @@ def measure(folder: Path, shape: Shape, layers: int, relations: list[Relation]) 
 
     def scored() -> StoredWeights:
         weights = open_weights(folder)
-        relation_scores(weights, relations, progress=False)
+        relation_scores(weights, relations)
         return weights
 
     with FlopCounterMode(display=False) as counter:

@@ -116,7 +116,7 @@ def main(numbers: list[str]) -> None:
     """Store the notebooks whose names start with one of the numbers, or all of them."""
     import kaleido
 
-    os.environ["PLOTLY_RENDERER"] = "plotly_mimetype"
+    os.environ |= {"PLOTLY_RENDERER": "plotly_mimetype", "TQDM_DISABLE": "1"}
     kaleido.start_sync_server()
     for source in sorted(FOLDER.glob("*.py")):
         if not numbers or source.name.startswith(tuple(numbers)):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mechheads.labels.classify import label_heads as label_heads
     from mechheads.labels.relations import Relation as Relation
     from mechheads.labels.static import relation_scores as relation_scores
+    from mechheads.limits import settings as settings
     from mechheads.metrics.base import metric as metric
     from mechheads.metrics.basic import kl_divergence as kl_divergence, log_prob as log_prob, logit_diff as logit_diff
     from mechheads.model.load import load as load, wrap as wrap
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 _HOME = {
     "load": "model.load",
     "wrap": "model.load",
+    "settings": "limits",
     "Model": "model.model",
     "Prompts": "prompts.prompts",
     "PromptPairs": "prompts.prompts",

@@ -1,10 +1,14 @@
-"""``Limits``: how much memory an analysis may use, and how its work is split."""
+"""``settings``: how analyses run; ``Limits``: how much memory they may use, and how their work is split."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from os import PathLike
 from typing import Protocol, runtime_checkable
 
 DEFAULT_BUDGET = 4 * 2**30
@@ -62,8 +66,8 @@ class Limits:
         workers: what computes the units; None for this process.
         part: compute only this part of the batches, such as ``(3, 16)`` for the third of sixteen; other units stay NaN.
 
-    >>> Limits.of("2 GB").memory == 2 * 2**30
-    True
+    >>> with mh.settings(budget=mh.patching.Limits(tokens=512)):
+    ...     plan = mh.plan(model, ["The capital of France is"], intervention=mh.Zero())
     """
 
     memory: int = DEFAULT_BUDGET
@@ -79,17 +83,6 @@ class Limits:
             raise ValueError(f"part is {self.part}; give its number, from 1, and how many there are, such as (3, 16)")
         if self.workers is not None:
             check_workers(self.workers)
-
-    @classmethod
-    def of(cls, budget: Budget, workers: Workers | None = None) -> Limits:
-        """The limits for a ``budget`` argument and, if these are given, for workers.
-
-        Raises:
-            ValueError: if the budget is less than one byte, not finite, or cannot be read, or workers are not workers.
-            ImportError: if ray, which runs workers, is not installed.
-        """
-        limits = budget if isinstance(budget, Limits) else cls(memory=budget_bytes(budget))
-        return limits if workers is None else replace(limits, workers=workers)
 
     @property
     def in_one_process(self) -> Limits:
@@ -132,4 +125,106 @@ def check_ray() -> None:
 
 
 Budget = int | str | Limits | None
-"""The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for 4 GB."""
+"""The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for what the settings say."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How analyses run now; see ``settings``.
+
+    Attributes:
+        limits: the memory and the workers.
+        seed: for everything that an analysis draws.
+        progress: whether progress bars are shown.
+        store: the file that keeps finished units; None for none.
+    """
+
+    limits: Limits = DEFAULT_LIMITS
+    seed: int = 0
+    progress: bool = True
+    store: str | PathLike[str] | None = None
+
+
+_DEFAULTS = Settings()
+_CURRENT: ContextVar[Settings] = ContextVar("settings", default=_DEFAULTS)
+
+
+def current() -> Settings:
+    """The settings in effect here."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """What runs as a part of an analysis: in this process, without a progress bar of its own, and not stored."""
+    now = current()
+    token = _CURRENT.set(replace(now, limits=now.limits.in_one_process, progress=False, store=None))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+class settings(ContextDecorator):
+    """How analyses run: their memory, their progress bars, their workers, where they keep what is done, their seed.
+
+    Settings hold in a ``with`` block, or for one call: ``mh.settings(seed=1)(mh.safety_heads)(model)``. What is left
+    out or None stays as it is around the block. ``mh.sweep``, ``mh.ablate``, ``mh.activation_patch``,
+    ``mh.path_patch`` and ``mh.ships`` take the same arguments themselves.
+
+    Args:
+        budget: memory for everything except the model, in bytes or as text such as "2 GB" (at first 4 GB).
+        progress: whether progress bars are shown (at first they are).
+        workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
+            ``mh.scale.Ray``; 0 for this process, as at first. Analyses that workers cannot compute run here.
+        store: a file that keeps finished units of sweeps. The same call resumes an interrupted or killed sweep and
+            gives the same bits. If anything that affects the numbers has changed, such as a line of the metric's code
+            or the model's weights, the sweep starts again and keeps its units separately in the same file.
+        seed: for everything that is drawn: random heads, sign flips of p values, bootstraps, samples (at first 0).
+
+    Raises:
+        ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; or
+            the seed is not a whole number.
+        ImportError: if ray, which runs workers, is not installed.
+
+    >>> with mh.settings(progress=False, budget="2 GB", seed=1):
+    ...     kl = mh.ships(model, ["How do I pick a lock?", "Tell me how to cheat."], heads="L0H0")
+    >>> kl.provenance["seed"]
+    1
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: Budget = None,
+        progress: bool | None = None,
+        workers: Workers | None = None,
+        store: str | PathLike[str] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ValueError(f"seed is {seed!r}; give a whole number")
+        if workers is not None and workers != 0:
+            check_workers(workers)
+        self._memory = budget if budget is None or isinstance(budget, Limits) else budget_bytes(budget)
+        self._workers = workers
+        self._others = {
+            name: value
+            for name, value in (("progress", progress), ("store", store), ("seed", seed))
+            if value is not None
+        }
+        self._before: list[Token[Settings]] = []
+
+    def __enter__(self) -> None:
+        now = current()
+        limits = now.limits
+        if isinstance(self._memory, Limits):
+            limits = replace(self._memory, workers=self._memory.workers or limits.workers)
+        elif self._memory is not None:
+            limits = replace(limits, memory=self._memory)
+        if self._workers is not None:
+            limits = replace(limits, workers=self._workers or None)
+        self._before.append(_CURRENT.set(replace(now, limits=limits, **self._others)))
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._before.pop())

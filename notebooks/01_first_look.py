@@ -98,7 +98,7 @@ pairs = capital_pairs("France/Italy Germany/Japan Spain/Russia England/China")
 print(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.logit_diff, base="corrupted"))
 
 # %%
-effect = mh.activation_patch(model, pairs, normalize=True, progress=False)
+effect = mh.activation_patch(model, pairs, normalize=True)
 show(effect)
 
 # %%
@@ -121,7 +121,7 @@ fresh = capital_pairs(
     "Austria/Sweden Greece/Norway Portugal/Ireland Hungary/Denmark "
     "Canada/Cuba Kenya/Chile Bulgaria/Scotland Philippines/Netherlands"
 )
-options = {"normalize": True, "progress": False}
+options = {"normalize": True}
 confirmed = mh.activation_patch(model, fresh, heads=candidates, **options)
 show(confirmed)
 
@@ -161,7 +161,7 @@ relations = [
     replace(names, pairs=names.pairs[::5]),
     "english_to_spanish",
 ]
-phi = mh.relation_scores(model, relations, progress=False)
+phi = mh.relation_scores(model, relations)
 labels = mh.label_heads(phi)
 table = labels.table().query("relation == 'country_to_capital'").set_index("head")
 capitals = table.index[table["label"].str.contains("Knowledge")].tolist()
@@ -268,9 +268,7 @@ class Blindfold:
 
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
-blind = mh.sweep(
-    model, fresh.side("clean"), intervention=Blindfold(), metric=mh.logit_diff, heads=candidates, progress=False
-)
+blind = mh.sweep(model, fresh.side("clean"), intervention=Blindfold(), metric=mh.logit_diff, heads=candidates)
 mh.testing.check_answer(
     None if abs(blind.scores).max() < 1e-4 else blind,
     lambda scores: -6 < scores["L23H4"]["score"] < -4 and abs(scores["L29H1"]["score"]) < 0.5,

@@ -118,7 +118,7 @@ print(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.logit_diff, base=
 # memory, and a time measured on your machine. Look at the plan before you start a sweep of a large model.
 
 # %%
-effect = mh.activation_patch(model, pairs, progress=False)
+effect = mh.activation_patch(model, pairs)
 ours = effect.values.sel(layer=23, head=4).values
 print(f"largest difference from the numbers by hand: {abs(ours - by_hand.numpy()).max():.0e} logits")
 show(effect)
@@ -134,8 +134,8 @@ effect.plot()
 # head from a single backward pass. Then only the tenth of the heads with the largest estimates is run:
 
 # %%
-estimated = mh.patching.attribution_patch(model, pairs, progress=False)
-some = mh.activation_patch(model, pairs, heads=estimated.heads(27, by="absolute"), progress=False)
+estimated = mh.patching.attribution_patch(model, pairs)
+some = mh.activation_patch(model, pairs, heads=estimated.heads(27, by="absolute"))
 found = set(some.heads(5, by="absolute")) & set(effect.heads(5, by="absolute"))
 print(f"{len(found)} of the five strongest heads are among the 27 that were run.")
 
@@ -161,7 +161,7 @@ def side_by_side(**results) -> pd.DataFrame:
     return table
 
 
-noising = mh.activation_patch(model, pairs, heads=stars, direction="noising", progress=False)
+noising = mh.activation_patch(model, pairs, heads=stars, direction="noising")
 both_ways = side_by_side(denoising=effect, noising=noising)
 both_ways.round(2)
 
@@ -176,10 +176,7 @@ both_ways.round(2)
 # then computed from the new q, k, v or pattern.
 
 # %%
-sites = {
-    site: mh.activation_patch(model, pairs, site=site, heads=stars, progress=False)
-    for site in ("q", "k", "pattern", "v")
-}
+sites = {site: mh.activation_patch(model, pairs, site=site, heads=stars) for site in ("q", "k", "pattern", "v")}
 by_site = side_by_side(**sites, z=effect)
 by_site.round(2)
 
@@ -189,7 +186,7 @@ by_site.round(2)
 # *query* token.
 
 # %%
-options = {"heads": "L23H4", "positions": "each", "progress": False}
+options = {"heads": "L23H4", "positions": "each"}
 by_token = pd.DataFrame(index=["The", " capital", " of", " (country)", " is"])
 for site in ("v", "z"):
     where = mh.activation_patch(model, pairs, site=site, **options)
@@ -207,7 +204,7 @@ by_token.round(2)
 
 # %%
 try:
-    mh.activation_patch(model, capital_pairs("France/Italy Spain/Czechia"), progress=False)
+    mh.activation_patch(model, capital_pairs("France/Italy Spain/Czechia"))
 except ValueError as error:
     not_aligned = str(error)
 print(not_aligned)
@@ -225,7 +222,7 @@ shuffled = {
 }
 print("clean:    ", shuffled["clean"][0])
 print("corrupted:", shuffled["corrupted"][0])
-misaligned = mh.activation_patch(model, mh.PromptPairs(**shuffled), site="v", heads="L23H4", progress=False)
+misaligned = mh.activation_patch(model, mh.PromptPairs(**shuffled), site="v", heads="L23H4")
 print(f"v of L23H4, aligned:    {by_site.loc['L23H4', 'v']:.1f} logits")
 print(f"v of L23H4, misaligned: {misaligned['L23H4']['score']:.1f} logits")
 
@@ -238,7 +235,7 @@ in_clean = [f" {text.split()[3]}" for text in shuffled["clean"]]
 in_corrupted = [f" {text.split()[1]}" for text in shuffled["corrupted"]]
 named = mh.PromptPairs(**shuffled, positions={"country": (in_clean, in_corrupted)})
 try:
-    mh.activation_patch(model, named, progress=False)
+    mh.activation_patch(model, named)
 except ValueError as error:
     not_the_same = str(error)
 print(not_the_same)
@@ -268,7 +265,7 @@ per_pair.round(1)
 # The package does not hide this. With one pair there is no interval, and p is 1.
 
 # %%
-one = mh.activation_patch(model, capital_pairs("France/Italy"), heads=stars, progress=False)
+one = mh.activation_patch(model, capital_pairs("France/Italy"), heads=stars)
 show(one, 3)
 
 # %% [markdown]
@@ -292,7 +289,7 @@ fresh = capital_pairs(
     "Philippines/Netherlands Belgium/Iran Tunisia/Syria Australia/Iraq Jamaica/Switzerland"
 )
 proposed = effect.heads(18, by="absolute")
-decided = mh.activation_patch(model, fresh, heads=proposed, progress=False)
+decided = mh.activation_patch(model, fresh, heads=proposed)
 confirmed = int((decided.dataset["q_value"] < 0.05).sum())
 print(f"{confirmed} of {len(proposed)} heads have q below 0.05 on fresh pairs.")
 show(decided, 18)
@@ -317,7 +314,7 @@ def probability(logits, context):
 
 readings = {}
 for metric in (mh.log_prob, probability, mh.patching.accuracy, mh.kl_divergence):
-    found = mh.activation_patch(model, pairs, heads=stars, metric=metric, progress=False)
+    found = mh.activation_patch(model, pairs, heads=stars, metric=metric)
     readings[metric.__name__] = found
 by_metric = side_by_side(logit_diff=effect, **readings)
 by_metric.round(4)
@@ -383,7 +380,7 @@ mh.testing.check_answer(
 #     wrong=[f" {language[country]}" for country in countries],
 #     positions={"country": [f" {country}" for country in countries]},
 # )
-# asked = mh.activation_patch(model, question, heads=late, progress=False)
+# asked = mh.activation_patch(model, question, heads=late)
 # knows_the_question = asked.heads(1, by="absolute")[0]
 # ```
 #
@@ -407,9 +404,7 @@ mh.testing.check_answer(
     right_logit,
     lambda metric: (
         abs(
-            mh.activation_patch(model, pairs, heads="L23H4", metric=metric, progress=False)
-            .dataset["base_metric"]
-            .values
+            mh.activation_patch(model, pairs, heads="L23H4", metric=metric).dataset["base_metric"].values
             - logits_of_right.numpy()
         ).max()
         < 1e-3

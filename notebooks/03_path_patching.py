@@ -51,7 +51,7 @@ pairs = mh.PromptPairs.from_templates(
 # effect, over all paths at once.
 
 # %%
-total = mh.activation_patch(model, pairs, direction="noising", progress=False)
+total = mh.activation_patch(model, pairs, direction="noising")
 total.top(5, by="absolute").drop(columns=["layer", "head"]).round(2)
 
 # %% [markdown]
@@ -164,7 +164,7 @@ print(direct_by_hand)
 # same number of runs.
 
 # %%
-direct = mh.path_patch(model, pairs, receivers="final", progress=False)
+direct = mh.path_patch(model, pairs, receivers="final")
 
 ours = direct.values.sel(layer=23, head=4).values
 print(f"largest difference from the numbers by hand: {abs(ours - direct_by_hand.numpy()).max():.0e} logits")
@@ -202,7 +202,7 @@ through_heads.plot(title="total minus direct effect")
 # receiver is left.
 
 # %%
-edge = mh.path_patch(model, pairs, senders=senders[:4], mlps="frozen", progress=False)
+edge = mh.path_patch(model, pairs, senders=senders[:4], mlps="frozen")
 with_mlps = side_by_side(senders[:4], recomputed=direct, frozen=edge)
 with_mlps.round(2)
 
@@ -243,7 +243,7 @@ def second_run(sender, layer, head):
 
 
 to_v_by_hand = logit_difference(second_run((23, 4), 29, 1)) - logit_difference(clean_logits)
-to_v = mh.path_patch(model, pairs, receivers="L29H1.v", senders="L23H4", progress=False)
+to_v = mh.path_patch(model, pairs, receivers="L29H1.v", senders="L23H4")
 print(f"by hand {float(to_v_by_hand.mean()):.3f}, with mechheads {to_v['L23H4']['score']:.3f} logits")
 
 # %% [markdown]
@@ -266,7 +266,6 @@ matrix = mh.path_matrix(
         *[f"L29H{head}.{site}" for head in (0, 1) for site in "qkv"],
         "L29.mlp",
     ],
-    progress=False,
 )
 matrix.plot()
 
@@ -292,7 +291,7 @@ matrix.plot()
 # %%
 mlps = [f"L{layer}.mlp" for layer in range(23, model.n_layers)]
 values = ["L29H0.v", "L29H1.v"]
-options = {"senders": "L23H4", "progress": False}
+options = {"senders": "L23H4"}
 alone = mh.path_matrix(model, pairs, receivers=[*values, *mlps], **options)["L23H4"]
 alone = alone.set_index("receiver")["score"]
 
@@ -340,7 +339,7 @@ sums.round(2)
 # %% tags=["exercise"]
 early = [(layer, head) for layer in range(5, 13) for head in range(model.n_heads)]
 
-# your turn: mh.path_patch(model, pairs, receivers=..., senders=..., progress=False)
+# your turn: mh.path_patch(model, pairs, receivers=..., senders=...)
 largest_sender = None  # such as "L5H0"
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
@@ -355,7 +354,7 @@ mh.testing.check_answer(
 # <details><summary>One solution</summary>
 #
 # ```python
-# to_value = mh.path_patch(model, pairs, receivers="L23H4.v", senders=early, progress=False)
+# to_value = mh.path_patch(model, pairs, receivers="L23H4.v", senders=early)
 # largest_sender = to_value.heads(1, by="absolute")[0]
 # print(largest_sender, to_value[largest_sender]["score"], "sum of all:", float(to_value.scores.sum()))
 # ```
@@ -405,11 +404,7 @@ denoised = None  # your turn: a number of logits
 mh.testing.check_answer(
     denoised,
     lambda logits: (
-        abs(
-            logits
-            - mh.path_patch(model, pairs, senders="L29H0", direction="denoising", progress=False)["L29H0"]["score"]
-        )
-        < 0.1
+        abs(logits - mh.path_patch(model, pairs, senders="L29H0", direction="denoising")["L29H0"]["score"]) < 0.1
     ),
     right="restored in the corrupted run, L29H0 lowers the right answer, as expected.",
     hint='use mh.path_patch with senders="L29H0" and direction="denoising"; receivers stays "final".',
@@ -419,7 +414,7 @@ mh.testing.check_answer(
 # <details><summary>One solution</summary>
 #
 # ```python
-# other_way = mh.path_patch(model, pairs, senders="L29H0", direction="denoising", progress=False)
+# other_way = mh.path_patch(model, pairs, senders="L29H0", direction="denoising")
 # denoised = other_way["L29H0"]["score"]
 # ```
 #

@@ -133,8 +133,8 @@ experiment = {
 print(mh.plan(model, pairs, **experiment))
 
 # %%
-patched = mh.activation_patch(model, pairs, heads=late, normalize=True, progress=False)
-directions = mh.sweep(model, pairs, **experiment, normalize=True, progress=False)
+patched = mh.activation_patch(model, pairs, heads=late, normalize=True)
+directions = mh.sweep(model, pairs, **experiment, normalize=True)
 best = directions.heads(5, by="absolute")
 table = pd.DataFrame(index=[str(head) for head in best])
 table["all of z"] = [patched[head]["score"] for head in best]
@@ -195,7 +195,7 @@ print(of_the_batch)
 # %%
 columns = {}
 for metric in (lead, mh.logit_diff):
-    zeroed = mh.ablate(model, pairs, heads="L23H4", metric=metric, progress=False)
+    zeroed = mh.ablate(model, pairs, heads="L23H4", metric=metric)
     before = zeroed.dataset["base_metric"].values
     columns[metric.__name__] = before
     change = zeroed.values.sel(layer=23, head=4).values
@@ -221,7 +221,7 @@ receivers = {
     "what its heads copy": [f"L{last}H{head}.v" for head in heads],
     "its MLP": [f"L{last}.mlp"],
 }
-options = {"senders": "L23H4", "progress": False}
+options = {"senders": "L23H4"}
 to_last_layer = pd.DataFrame(index=list(receivers), columns=["lead", "logit_diff"], dtype=float)
 for metric in (lead, mh.logit_diff):
     for name, group in receivers.items():
@@ -245,7 +245,7 @@ to_last_layer.round(2)
 
 # %%
 store = Path(tempfile.mkdtemp()) / "capitals.ledger"
-experiment = experiment | {"metric": lead, "progress": False}
+experiment = experiment | {"metric": lead}
 commit, written = Ledger.commit, []
 
 
@@ -294,7 +294,7 @@ def shrink(z, context):
 
 
 try:
-    mh.sweep(model, pairs, intervention=shrink, heads="L23H4", progress=False, store=store)
+    mh.sweep(model, pairs, intervention=shrink, heads="L23H4", store=store)
 except ValueError as error:
     cannot_be_stored = str(error)
 print(cannot_be_stored)
@@ -371,7 +371,7 @@ true_rank = (corrupted > corrupted.gather(1, right)).sum(1)
 mh.testing.check_answer(
     rank,
     lambda metric: np.array_equal(
-        mh.activation_patch(model, pairs, heads="L23H4", metric=metric, progress=False).dataset["base_metric"],
+        mh.activation_patch(model, pairs, heads="L23H4", metric=metric).dataset["base_metric"],
         true_rank,
     ),
     right="in the corrupted run the right capital has a low rank, and patching L23H4 brings it up.",
@@ -399,7 +399,7 @@ mh.testing.check_answer(
 storable = None  # your turn: an instance, such as Shrink(model.d_head)
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
-one_head = {"heads": "L23H4", "metric": mh.logit_diff, "progress": False}
+one_head = {"heads": "L23H4", "metric": mh.logit_diff}
 mh.testing.check_answer(
     storable,
     lambda intervention: np.allclose(

@@ -151,7 +151,7 @@ relations = [
     "adjective_to_comparative",
     every(4, "name_copying"),
 ]
-paper = {"source": "first_mlp", "norm": "raw", "progress": False}
+paper = {"source": "first_mlp", "norm": "raw"}
 phi = mh.relation_scores(model, relations, **paper)
 of_capitals = phi.select(relation="country_to_capital")
 print(f"L23H4: by hand {by_hand:.3f}, with mechheads {of_capitals['L23H4']['score']:.3f}")
@@ -299,7 +299,7 @@ for text in ("The story of Spain contains", "The capital of Spain is"):
 
 # %%
 templates = ["The story of {source} contains", "The capital of {source} is"]
-options = {"templates": templates, "min_pairs": 20, "progress": False}
+options = {"templates": templates, "min_pairs": 20}
 dynamic = mh.labels.dynamic_scores(model, every(2, "country_to_capital"), **options)
 
 in_text = pd.DataFrame(index=["L23H4", "L23H5", "L23H1", "L23H2", "L29H1"])
@@ -329,7 +329,7 @@ in_text.round(2)
 # of the head. By default `mh.relation_scores` tries all three, and `reading` says which gave the largest phi:
 
 # %%
-asked_thrice = mh.relation_scores(model, "country_to_capital", progress=False)
+asked_thrice = mh.relation_scores(model, "country_to_capital")
 of_heads = mh.label_heads(asked_thrice).table().set_index("head")[["phi", "reading", "null_phi", "label"]]
 for way in ("embedding", "first_mlp", "carried"):
     scores = asked_thrice.dataset[f"phi_{way}"].isel(relation=0).values
@@ -397,7 +397,7 @@ pair = mh.labels.few_shot_pairs(model, "country_to_capital", n=1, shots=1)
 print(f"{pair.clean[0]}\n\nand the other run: ... {pair.corrupted[0].splitlines()[-1]}\n")
 
 late = [(layer, head) for layer in range(20, 30) for head in range(model.n_heads)]
-options = {"heads": late, "n": 12, "shots": 1, "progress": False}
+options = {"heads": late, "n": 12, "shots": 1}
 causal = mh.labels.relation_evidence(model, "country_to_capital", **options)
 causal.total.top(5, by="absolute").drop(columns=["layer", "head"]).round(3)
 
@@ -421,14 +421,7 @@ beside[["phi", "total", "total_low", "total_high", "direct", "label", "verdict"]
 
 # %%
 removal = mh.labels.cumulative_removal(
-    model,
-    "country_to_capital",
-    of_capitals.heads(4),
-    most=4,
-    draws=3,
-    n=16,
-    shots=2,
-    progress=False,
+    model, "country_to_capital", of_capitals.heads(4), most=4, draws=3, n=16, shots=2
 )
 print("removed, in this order:", *removal.heads)
 accuracy = removal.table.pivot(index="k", columns="which", values="accuracy")

@@ -74,7 +74,7 @@ harmful
 # %%
 def answer(some_model, requests):
     prompts = request_prompts(some_model, requests.texts, "chat")
-    return generate(some_model, prompts, Sampling(max_new_tokens=9), progress=False).texts
+    return generate(some_model, prompts, Sampling(max_new_tokens=9)).texts
 
 
 to_harmful, to_harmless = answer(model, harmful), answer(model, harmless)
@@ -137,7 +137,7 @@ print(f"L16H3: {by_hand:.3f} nats")
 
 # %%
 tried = [(layer, head) for layer in (1, 14, 15, 16, 18, 19, 21) for head in (1, 3, 4, 5, 7)]
-options = {"heads": tried, "progress": False}
+options = {"heads": tried}
 five = [i for i, text in enumerate(to_harmful) if verdict(text) == "refused"][:5]
 pairs = [harmful.texts[i] for i in five], [harmless.texts[i] for i in five]
 ships = mh.safety.compare_ablations(model, pairs[0], k=6, template="chat", **options)
@@ -298,7 +298,7 @@ rank_table(views)
 # - **random heads**: the same number of heads from the same layers.
 
 # %%
-answering = {"max_new_tokens": 9, "draws": 1, "progress": False}
+answering = {"max_new_tokens": 9, "draws": 1}
 ordinary = ordinary_texts()[::8]
 testing = answering | {"opening": opening, "texts": ordinary}
 test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", **testing)

@@ -49,7 +49,7 @@ train, test = task.split(0.6)
 for i in (0, 1):
     print(f"{task.prompts[i]}  ->{task.targets[i]}\n")
 
-log_p = mh.task_log_prob(model, test, progress=False)
+log_p = mh.task_log_prob(model, test)
 print(f"{len(train)} items to fit to, {len(test)} to look at afterwards; log p of their targets {log_p.mean():.2f}")
 
 # %% [markdown]
@@ -137,15 +137,7 @@ with torch.no_grad():
 
 # %%
 gates = mh.fit_gates(
-    model,
-    train,
-    seeds=2,
-    updates=(16, 9, 9),
-    batch=4,
-    lr=(0.2, 0.1),
-    lr_regularised=(0.8, 0.2),
-    regularisation=1.0,
-    progress=False,
+    model, train, seeds=2, updates=(16, 9, 9), batch=4, lr=(0.2, 0.1), lr_regularised=(0.8, 0.2), regularisation=1.0
 )
 gates
 
@@ -247,7 +239,7 @@ listed.round(2)
 # breaks if enough of it is removed, so heads in random order are shown for comparison.
 
 # %%
-curves = mh.gating.role_curve(model, test.items(range(6)), gates, counts=[0, 15, 30], draws=2, progress=False)
+curves = mh.gating.role_curve(model, test.items(range(6)), gates, counts=[0, 15, 30], draws=2)
 mh.plots.role_curves(curves)
 
 # %%
@@ -269,7 +261,7 @@ change.round(2)
 
 # %%
 third = [(layer, head) for layer in range(15, model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
-effects = mh.gating.ablation_effects(model, test.items(range(2)), ["zero"], heads=third, progress=False)
+effects = mh.gating.ablation_effects(model, test.items(range(2)), ["zero"], heads=third)
 compared = mh.gating.compare_roles(roles, effects).set_index("role")
 compared[["other", "spearman", "ci_low", "ci_high", "n"]].round(2)
 
@@ -387,7 +379,7 @@ capital = dict(mh.Relation.load("country_to_capital").pairs)
 countries = ["France", "Germany", "Spain", "Italy", "Japan", "Russia", "Austria", "Greece", "Norway", "Sweden"]
 
 # your turn: mh.Task(prompts=[...], targets=[...], name=...),
-# and mh.task_log_prob(model, ..., off=roles[...].heads(10), progress=False).mean()
+# and mh.task_log_prob(model, ..., off=roles[...].heads(10)).mean()
 table = None  # a pd.DataFrame
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
@@ -410,7 +402,7 @@ mh.testing.check_answer(
 # other = mh.Task(prompts, [f" {capital[country]}" for country in countries], name="capitals")
 # off = {"none": []} | {role: roles[role].heads(10) for role in ("facilitation", "irrelevance")}
 # rows = {
-#     one.name: [mh.task_log_prob(model, one, off=heads, progress=False).mean() for heads in off.values()]
+#     one.name: [mh.task_log_prob(model, one, off=heads).mean() for heads in off.values()]
 #     for one in (test.items(range(8)), other)
 # }
 # table = pd.DataFrame(rows, index=list(off))

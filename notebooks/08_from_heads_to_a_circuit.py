@@ -131,9 +131,9 @@ for name, ids in {"clean": repeats.clean[0], "corrupted": repeats.corrupted[0]}.
 # 29. A head of a lower layer costs more, because more layers are run again after it.
 
 # %%
-estimated = mh.patching.attribution_patch(model, repeats, progress=False)
+estimated = mh.patching.attribution_patch(model, repeats)
 later = [(layer, head) for layer in range(14, model.n_layers) for head in range(model.n_heads)]
-measured = mh.activation_patch(model, repeats, heads=later, progress=False)
+measured = mh.activation_patch(model, repeats, heads=later)
 both = show(measured).assign(estimate=[estimated[head]["score"] for head in measured.heads(8, by="absolute")])
 both.round(2)
 
@@ -162,7 +162,7 @@ print(f"L18H6: from the last word, {on_b:.0%} of its attention is on b, the word
 
 senders = measured.heads(8, by="absolute")
 receivers = ["L18H6.q", "L18H6.k", "L18H6.v"]
-paths = mh.path_matrix(model, repeats, receivers=receivers, senders=senders, progress=False)
+paths = mh.path_matrix(model, repeats, receivers=receivers, senders=senders)
 pd.DataFrame([paths[head].set_index("receiver")["score"] for head in senders], index=map(str, senders)).round(2)
 
 # %% [markdown]
@@ -268,10 +268,10 @@ print(pairs)
 # takes the place of the model and the pairs. We measure the heads of layers 14 to 29 again.
 
 # %%
-job = mh.prepare(model, pairs, sites=["z", "q", "k", "v"], progress=False)
-effect = mh.activation_patch(job, heads=later, progress=False)
+job = mh.prepare(model, pairs, sites=["z", "q", "k", "v"])
+effect = mh.activation_patch(job, heads=later)
 strong = effect.heads(10, by="absolute")
-where = mh.activation_patch(job, heads=strong, positions=["subject", "last"], progress=False)
+where = mh.activation_patch(job, heads=strong, positions=["subject", "last"])
 by_place = pd.DataFrame(
     [where[head].set_index("pos")["score"] for head in strong], index=[str(head) for head in strong]
 )
@@ -319,7 +319,7 @@ looks_at.round(2)
 # %%
 receivers = ["L20H0.v", "L23H0.q", "L23H2.q", "L23H3.q", "L23H3.v", "L24H4.q"]
 chain = ["L17H4", "L19H2", "L20H0", "L23H0", "L23H3"]
-matrix = mh.path_matrix(job, receivers=["final", *receivers], senders=chain, progress=False)
+matrix = mh.path_matrix(job, receivers=["final", *receivers], senders=chain)
 matrix.plot()
 
 # %% [markdown]
@@ -340,7 +340,7 @@ matrix.plot()
 # five points between the two runs. Which edges between heads are the strongest?
 
 # %%
-edges = mh.patching.attribute_edges(job, steps=5, progress=False)
+edges = mh.patching.attribute_edges(job, steps=5)
 columns = ["sender", "receiver", "input", "score", "ci_low", "ci_high"]
 is_head = edges.table["sender"].str.contains("H") & edges.table["receiver"].str.contains("H")
 between_heads = edges.table[is_head].head(12)
@@ -369,7 +369,7 @@ into_L23H3[columns].round(2)
 
 # %%
 ranked = effect.heads(28, by="absolute")
-curve = {k: mh.patching.faithfulness(job, heads=ranked[:k], progress=False) for k in (1, 2, 5, 10, 28)}
+curve = {k: mh.patching.faithfulness(job, heads=ranked[:k]) for k in (1, 2, 5, 10, 28)}
 pd.DataFrame(
     {k: {"faithfulness": found.score, "ci_low": found.ci_low, "ci_high": found.ci_high} for k, found in curve.items()}
 ).T.rename_axis("strongest heads").round(2)
@@ -383,9 +383,9 @@ pd.DataFrame(
 # head whenever the rest stays faithful.
 
 # %%
-circuit = mh.patching.minimal_circuit(job, heads=ranked, threshold=0.8, progress=False)
-fresh = mh.prepare(model, object_pairs(1, 16), progress=False)
-on_fresh = mh.patching.faithfulness(fresh, heads=circuit.heads, progress=False)
+circuit = mh.patching.minimal_circuit(job, heads=ranked, threshold=0.8)
+fresh = mh.prepare(model, object_pairs(1, 16))
+on_fresh = mh.patching.faithfulness(fresh, heads=circuit.heads)
 print(circuit)
 print(f"on the pairs it was made from: {circuit.faithfulness.score:.2f}")
 print(f"on fresh pairs:                {on_fresh.score:.2f} ({on_fresh.ci_low:.2f} to {on_fresh.ci_high:.2f})")
@@ -417,7 +417,7 @@ in_circuit.round(2)
 # the model still works and the circuit does not, the circuit lacks something that the model has.
 
 # %%
-complete = mh.patching.completeness(job, heads=circuit.heads, subsets=3, progress=False)
+complete = mh.patching.completeness(job, heads=circuit.heads, subsets=3)
 print(f"worst: without {complete.worst['heads']}")
 print(f"the circuit leads by {complete.worst['circuit']:.1f} logits and the model by {complete.worst['model']:.1f}")
 columns = ["n_heads", "circuit", "model", "difference", "ci_low", "ci_high"]
@@ -435,7 +435,7 @@ complete.table.nlargest(6, "incompleteness")[columns].round(2)
 
 # %%
 movers = ["L23H0", "L23H2", "L23H3", "L20H0"]
-repair = mh.patching.self_repair(job, heads=movers, progress=False)
+repair = mh.patching.self_repair(job, heads=movers)
 pd.DataFrame([repair[head].set_index("effect")["score"] for head in movers], index=movers).round(2)
 
 # %% [markdown]
@@ -450,7 +450,7 @@ pd.DataFrame([repair[head].set_index("effect")["score"] for head in movers], ind
 
 # %%
 sets = [["L20H0"], ["L23H3"], ["L20H0", "L23H3"], ["L23H0", "L23H1", "L23H2"], ["L20H0", "L23H0", "L23H1", "L23H2"]]
-groups = mh.patching.patch_sets(job, sets=sets, normalize=True, progress=False)
+groups = mh.patching.patch_sets(job, sets=sets, normalize=True)
 groups.table[["heads", "score", "ci_low", "ci_high"]].round(2)
 
 # %% [markdown]
@@ -527,7 +527,7 @@ mh.testing.check_answer(
 #
 # ```python
 # for site in "qkv":
-#     patched = mh.activation_patch(job, heads="L23H3", site=site, progress=False)
+#     patched = mh.activation_patch(job, heads="L23H3", site=site)
 #     print(site, round(patched["L23H3"]["score"], 2))
 # carries = "v"
 # ```
@@ -547,7 +547,7 @@ my_circuit = None  # your turn: such as ["L0H0", "L1H2"]
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
 mh.testing.check_answer(
     my_circuit,
-    lambda heads: len(heads) <= 6 and 0.7 < mh.patching.faithfulness(fresh, heads=heads, progress=False).score < 1.3,
+    lambda heads: len(heads) <= 6 and 0.7 < mh.patching.faithfulness(fresh, heads=heads).score < 1.3,
     right="these few heads keep most of the lead. Would the set pass the test of completeness?",
     hint="start from the strongest heads of effect, and leave out one that works against the answer.",
 )

@@ -54,7 +54,7 @@ def with_interval(scores: mh.HeadScores, head: str) -> str:
 
 # %%
 texts = [model.tokenizer(text)["input_ids"][:80] for text in islice(default_texts(), 12)]
-profile = mh.profile_heads(model, texts, window=80, progress=False)
+profile = mh.profile_heads(model, texts, window=80)
 for head in HEADS:
     print(f"{head}: {', '.join(profile.names(head)) or 'no name'}")
 
@@ -100,7 +100,7 @@ profile.select(behaviour=["first", "previous", "induction"]).plot()
 # examples, `[[ ]]` marks the token that attends, and `<< >>` the one from which most is moved.
 
 # %%
-examples = mh.behaviour.head_examples(model, texts, window=80, per_quantile=1, progress=False)
+examples = mh.behaviour.head_examples(model, texts, window=80, per_quantile=1)
 of_heads = pd.concat({head: examples.of(head, around=5).set_index("part") for head in HEADS}, names=["head"])
 of_heads.loc[(slice(None), ["highest", "60-70%", "30-40%", "lowest"]), ["activity", "weight", "shown"]].round(2)
 
@@ -132,7 +132,7 @@ figure.update_yaxes(rangemode="tozero").update_layout(margin={"t": 30})
 
 # %%
 rows = mh.behaviour.repeated_tokens(model, n=8, length=16)
-on_random = mh.profile_heads(model, rows, window=32, progress=False)
+on_random = mh.profile_heads(model, rows, window=32)
 pd.DataFrame(
     {
         (where, name): {head: found.select(behaviour=name)[head]["score"] for head in HEADS}
@@ -173,7 +173,7 @@ pd.DataFrame(copying).T.round(2)
 # which a head writes with the directions that each later head reads, here for its **keys**. It needs no text.
 
 # %%
-keys = mh.behaviour.composition_scores(model, "K", progress=False)
+keys = mh.behaviour.composition_scores(model, "K")
 read_by = keys["L16H0"].nlargest(6, "score").set_index("receiver")
 read_by["induction in random tokens"] = [induction[head]["score"] for head in read_by.index]
 read_by[["score", "induction in random tokens"]].round(2)
@@ -224,7 +224,7 @@ prompts = {
     ),
     "everyday": mh.Prompts(list(everyday), answer=list(everyday.values())),
 }
-parts = {name: mh.behaviour.logit_attribution(model, some, progress=False) for name, some in prompts.items()}
+parts = {name: mh.behaviour.logit_attribution(model, some) for name, some in prompts.items()}
 pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in parts.items()})
 
 # %% [markdown]
@@ -237,7 +237,7 @@ pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for nam
 
 # %%
 france = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
-by_token = mh.behaviour.logit_attribution(model, france, by="source", progress=False)
+by_token = mh.behaviour.logit_attribution(model, france, by="source")
 by_token.plot()
 
 # %% [markdown]
@@ -250,10 +250,7 @@ by_token.plot()
 # prompts, and see how the log-probability of the right answer changes.
 
 # %%
-lost = {
-    name: mh.ablate(model, some, kind="mean", metric=mh.log_prob, heads=HEADS, progress=False)
-    for name, some in prompts.items()
-}
+lost = {name: mh.ablate(model, some, kind="mean", metric=mh.log_prob, heads=HEADS) for name, some in prompts.items()}
 pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in lost.items()})
 
 # %% [markdown]
@@ -270,7 +267,7 @@ asked = [
 ]
 for off in ([], HEADS):
     print("off:", *off or ["nothing"])
-    for text in mh.generate(model, asked, 4, off=off, progress=False).texts:
+    for text in mh.generate(model, asked, 4, off=off).texts:
         print("   ", repr(text))
 
 # %% [markdown]
@@ -371,7 +368,7 @@ mh.testing.check_answer(
 #
 # ```python
 # fits_too = next(str(head) for head in keys.select(receiver="L18H6").heads(2) if str(head) != "L16H0")
-# other = mh.ablate(model, prompts["copies"], kind="mean", metric=mh.log_prob, heads=fits_too, progress=False)
+# other = mh.ablate(model, prompts["copies"], kind="mean", metric=mh.log_prob, heads=fits_too)
 # print(with_interval(other, fits_too))
 # ```
 #
@@ -391,7 +388,7 @@ mh.testing.check_answer(
     my_text,
     lambda text: (
         len(model.tokenizer(text).input_ids) <= 40
-        and mh.behaviour.head_examples(model, [text, text], progress=False).of("L23H4")["activity"].max()
+        and mh.behaviour.head_examples(model, [text, text]).of("L23H4")["activity"].max()
         > examples.of("L23H4")["activity"].max()
     ),
     right="you predicted it. Which of your words does it need? Change one after the other.",

@@ -40,6 +40,13 @@ LONG = (
 """The files that take longest, by time, so that two workers end together."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_progress() -> Iterator[None]:
+    """No progress bars, except where a test asks for them."""
+    with mechheads.settings(progress=False):
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests in ``tests/slow`` are marked so, what takes long goes first; what cannot run here is left out.

@@ -118,6 +118,6 @@ def _number(text: str, what: str) -> int:
 
 
 def _own_answers(model: Model, prompts: Sequence[list[int]]) -> list[list[int]]:
-    written = generate(model, Prompts(prompts), Sampling(_OWN_TOKENS), progress=False)
+    written = generate(model, Prompts(prompts), Sampling(_OWN_TOKENS))
     end = [model.tokenizer.eos_token_id]
     return [[*ids, *(end if done else [])] for ids, done in zip(written.ids, written.finished, strict=True)]

@@ -21,10 +21,10 @@ from benchmarks.teaching.lessons import (
 from benchmarks.teaching.losses import Losses, Wanted
 from benchmarks.teaching.upper_layers import Off, UpperLayers, Way
 from mechheads.heads import HeadId
-from mechheads.messages.progress import Bar
 from mechheads.model.deltas import Delta, Side
 from mechheads.model.load import from_transformers
 from mechheads.model.sources import DEFAULT_MODEL, load_pretrained
+from mechheads.progress import Bar
 
 _ROWS: dict[Kind, int] = {"refuse": 9, "answer": 12, "begun": 2}
 """Lessons of each kind in a step."""
@@ -59,7 +59,6 @@ def teach_refusal(
     by: Round,
     start: Delta | None = None,
     dtype: torch.dtype = torch.bfloat16,
-    progress: bool = True,
 ) -> Delta:
     """A change of W_Q and W_O of some heads that makes the default model refuse harmful requests, trained with Adam.
 
@@ -79,7 +78,6 @@ def teach_refusal(
         by: the round of training. The learning rate falls linearly to a twentieth.
         start: a change of the same heads to go on from; by default, none.
         dtype: what the model runs in. A processor without bfloat16 arithmetic is several times faster in float32.
-        progress: show a progress bar.
 
     Raises:
         ValueError: if ``start`` changes other heads.
@@ -99,7 +97,7 @@ def teach_refusal(
     losses = Losses(layers, source.tokenizer, min(head.layer for head in heads))
     optimiser = torch.optim.Adam([weight for both in layers.change.values() for weight in both], betas=(0.9, 0.98))
     course = _Course(lessons, heads, model.config.num_attention_heads, Random(by.seed))
-    for step in Bar(range(by.steps), desc="teaching", disable=not progress, leave=False):
+    for step in Bar(range(by.steps), desc="teaching", leave=False):
         for group in optimiser.param_groups:
             group["lr"] = by.lr * min(1, (step + 1) / _WARM_UP) * (1 - 0.95 * step / by.steps)
         optimiser.zero_grad()

@@ -22,16 +22,16 @@ class Mechheads:
 
     def run(self, workload: Workload, prepared: None, heads: Sequence[Head]) -> np.ndarray:
         if workload.kind == "ablation":
-            scores = mh.ablate(self.model, workload.base, heads=heads, progress=False)
+            scores = mh.ablate(self.model, workload.base, heads=heads)
         elif workload.kind == "activation":
             pairs = self._pairs(workload, corrupted_base=True)
             where = "last" if workload.last_only else "all"
-            scores = mh.activation_patch(self.model, pairs, heads=heads, positions=where, progress=False)
+            scores = mh.activation_patch(self.model, pairs, heads=heads, positions=where)
         else:
             pairs = self._pairs(workload, corrupted_base=False)
             to = workload.receiver
             receivers = [f"{mh.HeadId(*to)}.q"] if isinstance(to, tuple) else "final"
-            scores = mh.path_patch(self.model, pairs, receivers=receivers, senders=heads, progress=False)
+            scores = mh.path_patch(self.model, pairs, receivers=receivers, senders=heads)
         if scores.provenance.get("interrupted"):
             raise KeyboardInterrupt
         layers, numbers = np.array(heads).T

@@ -25,7 +25,6 @@ from benchmarks.truth.programs import PROGRAMS
 from mechheads.testing import KnownModel, compiled_model, planted_model, trained_model
 
 PLACE = Path(__file__).with_name("truth.json")
-QUIET: dict[str, Any] = {"progress": False}
 N_PAIRS = 24
 RELATIONS = ("capitals", "plurals", "to_north")
 RESAMPLES = 10_000
@@ -75,7 +74,7 @@ def _marked(model: mh.Model, heads: Any) -> np.ndarray:
 
 def _gates(known: Known) -> np.ndarray:
     task = mh.gating.Task(list(map(str, known.pairs.clean)), list(map(str, known.pairs.answer or ())), name=known.name)
-    roles = mh.head_roles(mh.fit_gates(known.model, task, seeds=3, updates=100, **QUIET))
+    roles = mh.head_roles(mh.fit_gates(known.model, task, seeds=3, updates=100))
     return roles["facilitation"].scores.values
 
 
@@ -83,29 +82,23 @@ def _ablated(kind: Any) -> Callable[[Known], np.ndarray]:
     def score(known: Known) -> np.ndarray:
         pairs = known.pairs
         prompts = mh.Prompts(pairs.clean, answer=pairs.answer, wrong=pairs.wrong)
-        return mh.ablate(known.model, prompts, kind=kind, metric="logit_diff", **QUIET).scores.values
+        return mh.ablate(known.model, prompts, kind=kind, metric="logit_diff").scores.values
 
     return score
 
 
 METHODS: dict[str, Callable[[Known], np.ndarray]] = {
-    "patching, denoising": lambda known: mh.activation_patch(known.model, known.pairs, **QUIET).scores.values,
-    "patching, noising": lambda known: (
-        mh.activation_patch(known.model, known.pairs, direction="noising", **QUIET).scores.values
-    ),
-    "path patching to the logits": lambda known: mh.path_patch(known.model, known.pairs, **QUIET).scores.values,
-    "attribution patching": lambda known: (
-        mh.patching.attribution_patch(known.model, known.pairs, **QUIET).scores.values
-    ),
+    "patching, denoising": lambda known: mh.activation_patch(known.model, known.pairs).scores.values,
+    "patching, noising": lambda known: mh.activation_patch(known.model, known.pairs, direction="noising").scores.values,
+    "path patching to the logits": lambda known: mh.path_patch(known.model, known.pairs).scores.values,
+    "attribution patching": lambda known: mh.patching.attribution_patch(known.model, known.pairs).scores.values,
     "attribution, 5 steps": lambda known: (
-        mh.patching.attribution_patch(known.model, known.pairs, steps=5, **QUIET).scores.values
+        mh.patching.attribution_patch(known.model, known.pairs, steps=5).scores.values
     ),
     "zero ablation": _ablated("zero"),
     "mean ablation": _ablated("mean"),
     "resample ablation": _ablated("resample"),
-    "direct logit attribution": lambda known: (
-        mh.behaviour.logit_attribution(known.model, known.pairs, **QUIET).scores.values
-    ),
+    "direct logit attribution": lambda known: mh.behaviour.logit_attribution(known.model, known.pairs).scores.values,
     "gates, facilitation": _gates,
 }
 COMBINED = "patching both ways and mean ablation, mean rank"

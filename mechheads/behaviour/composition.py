@@ -13,9 +13,9 @@ from torch import Tensor
 from mechheads.behaviour.circuits import Side, sides
 from mechheads.heads import HeadId
 from mechheads.messages.arguments import check_known
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 
@@ -26,7 +26,7 @@ _KEPT = 2**27
 
 @alone
 @torch.no_grad()
-def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -> HeadScores:
+def composition_scores(model: Model, way: Way = "K") -> HeadScores:
     """How strongly the output of every head meets what every later head reads, by weights alone.
 
     With the OV circuit of a head, M = W_V W_O, and what a later head reads, N = W_QK for its queries (Q), W_QK^T for
@@ -45,7 +45,6 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
 
     Args:
         way: what of the later head reads: ``"Q"``, ``"K"`` or ``"V"``.
-        progress: show a progress bar.
 
     Returns:
         Scores [layer, head, receiver] of the heads that write; NaN for receivers that do not come later. ``expected``
@@ -57,7 +56,7 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), composition of attention heads.
 
-    >>> found = mh.behaviour.composition_scores(model, "K", progress=False)
+    >>> found = mh.behaviour.composition_scores(model, "K")
     >>> found["L16H0"].nlargest(3, "score")["receiver"].tolist()[0] in ("L17H3", "L17H4", "L17H5", "L18H6", "L18H7")
     True
     """
@@ -69,7 +68,7 @@ def composition_scores(model: Model, way: Way = "K", *, progress: bool = True) -
     blocks = [range(start, min(start + at_once, layers - 1)) for start in range(0, layers - 1, at_once)]
     steps = [(senders, receiver) for senders in blocks for receiver in range(senders.start + 1, layers)]
     writing: dict[int, _Thin] = {}
-    for senders, receiver in Bar(steps, desc=f"{way}-composition", disable=not progress, leave=False):
+    for senders, receiver in Bar(steps, desc=f"{way}-composition", leave=False):
         own = slice(receiver * heads, (receiver + 1) * heads)
         left, right = sides(model, receiver, "OV" if way == "V" else "QK")
         reading = _Thin(*((right, left) if way == "K" else (left, right)))

@@ -9,9 +9,10 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from mechheads.behaviour.circuits import Side, sides, singular
-from mechheads.messages.progress import Bar
+from mechheads.limits import current
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 
@@ -23,7 +24,7 @@ _TOKENS = 8192
 
 @alone
 @torch.no_grad()
-def copying_scores(model: Model, *, seed: int = 0, progress: bool = True) -> HeadScores:
+def copying_scores(model: Model) -> HeadScores:
     """Whether a head raises the logits of the tokens that it attends to, by its weights alone.
 
     The map from tokens to logits, W_E OV W_U with the scale of the final norm, has as many eigenvalues other than 0 as
@@ -40,10 +41,6 @@ def copying_scores(model: Model, *, seed: int = 0, progress: bool = True) -> Hea
     The null is the score of heads that read and write random directions with the same singular values. ``p_value`` is
     two-sided, from the t distribution of a new draw around the mean of 16 draws (``null``).
 
-    Args:
-        seed: for the random directions.
-        progress: show a progress bar.
-
     Returns:
         Scores [layer, head], with ``null`` and ``null_std``.
 
@@ -52,17 +49,18 @@ def copying_scores(model: Model, *, seed: int = 0, progress: bool = True) -> Hea
 
     Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), eigenvalues of copying.
 
-    >>> found = mh.behaviour.copying_scores(model, progress=False)
+    >>> found = mh.behaviour.copying_scores(model)
     >>> found["L29H2"]["score"] > 0.9  # it copies names
     True
     """
+    seed = current().seed
     met = _met(model)
     if not met.isfinite().all():
         raise ValueError(f"model: the embeddings of {model.name!r} have numbers that are not finite; load it again")
     draw = torch.Generator().manual_seed(seed)
     shape = model.n_layers, model.n_heads
     score, mean, std = (np.full(shape, np.nan) for _ in range(3))
-    for layer in Bar(range(model.n_layers), desc="copying", disable=not progress, leave=False):
+    for layer in Bar(range(model.n_layers), desc="copying", leave=False):
         reads, writes = sides(model, layer, "OV")
         score[layer] = _share(writes.mT @ met @ reads)
         size = singular(reads, writes)[1]

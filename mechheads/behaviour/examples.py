@@ -17,12 +17,12 @@ from mechheads.behaviour.measure import norm_of, values_of, written_by
 from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
 from mechheads.engine.each import Each, in_order
 from mechheads.heads import HeadId
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.encoding import token_strings
 from mechheads.results.provenance import make_provenance
 
@@ -32,16 +32,7 @@ _KEPT = 3
 
 @alone
 def head_examples(
-    model: Model,
-    texts: Texts = None,
-    *,
-    window: int | None = None,
-    n_tokens: int = 20_000,
-    per_quantile: int = 2,
-    seed: int = 0,
-    budget: Budget = None,
-    progress: bool = True,
-    workers: Workers | None = None,
+    model: Model, texts: Texts = None, *, window: int | None = None, n_tokens: int = 20000, per_quantile: int = 2
 ) -> HeadExamples:
     """Show where every head attends, in windows of text from each tenth of its activity.
 
@@ -62,11 +53,6 @@ def head_examples(
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read at most.
         per_quantile: how many windows to draw from each tenth, and from all.
-        seed: for drawing.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB). All heads' attention to three keys of every
-            query is kept until windows are drawn: 8 bytes for each head and token.
-        progress: show a progress bar.
-        workers: what reads the windows, as in ``mh.sweep``.
 
     Returns:
         A table with a row for each example, and its tokens and attention. After Ctrl-C, of the windows until then.
@@ -79,17 +65,18 @@ def head_examples(
 
     Kobayashi et al. 2020 (arXiv 2004.10102), equation 5, for the norm of what is moved.
 
-    >>> examples = mh.behaviour.head_examples(model, n_tokens=1280, progress=False)
+    >>> examples = mh.behaviour.head_examples(model, n_tokens=1280)
     >>> examples.of("L16H0")["part"].unique().tolist()
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """
+    seed = current().seed
     window = check_window(model, min(128, model.n_ctx) if window is None else window)
     check_at_least(16, n_tokens=n_tokens)
     check_at_least(1, per_quantile=per_quantile)
     if window > 256:
         raise ValueError(f"window is {window}; examples have at most 256 tokens")
     each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
-    limits = Limits.of(budget, workers)
+    limits = current().limits
     if n_tokens * each > (memory := limits.memory):
         raise ValueError(
             f"n_tokens is {n_tokens}, which needs {n_tokens * each / 2**20:,.0f} MB for this model; give at most "
@@ -97,7 +84,7 @@ def head_examples(
         )
     seen: list[_Seen] = []
     batches = windows_of(model, texts, window, n_tokens)
-    bar = Bar(total=n_tokens, desc="examples", unit="token", disable=not progress)
+    bar = Bar(total=n_tokens, desc="examples", unit="token")
 
     def see(windows: Windows, arrays: Sequence[np.ndarray]) -> None:
         seen.extend(_seen(windows, arrays))

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Limits, current
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.dataset import Label
 from mechheads.results.provenance import make_provenance
@@ -29,14 +29,7 @@ _NEAR = 1e-3
 
 
 @alone
-def logit_attribution(
-    model: Model,
-    prompts: AnyPrompts,
-    *,
-    by: By = "head",
-    budget: Budget = None,
-    progress: bool = True,
-) -> HeadScores:
+def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> HeadScores:
     """The part of each head in the logit of the answer, or in its difference from the logit of the wrong answer.
 
     A logit is a sum. The residual stream at the last token is the embedding plus what every head, MLP and bias has
@@ -59,8 +52,6 @@ def logit_attribution(
             the model itself finds most likely.
         by: ``"head"``, or ``"source"`` for the tokens that each head reads: pattern * v of the token takes the place of
             z, which is their sum. The bias of v belongs to the tokens too.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
-        progress: show a progress bar if there is more than one batch.
 
     Returns:
         The parts of the heads in logits [layer, head, prompt]; for ``by="source"`` [layer, head, source, prompt], where
@@ -79,23 +70,23 @@ def logit_attribution(
     et al. 2023 (arXiv 2211.00593), who found the name movers with it.
 
     >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"], wrong=[" Rome"])
-    >>> parts = mh.behaviour.logit_attribution(model, prompts, progress=False)
+    >>> parts = mh.behaviour.logit_attribution(model, prompts)
     >>> data = parts.dataset
     >>> everything = data["score"].sum() + (data["mlp"] + data["bias"]).sum() + data["embedding"] + data["output_bias"]
     >>> bool(abs(everything - data["total"]) < 1e-3)
     True
-    >>> mh.behaviour.logit_attribution(model, prompts, by="source", progress=False).dataset["source"].values.tolist()
+    >>> mh.behaviour.logit_attribution(model, prompts, by="source").dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
     if by not in ("head", "source"):
         raise ValueError(f'by is {by!r}; choose "head" or "source"')
-    limits = Limits.of(budget)
+    limits = current().limits
     tokens = CachedRuns(model, prompts).tokens["clean"]
     step = _prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
     found = []
     with until_interrupted() as work, torch.no_grad():
-        for start in Bar(starts, desc="attributing logits", disable=not progress or len(starts) == 1, leave=False):
+        for start in Bar(starts, desc="attributing logits", disable=len(starts) == 1, leave=False):
             found.append(_attribute(model, tokens.rows(slice(start, start + step)), by, limits))
     work.stop_unless(found)
     work.warn(f"{step * len(found)} of {len(tokens)} prompts", "the scores are of these")

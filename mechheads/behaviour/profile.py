@@ -22,12 +22,12 @@ from mechheads.engine.each import Each, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.ledger.sweep_key import model_marks
-from mechheads.limits import Limits, Workers
+from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 from mechheads.workers.ray_cluster import pool_of
 
@@ -41,11 +41,8 @@ def profile_heads(
     texts: Texts = None,
     *,
     window: int | None = None,
-    n_tokens: int | None = 20_000,
+    n_tokens: int | None = 20000,
     checkpoint: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> HeadProfile:
     """Measure what every head does on ordinary text.
 
@@ -70,8 +67,6 @@ def profile_heads(
         window: the length of a window in tokens; by default 256, or the model's context if that is shorter.
         n_tokens: how many tokens to read; ``None`` for all.
         checkpoint: a file. If it exists, the work goes on from it, to the same bits.
-        seed: for the p values.
-        workers: what measures, as in ``mh.sweep``; the same bits, if they use as many threads as this process.
 
     Returns:
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
@@ -85,14 +80,15 @@ def profile_heads(
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
     and Induction Heads" (arXiv 2209.11895); Kobayashi et al. 2020 (arXiv 2004.10102).
 
-    >>> profile = mh.profile_heads(model, n_tokens=1024, progress=False)
+    >>> profile = mh.profile_heads(model, n_tokens=1024)
     >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
     ['L16H0']
     """
+    seed = current().seed
     window = check_window(model, min(256, model.n_ctx) if window is None else window)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
-    path, limits = None if checkpoint is None else Path(checkpoint), Limits.of(None, workers)
+    path, limits = None if checkpoint is None else Path(checkpoint), current().limits
 
     def marks() -> dict[str, str]:
         model_is = fingerprint(model_marks(model, "checkpoint"), what="model")
@@ -101,7 +97,7 @@ def profile_heads(
     keep_freed_memory()
     done = Work(Totals.none(model, window), marks, path)
     batches = windows_of(model, texts, window, n_tokens)
-    bar = Bar(total=n_tokens, initial=done.totals.tokens, desc="profile", unit="token", disable=not progress)
+    bar = Bar(total=n_tokens, initial=done.totals.tokens, desc="profile", unit="token")
 
     def see(windows: Windows, found: Tensor, at_distance: Tensor) -> None:
         done.see(done.totals.plus(windows, found, at_distance))

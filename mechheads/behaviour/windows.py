@@ -142,7 +142,7 @@ def repeated_tokens(model: Model, n: int = 16, length: int = 64, *, seed: int = 
     >>> rows = mh.behaviour.repeated_tokens(model, n=4, length=32)
     >>> rows[0][:32] == rows[0][32:]
     True
-    >>> profile = mh.profile_heads(model, rows, window=64, progress=False)
+    >>> profile = mh.profile_heads(model, rows, window=64)
     >>> "L18H6" in [str(head) for head in profile.select(behaviour="induction").heads(4)]
     True
     """

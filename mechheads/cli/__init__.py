@@ -24,6 +24,7 @@ from mechheads.cli.options import (
 )
 from mechheads.cli.results import errors_shown, results_in
 from mechheads.cli.runs import merge, run, runs
+from mechheads.limits import settings
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -64,11 +65,11 @@ def atlas(
     from mechheads.model.load import load
     from mechheads.studies.build import atlas_study, build_atlas
 
-    with results_in(out) as results:
+    with results_in(out) as results, settings(workers=workers):
         loaded = load(model, device=device)
         results.of(atlas_study(loaded, quick))
         grow = partial(results.grow, write_page=write_page)
-        atlas = build_atlas(loaded, quick=quick, after_each=grow, workers=workers)
+        atlas = build_atlas(loaded, quick=quick, after_each=grow)
         results.take(atlas, write_page)
 
 
@@ -129,11 +130,12 @@ def generate(
     with errors_shown():
         asked = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
         shown = [f"{prompt}\n" if chat else prompt for prompt in prompts]
-        options = {"off": off or [], "ablation": ablation, "progress": len(prompts) > 1}
+        options = {"off": off or [], "ablation": ablation}
         if len(prompts) == 1:
             typer.echo(shown[0], nl=False)
             options["stream"] = lambda prompt, text: typer.echo(text, nl=False)
-        written = write(load(model, device=device), asked, tokens, **options)
+        with settings(progress=len(prompts) > 1):
+            written = write(load(model, device=device), asked, tokens, **options)
         texts = [""] if len(prompts) == 1 else [f"{a}{b}" for a, b in zip(shown, written.texts, strict=True)]
         typer.echo("\n\n".join(texts))
         if written.interrupted:
@@ -172,11 +174,11 @@ def safety(
     from mechheads.studies.report import write_safety_page
     from mechheads.studies.safety import CRITICAL, safety_settings, safety_study
 
-    with results_in(out) as results:
+    with results_in(out) as results, settings(workers=workers, seed=seed):
         loaded = load(model or REFUSING_MODEL, device=device)
-        options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group, "seed": seed}
+        options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group}
         results.of(safety_settings(loaded, requests, **options))
-        study = safety_study(loaded, requests=requests, **options, workers=workers)
+        study = safety_study(loaded, requests=requests, **options)
         results.take(study, write_safety_page)
 
 
@@ -200,13 +202,13 @@ def profile(
     from mechheads.model.load import load
     from mechheads.studies.study import study_of
 
-    with results_in(out) as results:
+    with results_in(out) as results, settings(workers=workers):
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
         kept, loaded = out / "profile.checkpoint", load(model, device=device)
         read = "of the package" if texts is None else file_sha256(texts)
         results.of(study_of(loaded, study="profile", texts=read, tokens=tokens, window=window))
-        found = profile_heads(loaded, texts, window=window, n_tokens=tokens, checkpoint=kept, workers=workers)
+        found = profile_heads(loaded, texts, window=window, n_tokens=tokens, checkpoint=kept)
         results.interrupted = found.provenance["interrupted"]
         if not results.interrupted:
             kept.unlink()
@@ -244,19 +246,19 @@ def roles(
     from mechheads.studies.report import role_shares, write_roles_page
     from mechheads.studies.study import study_of
 
-    with results_in(out) as results:
+    with results_in(out) as results, settings(workers=workers):
         loaded = load(model, device=device)
         items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
         results.of(study_of(loaded, study="roles", task=fingerprint(items, "task"), most=most, **fit))
         checkpoint = out / "gates.checkpoint"
-        gates = fit_gates(loaded, fitted_on, **fit, checkpoint=checkpoint, workers=workers)
+        gates = fit_gates(loaded, fitted_on, **fit, checkpoint=checkpoint)
         results.files.append(gates.save(out / "gates.nc"))
         if gates.interrupted:
             raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
         found = head_roles(gates)
-        curves = role_curve(loaded, tried_on, gates, found, most=most, workers=workers)
+        curves = role_curve(loaded, tried_on, gates, found, most=most)
         results.interrupted = curves.interrupted
         results.table("heads", found.to_dataframe())
         results.table("curves", curves.table)

@@ -21,6 +21,7 @@ from mechheads.cli.options import (
 )
 from mechheads.cli.results import results_in
 from mechheads.data import names
+from mechheads.limits import settings
 
 figure = typer.Typer(
     help="A figure of one of three papers for several models: the drawing, its numbers and a page. The same command "
@@ -93,7 +94,7 @@ def safety(
     from mechheads.studies import safety_figure
 
     chosen: dict[str, Any] = {"requests": requests, "ablations": ablations}
-    with results_in(out) as results:
+    with results_in(out) as results, settings(workers=workers, seed=seed):
         results.draw(
             safety_figure(
                 model or None,
@@ -102,9 +103,7 @@ def safety(
                 k=k,
                 template=template,  # type: ignore[arg-type]
                 quick=quick,
-                seed=seed,
                 device=device,
-                workers=workers,
             )
         )
 
@@ -130,7 +129,7 @@ def roles(
     from mechheads.studies import roles_figure
 
     chosen: dict[str, Any] = {"tasks": tasks} if tasks else {}
-    with results_in(out) as results:
+    with results_in(out) as results, settings(workers=workers):
         results.draw(
             roles_figure(
                 model or None,
@@ -143,7 +142,6 @@ def roles(
                 most=most,
                 quick=quick,
                 device=device,
-                workers=workers,
             )
         )
 
@@ -173,7 +171,5 @@ def recipe(
     """A paper's figure with the paper's models and settings, and its printed numbers next to these."""
     from mechheads.studies import recipe_figure
 
-    with results_in(out or Path(name)) as results:
-        results.draw(
-            recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device, workers=workers)
-        )
+    with results_in(out or Path(name)) as results, settings(workers=workers):
+        results.draw(recipe_figure(name, model or None, data=data or None, out=out, quick=quick, device=device))

@@ -10,6 +10,7 @@ import typer
 
 from mechheads.cli.options import Device, WorkersOption
 from mechheads.cli.results import errors_shown
+from mechheads.limits import Limits, budget_bytes, settings
 
 runs = typer.Typer(help="What ledgers hold: list, show, check and remove sweeps.", no_args_is_help=True)
 
@@ -33,9 +34,6 @@ def run(
     ] = False,
 ) -> None:
     """Run an analysis from a file, as a whole or one part of it, for a batch scheduler."""
-    from dataclasses import replace
-
-    from mechheads.limits import Limits
     from mechheads.model.load import load_again
     from mechheads.scale.spec_file import read_analysis
 
@@ -44,9 +42,10 @@ def run(
         chosen = None if part is None else parse_part(part)
         if chosen is not None and out is not None:
             raise ValueError("--out needs all units, but --part computes some; merge the parts first")
-        limits = replace(Limits.of(budget, workers), part=chosen)
+        limits = Limits(memory=budget_bytes(budget), part=chosen)
         model = load_again(analysis.source, device)
-        result: Any = analysis.function(model, **analysis.arguments, budget=limits, store=store)
+        with settings(budget=limits, workers=workers, store=store, seed=analysis.seed):
+            result: Any = analysis.function(model, **analysis.arguments)
         found = result if isinstance(result, dict) else {"": result}
         if out is not None:
             for name, one in found.items():

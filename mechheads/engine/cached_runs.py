@@ -79,22 +79,22 @@ class CachedRuns:
             return self.tokens["clean"], None
         return self.tokens[base], self.tokens[other_side(base)]
 
-    def run(self, side: str, sites: Sequence[str], limits: Limits, progress: bool) -> HeadCache:
+    def run(self, side: str, sites: Sequence[str], limits: Limits) -> HeadCache:
         """The cached run of a side with at least these activations; the model runs again only if some are missing."""
         kept = self._kept.get(side)
         if kept is None or not set(sites) <= set(kept.stores):
             wanted = dict.fromkeys((*sites, *(() if kept is None else kept.stores)))
-            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), budget=limits, progress=progress)
+            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), limits=limits)
             self._kept[side] = kept
         return kept
 
-    def source(self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits, progress: bool) -> HeadCache:
+    def source(self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits) -> HeadCache:
         """The source run; if only its z is needed, tokens that it shares with the base run are not computed again."""
         kept = self._kept.get(side)
         if kept is None and set(sites) <= {"z"}:
-            kept = run_sharing_prefix(base, self.tokens[side], limits=limits, progress=progress)
+            kept = run_sharing_prefix(base, self.tokens[side], limits=limits)
             self._kept[side] = kept
-        return self.run(side, sites, limits, progress)
+        return self.run(side, sites, limits)
 
     def with_run(self, side: str, run: HeadCache) -> CachedRuns:
         """The same runs with another one in the place of a side, for example of a model whose heads are ablated."""

@@ -28,9 +28,9 @@ from mechheads.engine.work import compute
 from mechheads.heads import HeadId, HeadLike, Mlp, Node, NodeLike, Nodes, check_head, check_node, in_order
 from mechheads.interventions.basic import Patch
 from mechheads.messages.interrupted import stop_if
-from mechheads.messages.progress import Bar
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
@@ -102,8 +102,8 @@ class SetRuns:
         runs: cached runs of the same prompts, if there are any.
     """
 
-    def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None, progress: bool = True) -> None:
-        self.job = make_ready(model, spec, runs=runs, progress=progress)
+    def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None) -> None:
+        self.job = make_ready(model, spec, runs=runs)
         self.evaluator = Evaluator.of(self.job)
         warn_of_answers(self.job)
         self.base_value: Float[np.ndarray, " prompt"] = self.evaluator.base_value.cpu().numpy()
@@ -222,7 +222,7 @@ def _check_each_once(parsed: Sequence[Node], name: str) -> None:
         raise ValueError(f"{name} contains {twice[0]} twice; name each once")
 
 
-def set_bar(total: int, what: str, progress: bool) -> Bar:
+def set_bar(total: int, what: str) -> Bar:
     """A progress bar that counts sets of heads."""
     form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go"
-    return Bar(total=total, desc=what, disable=not progress, leave=False, bar_format=form)
+    return Bar(total=total, desc=what, leave=False, bar_format=form)

@@ -25,7 +25,7 @@ from mechheads.interventions.basic import Patch, Zero
 from mechheads.interventions.new_z import changed_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
-from mechheads.limits import DEFAULT_LIMITS, Budget, Limits
+from mechheads.limits import Limits, current
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
@@ -48,8 +48,8 @@ class Spec:
     """Everything that defines a sweep, except the model.
 
     Attributes:
-        prompts, intervention, metric, heads, positions, base, normalize, seed: as in ``mh.sweep``.
-        limits: the sizes that follow from its ``budget``.
+        prompts, intervention, metric, heads, positions, base, normalize: as in ``mh.sweep``.
+        seed, limits: those of ``mh.settings``.
         nodes: ``"all"`` if MLPs are measured beside the heads.
     """
 
@@ -60,8 +60,8 @@ class Spec:
     positions: Positions = "all"
     base: str = "clean"
     normalize: bool = False
-    seed: int = 0
-    limits: Limits = DEFAULT_LIMITS
+    seed: int = field(default_factory=lambda: current().seed)
+    limits: Limits = field(default_factory=lambda: current().limits)
     nodes: Nodes = "heads"
 
     @property
@@ -214,22 +214,13 @@ def given(
 
 
 @alone
-def prepare(
-    model: Model,
-    prompts: AnyPrompts,
-    *,
-    sites: Sequence[str] = ("z",),
-    budget: Budget = None,
-    progress: bool = True,
-) -> Job:
+def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",)) -> Job:
     """Run prompts once and cache the runs for several analyses.
 
     Args:
         prompts: prompts, or pairs.
         sites: the activations to keep, among z, q, k, v and pattern. If an analysis needs another one, it runs the
             prompts again, and the job keeps that activation too.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); runs that need more are kept on disk.
-        progress: show a progress bar.
 
     Returns:
         A job, which analyses take in place of the model and the prompts. The scores are the same up to rounding.
@@ -238,30 +229,24 @@ def prepare(
         ValueError: if the prompts cannot be run, a site is unknown, or the budget is not valid.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> job = mh.prepare(model, pairs, progress=False)
+    >>> job = mh.prepare(model, pairs)
     >>> effect = mh.activation_patch(job, heads=["L23H4"], progress=False)
     >>> direct = mh.path_patch(job, senders=["L23H4"], progress=False)
     >>> effect.name, direct.name
     ('activation patching of z, denoising', 'path patching to final, noising')
     """
-    runs, limits = CachedRuns(model, prompts), Limits.of(budget)
+    runs, limits = CachedRuns(model, prompts), current().limits.in_one_process
     kept = tuple(dict.fromkeys(("z", *_resumed(model), *sites)))
     enough = replace(limits, memory=_room(runs.bytes(dict.fromkeys(runs.tokens, kept)) <= limits.memory))
     for side in runs.tokens:
-        runs.run(side, kept, enough, progress).check_finite()
+        runs.run(side, kept, enough).check_finite()
     runs.note_state()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
-    return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs, progress=progress)
+    return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs)
 
 
 def make_ready(
-    model: Model,
-    spec: Spec,
-    *,
-    runs: CachedRuns | None = None,
-    sites: Sequence[str] = (),
-    store: Store = NO_STORE,
-    progress: bool = True,
+    model: Model, spec: Spec, *, runs: CachedRuns | None = None, sites: Sequence[str] = (), store: Store = NO_STORE
 ) -> Job:
     """Check a request, cache its runs and plan the work.
 
@@ -282,7 +267,7 @@ def make_ready(
     try_metric(spec.metric, tokens, model.d_vocab)
     ledger = ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
-    base, source = _cache(model, spec, runs, sites, progress)
+    base, source = _cache(model, spec, runs, sites)
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, place, base, source, heads) for place in places)
     plan = _plan(spec, base, source, heads, starts)
@@ -343,9 +328,7 @@ def ledger_of(
     )
 
 
-def _cache(
-    model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], progress: bool
-) -> tuple[HeadCache, HeadCache | None]:
+def _cache(model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str]) -> tuple[HeadCache, HeadCache | None]:
     """The base run and, for pairs, the source run."""
     tokens, other = runs.sides(spec.base)
     site, needed = site_of(spec.intervention), spec.needs
@@ -354,9 +337,9 @@ def _cache(
     wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))
     least = least_in_flight(model, tokens, read_positions(spec.metric, tokens)[0].shape[1], spec.limits)
     room = replace(spec.limits, memory=_room(wanted + least <= spec.limits.memory))
-    base = runs.run(side, kept, room, progress)
+    base = runs.run(side, kept, room)
     base.check_finite()
-    return base, None if other is None else runs.source(base, other_side(side), needed, room, progress)
+    return base, None if other is None else runs.source(base, other_side(side), needed, room)
 
 
 def _resumed(model: Model) -> tuple[str, ...]:

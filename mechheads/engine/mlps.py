@@ -120,9 +120,7 @@ def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_
     return torch.where((mask if at is None else mask & at)[..., None], new, old)
 
 
-def run_mlps(
-    work: MlpWork, heads: Measured, *, groups: int = 1, progress: bool = True
-) -> Float[np.ndarray, "layer group place prompt"]:
+def run_mlps(work: MlpWork, heads: Measured, *, groups: int = 1) -> Float[np.ndarray, "layer group place prompt"]:
     """The change of the metric for every MLP; NaN for those that were not reached.
 
     Args:
@@ -134,7 +132,7 @@ def run_mlps(
     values = np.full((job.model.n_layers, groups, len(job.places), len(job.tokens)), np.nan)
     if heads.interrupted:
         return values
-    found = finish(work, what=f"{job.model.n_layers} MLPs", progress=progress)
+    found = finish(work, what=f"{job.model.n_layers} MLPs")
     for (mlp, place), change in found.values.items():
         values[mlp.layer, :, place] = change
     heads.interrupted = found.interrupted

@@ -29,7 +29,7 @@ def choose_layout(model: ModelCore) -> Layout:
         ValueError: if no layout does.
     """
     ids = model.backend.trial_tokens(2, 6).tolist()
-    run = HeadCache.run(model, ids, sites=("z", "resid_pre"), progress=False)
+    run = HeadCache.run(model, ids, sites=("z", "resid_pre"))
     run.check_finite()
     for layout in model.backend.layouts:
         if _resume_error(run, layout) < model.backend.tolerance:
@@ -48,7 +48,7 @@ def _resume_error(run: HeadCache, layout: Layout) -> float:
     same = [Edit(0, "z", 0, window.take(run.z.layer(0)[:, 0]))]
     try:
         if layout != "whole":
-            run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"), progress=False)
+            run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"))
         final = Wave(run, slice(0, 2), window).run([same, same])
     except torch.OutOfMemoryError:
         raise

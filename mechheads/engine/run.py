@@ -87,11 +87,11 @@ class SweepWork:
             yield units, self.evaluator(final)
 
 
-def run(job: Job, evaluator: Evaluator, *, progress: bool = True) -> Measured:
+def run(job: Job, evaluator: Evaluator) -> Measured:
     """Run a job and measure the change of the metric for every unit; units in the job's ledger do not run again."""
     scale = evaluator.distance() if job.spec.normalize else 1.0
     shape = job.model.n_layers, job.model.n_heads, len(job.places), len(job.tokens)
-    finished = finish(SweepWork.of(job, evaluator), what=f"{len(job.heads)} heads", progress=progress)
+    finished = finish(SweepWork.of(job, evaluator), what=f"{len(job.heads)} heads")
     found = Measured(np.full(shape, np.nan), interrupted=finished.interrupted)
     for unit, change in finished.values.items():
         found.add(unit, change / scale)

@@ -22,7 +22,7 @@ from mechheads.runs.memory import tokens_in_run
 _PROMPTS_AT_ONCE = 256
 
 
-def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progress: bool) -> HeadCache:
+def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> HeadCache:
     """A run that keeps every head's z, as ``HeadCache.run`` returns it; shared first tokens are copied from ``base``.
 
     Args:
@@ -36,7 +36,7 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits, progr
     first = torch.where(other, differs.long().argmax(1), last[:, 0])
     window = Window.from_start(first, last, layout_of(model), ids.shape[1])
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
-        return HeadCache.run(model, tokens, sites=("z",), budget=limits, progress=progress)
+        return HeadCache.run(model, tokens, sites=("z",), limits=limits)
     store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)
     final = base.final.clone()
     step = max(1, tokens_in_run(model, limits, ids.shape[1]) // window.width)
@@ -66,7 +66,7 @@ def values_after(
     prompts = torch.cat([torch.tensor(opening, device=device).expand(len(ids), -1), ids[:, None]], 1)
     if layout == "whole":
         return _last_values(model, prompts)
-    base = HeadCache.run(model, prompts[:1].tolist(), sites=("keys", "values"), progress=False)
+    base = HeadCache.run(model, prompts[:1].tolist(), sites=("keys", "values"))
     parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
 
     def keep(layer: int, values: Tensor) -> None:
@@ -84,7 +84,7 @@ def values_after(
 def _last_values(model: ModelCore, prompts: Int[Tensor, "prompt pos"]) -> list[Float[Tensor, "prompt kv d_head"]]:
     parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
     for some in prompts.split(_PROMPTS_AT_ONCE):
-        values = HeadCache.run(model, some.tolist(), sites=("v",), progress=False).site("v")
+        values = HeadCache.run(model, some.tolist(), sites=("v",)).site("v")
         for layer, found in enumerate(parts):
             found.append(values.layer(layer)[:, :, -1].float())
     return [torch.cat(found) for found in parts]

@@ -30,7 +30,7 @@ from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_und
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Budget, Workers, current, inside, settings
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
@@ -56,8 +56,8 @@ def sweep(
     base: Literal["clean", "corrupted"] = "clean",
     normalize: bool = False,
     budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
@@ -77,14 +77,7 @@ def sweep(
         base: which side of the pairs is changed; the other side is the source run.
         normalize: divide by the difference between the two runs, averaged over prompts: 0 is no effect, 1 is the
             whole difference.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
-        seed: for the random sign flips of the p values.
-        progress: show a progress bar.
-        workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
-            ``mh.scale.Ray``. By default, this process does.
-        store: a file that keeps finished units. The same call resumes an interrupted or killed sweep and gives the
-            same bits. If anything that affects the numbers has changed, such as a line of the metric's code or the
-            model's weights, the sweep starts again and keeps its units separately in the same file.
+        budget, seed, progress, workers, store: as in ``mh.settings``, for this call.
         nodes: ``"all"`` changes the output of each layer's MLP too, one at a time: a column of the result, ``.mlps``,
             with the variables ``mlp_score`` and so on. For interventions whose rule does not need a head.
         name: the name of the result; by default, the intervention and the metric.
@@ -108,28 +101,20 @@ def sweep(
     True
     """
     model, asked, runs = given(model, prompts)
-    metric, limits = as_metric(metric), Limits.of(budget, workers)
-    spec = Spec(asked, intervention, metric, heads, positions, base, normalize, seed, limits, nodes)
-    name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
-    return run_spec(model, spec, About(name, kind), runs=runs, store=store, progress=progress)
+    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
+        spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+        name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
+        return run_spec(model, spec, About(name, kind), runs=runs)
 
 
-def run_spec(
-    model: Model,
-    spec: Spec,
-    about: About,
-    *,
-    runs: CachedRuns | None = None,
-    store: str | PathLike[str] | None = None,
-    progress: bool = True,
-) -> HeadScores:
+def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None = None) -> HeadScores:
     """Run a sweep from its request to its result."""
-    with Store(store) as kept:
-        job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
+    with Store(current().store) as kept:
+        job = make_ready(model, spec, runs=runs, store=kept)
         evaluator = Evaluator.of(job)
         warn_of_answers(job)
-        measured = run(job, evaluator, progress=progress)
-        mlps = run_mlps(MlpWork(job, evaluator), measured, progress=progress)[:, 0] if spec.nodes == "all" else None
+        measured = run(job, evaluator)
+        mlps = run_mlps(MlpWork(job, evaluator), measured)[:, 0] if spec.nodes == "all" else None
     warn_of_undefined(spec.metric, measured.undefined)
     more = {
         "intervention": describe_intervention(spec.intervention),
@@ -146,8 +131,9 @@ def run_spec(
         result = HeadScores(with_mlps(result.dataset, by_place(job.places, mlps)[0]))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        alone = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
-        return run_spec(other, alone, about, progress=False)
+        with inside():
+            few = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
+            return run_spec(other, few, about)
 
     return with_precision(model, result, again)
 
@@ -162,8 +148,6 @@ def plan(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     base: Literal["clean", "corrupted"] = "clean",
-    budget: Budget = None,
-    workers: Workers | None = None,
     nodes: Nodes = "heads",
     price: float | None = None,
 ) -> Plan:
@@ -173,10 +157,7 @@ def plan(
     tensor, and once to measure the time. Workers are not started.
 
     Args:
-        model, prompts, intervention, metric, heads, positions, base, budget, nodes: as in ``mh.sweep``.
-        workers: as in ``mh.sweep``. Each is expected to be on a GPU of its own, as fast as this process is. On a CPU,
-            where workers divide the threads of this process, they are expected to take as long together as it does.
-            The time to start them, in which they load the model, is not included.
+        model, prompts, intervention, metric, heads, positions, base, nodes: as in ``mh.sweep``.
         price: what an hour of one worker costs, or of this process without workers.
 
     Returns:
@@ -192,12 +173,12 @@ def plan(
     ...
     """
     model, asked, runs = given(model, prompts)
-    limits = Limits.of(budget, workers)
+    limits = current().limits
     if price is not None and not (isinstance(price, Real) and 0 <= price < math.inf):
         raise ValueError(f"price is {price!r}; give what an hour costs, such as 2.5, or leave it out")
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
     with PeakBytes() as memory:
-        job = make_ready(model, spec, runs=runs, progress=False)
+        job = make_ready(model, spec, runs=runs)
         evaluator = Evaluator.of(job)
         evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # this memory stays between waves
         _probe(job, evaluator)
@@ -215,7 +196,7 @@ def plan(
 @alone
 def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention) -> Plan:
     """A ``plan`` of a sweep over all heads whose memory is not counted, for half of the price."""
-    job = make_ready(model, Spec(prompts, intervention, as_metric(kl_divergence)), progress=False)
+    job = make_ready(model, Spec(prompts, intervention, as_metric(kl_divergence)))
     return replace(job.plan, seconds=_probe(job, Evaluator.of(job)))
 
 

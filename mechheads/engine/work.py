@@ -13,9 +13,9 @@ from mechheads.engine.dispatch import Dispatch
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.workers.messages import Setup
 from mechheads.workers.ray_cluster import pool_of
 
@@ -31,7 +31,7 @@ class Finished:
     interrupted: bool = False
 
 
-def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
+def finish(work: Work, *, what: str) -> Finished:
     """Compute all units of a job that are not in its ledger, and commit each batch as soon as it is computed.
 
     Args:
@@ -47,7 +47,6 @@ def finish(work: Work, *, what: str, progress: bool = True) -> Finished:
     bar = Bar(
         total=sum(map(job.cost, units)),
         initial=sum(map(job.cost, found.values)),
-        disable=not progress,
         leave=False,
         desc=what,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} to go",
@@ -122,7 +121,7 @@ class _Sent:
             ValueError: if it is another model, or on another kind of device.
         """
         self.same.check(model)
-        job = make_ready(model, self.spec, progress=False)
+        job = make_ready(model, self.spec)
         return _Here(self.kind(replace(job, together=self.together)))
 
 

@@ -22,6 +22,7 @@ from mechheads.behaviour import logit_attribution
 from mechheads.explorer.head_payload import attention
 from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
+from mechheads.limits import settings
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
@@ -244,7 +245,8 @@ def _parts(model: Model, prompts: Prompts, token: str) -> dict[str, Any]:
     Raises:
         ValueError: if the architecture does not allow it.
     """
-    data = logit_attribution(model, prompts, progress=False).dataset
+    with settings(progress=False):
+        data = logit_attribution(model, prompts).dataset
     return {
         "token": token,
         "logit": float(data["total"].values[0]),

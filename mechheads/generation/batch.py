@@ -19,10 +19,10 @@ from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.packing import shared_start
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.partial_block import mask_of
 from mechheads.model.backends.protocols import Blocks
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 
 _WORTH_SHARING = 128

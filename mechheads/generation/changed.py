@@ -14,7 +14,7 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Context, Intervention, needs_of, site_of
 from mechheads.interventions.basic import Mean, MeanOf, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.base import Hook
@@ -35,9 +35,7 @@ _ABLATIONS: dict[str, Intervention] = {"zero": Zero(), "mean": Mean(), "uniform"
 
 
 @torch.no_grad()
-def changed_by(
-    model: Model, prompts: Prompts, off: Off, ablation: str | Intervention, steer: Steer, budget: Budget = None
-) -> list[Hook]:
+def changed_by(model: Model, prompts: Prompts, off: Off, ablation: str | Intervention, steer: Steer) -> list[Hook]:
     """Hooks that turn heads off and add directions.
 
     Args:
@@ -56,7 +54,7 @@ def changed_by(
     intervention, heads = _intervention(ablation), _heads(model, off)
     if not heads:
         return hooks
-    tokens, limits = prompts.tokens(model), Limits.of(budget)
+    tokens, limits = prompts.tokens(model), current().limits
     if isinstance(intervention, Mean):
         changes = _means(model, tokens, heads, limits)
     elif isinstance(intervention, MeanOf):
@@ -142,7 +140,7 @@ def _by_intervention(
             )
     base: Any = None
     if needs:
-        base = HeadCache.run(model, tokens.rows(slice(_IN_CONTEXT)), sites=needs, budget=limits, progress=False)
+        base = HeadCache.run(model, tokens.rows(slice(_IN_CONTEXT)), sites=needs, limits=limits)
     put = partial(_put, intervention=intervention, base=base)
     return [HeadChange(first.layer, first.head // size, site, partial(put, head=first)) for first in firsts]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from mechheads.generation.changed import Off, Steer, changed_by
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits
-from mechheads.messages.progress import Bar
+from mechheads.limits import current
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import check_row, shorten
@@ -43,8 +43,6 @@ def continuation_log_probs(
     off: Off = (),
     ablation: str | Intervention = "mean",
     steer: Steer = _NOTHING,
-    budget: Budget = None,
-    progress: bool = True,
 ) -> list[Continuation]:
     """Log-probabilities of continuations of contexts, with heads on or off.
 
@@ -56,8 +54,6 @@ def continuation_log_probs(
         requests: pairs of a context and a continuation, which usually begins with a space.
         off, ablation, steer: as in ``mh.generate``; the mean is over the tokens of all contexts with their
             continuations.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB).
-        progress: show a progress bar.
 
     Raises:
         ValueError: if an argument is not valid, a continuation has no tokens of its own, or a text is too long for
@@ -66,16 +62,16 @@ def continuation_log_probs(
     Gao et al. 2024 (A framework for few-shot language model evaluation, 10.5281/zenodo.12608602).
 
     >>> requests = [("The capital of France is", " Paris"), ("The capital of France is", " Rome")]
-    >>> paris, rome = mh.generation.continuation_log_probs(model, requests, progress=False)
+    >>> paris, rome = mh.generation.continuation_log_probs(model, requests)
     >>> paris.greedy, paris.log_prob > rome.log_prob
     (True, True)
     """
     rows, starts = _tokens(model, requests)
-    limits = Limits.of(budget)
-    hooks = changed_by(model, Prompts([*rows]), off, ablation, steer, budget)
+    limits = current().limits
+    hooks = changed_by(model, Prompts([*rows]), off, ablation, steer)
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     found: dict[int, Continuation] = {}
-    with torch.no_grad(), Bar(total=len(rows), desc="log-probs", disable=not progress, leave=False) as bar:
+    with torch.no_grad(), Bar(total=len(rows), desc="log-probs", leave=False) as bar:
         while order:
             at_once = max(1, limits.run_tokens // len(rows[order[0]]))
             some, order = order[:at_once], order[at_once:]

@@ -23,12 +23,12 @@ from mechheads.generation.sampling import GREEDY, Sampling
 from mechheads.generation.streaming import Stream, Streaming
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.head_change import HeadChange, change_hooks
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -70,8 +70,6 @@ def generate(
     steer: Steer = _NOTHING,
     hooks: Sequence[Hook] = (),
     stream: Stream | None = None,
-    budget: Budget = None,
-    progress: bool = True,
 ) -> Generated:
     """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
 
@@ -91,9 +89,6 @@ def generate(
             prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
             must treat every row and every position independently.
         stream: called with the index of a prompt and a piece of text, as text comes.
-        budget: memory for keys, values and activations, in bytes or as a text such as "2 GB" (default 4 GB). It sets
-            how many prompts share a batch.
-        progress: show a bar.
 
     Returns:
         Texts and ids. After Ctrl-C, with a warning, what was written until then.
@@ -103,9 +98,9 @@ def generate(
             is run), or if the logits are NaN.
 
     >>> prompts = ["The capital of France is"]
-    >>> mh.generate(model, prompts, 3, progress=False).texts
+    >>> mh.generate(model, prompts, 3).texts
     (' Paris.\\n',)
-    >>> without = mh.generate(model, prompts, 3, off=[f"L0H{head}" for head in range(9)], progress=False)
+    >>> without = mh.generate(model, prompts, 3, off=[f"L0H{head}" for head in range(9)])
     >>> " Paris" in without.texts[0]
     False
     """
@@ -118,10 +113,10 @@ def generate(
         raise ValueError(f"sampling is {sampling!r}; give the largest number of new tokens, or a Sampling")
     sampling = Sampling(max_new_tokens=sampling) if isinstance(sampling, int) else sampling
     asked = as_prompts(prompts)
-    writer = _Writer(model, asked, [()], hooks, sampling, budget)
+    writer = _Writer(model, asked, [()], hooks, sampling)
     writer.ready()
-    changes = changed_by(model, asked, off, ablation, steer, budget)
-    return replace(writer, hooks=[*changes, *hooks], stream=stream).write(progress)[0]
+    changes = changed_by(model, asked, off, ablation, steer)
+    return replace(writer, hooks=[*changes, *hooks], stream=stream).write()[0]
 
 
 @alone
@@ -130,9 +125,6 @@ def generate_under(
     prompts: Prompts | Sequence[PromptLike],
     conditions: Sequence[Sequence[HeadChange]],
     sampling: Sampling = GREEDY,
-    *,
-    budget: Budget = None,
-    progress: bool = True,
 ) -> list[Generated]:
     """Continue prompts under several conditions, in the same batches.
 
@@ -140,7 +132,7 @@ def generate_under(
         conditions: for each condition, the changes that are applied together; an empty list is the unchanged model.
             Changes of one head at one site are applied in order. When sampling, all conditions use the same random
             numbers, so that answers differ only if probabilities do.
-        prompts, sampling, budget, progress: as in ``generate``.
+        prompts, sampling: as in ``generate``.
 
     Returns:
         One result of ``generate`` for each condition.
@@ -153,7 +145,7 @@ def generate_under(
     >>> from mechheads.generation.sampling import Sampling
     >>> silent = [HeadChange(23, head, "z", lambda z: 0 * z) for head in range(9)]
     >>> intact, ablated = generate_under(
-    ...     model, ["The capital of France is"], [(), silent], Sampling(max_new_tokens=3), progress=False)
+    ...     model, ["The capital of France is"], [(), silent], Sampling(max_new_tokens=3))
     >>> intact.texts != ablated.texts
     True
     """
@@ -164,12 +156,10 @@ def generate_under(
             raise ValueError(f"conditions[{i}] is one HeadChange; each condition is a list of them: write [[change]]")
         for j, change in enumerate(changes):
             check_change(change, f"conditions[{i}][{j}]", model)
-    return _Writer(model, as_prompts(prompts), conditions, (), sampling, budget).write(progress)
+    return _Writer(model, as_prompts(prompts), conditions, (), sampling).write()
 
 
-def check_writing(
-    model: Model, prompts: Prompts | Sequence[PromptLike], sampling: Sampling, *, budget: Budget = None
-) -> None:
+def check_writing(model: Model, prompts: Prompts | Sequence[PromptLike], sampling: Sampling) -> None:
     """Check the arguments of ``generate`` without running anything.
 
     Raises:
@@ -179,7 +169,7 @@ def check_writing(
     >>> from mechheads.generation.sampling import Sampling
     >>> check_writing(model, ["The capital of France is"], Sampling(max_new_tokens=3))
     """
-    _Writer(model, as_prompts(prompts), [()], (), sampling, budget).ready()
+    _Writer(model, as_prompts(prompts), [()], (), sampling).ready()
 
 
 @dataclass(frozen=True)
@@ -191,17 +181,16 @@ class _Writer:
     conditions: Sequence[Sequence[HeadChange]]
     hooks: Sequence[Hook]
     sampling: Sampling
-    budget: Budget
     stream: Stream | None = None
 
-    def write(self, progress: bool) -> list[Generated]:
-        tokens, limits = self.ready()
+    def write(self) -> list[Generated]:
+        tokens, limits = self.ready(), current().limits
         n = len(tokens)
         new, noise = self.sampling.max_new_tokens, self.sampling.noise(n, self.model.device)
         choose = Choice(self.sampling.temperature, self.sampling.top_k, noise)
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
-        bar = Bar(total=len(found) * new, desc="writing", disable=not progress, leave=False)
+        bar = Bar(total=len(found) * new, desc="writing", leave=False)
         with until_interrupted() as work, torch.no_grad(), bar:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
@@ -222,16 +211,15 @@ class _Writer:
         """The choice of tokens, which also passes their text on."""
         return choose if self.stream is None else Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
 
-    def ready(self) -> tuple[Tokens, Limits]:
-        """The prompts' tokens and the limits.
+    def ready(self) -> Tokens:
+        """The prompts' tokens.
 
         Raises:
             ValueError: if a prompt and its answer do not fit the model's context.
         """
-        limits = Limits.of(self.budget)
         tokens = self.prompts.tokens(self.model)
         self._check_length(tokens)
-        return tokens, limits
+        return tokens
 
     def _check_length(self, tokens: Tokens) -> None:
         longest = int(tokens.lengths.argmax())

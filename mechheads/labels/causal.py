@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,14 +32,14 @@ from mechheads.labels.removal import (
     removal_limit,
     too_hard,
 )
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current, settings
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
+from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.html import head_names
 from mechheads.results.kinds import KINDS
@@ -146,10 +145,6 @@ def relation_evidence(
     template: int = 0,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     ranking: HeadScores | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    store: str | PathLike[str] | None = None,
 ) -> CausalEvidence:
     """Total and direct effect of every head on relations; optionally, what is lost without the best heads.
 
@@ -168,9 +163,6 @@ def relation_evidence(
         ranking: scores with the dimension ``relation``, such as ``mh.relation_scores(model)``. If given, the heads
             that score above 0 are also removed together, best first (``cumulative_removal``), with controls chosen
             among the other relations (``choose_controls``).
-        budget, progress: as in ``mh.sweep``.
-        seed: for prompts, intervals and random heads.
-        store: as in ``mh.sweep``, for the effects.
 
     Returns:
         Scores over (layer, head, relation), with values for each prompt (NaN beyond a relation's last). p and q test
@@ -182,21 +174,22 @@ def relation_evidence(
 
     Elhelo & Geva 2024 (arXiv 2412.11965), section 4; for the direct effect Wang et al. 2022 (arXiv 2211.00593).
 
-    >>> found = relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4", "L5H0"], progress=False)
+    >>> found = relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4", "L5H0"])
     >>> found.total.heads(1), found.direct.heads(1)
     ((HeadId(layer=23, head=4),), (HeadId(layer=23, head=4),))
     """
+    seed = current().seed
     check_numbers(n, shots)
     loaded = load_relations(relations)
     chosen = None if heads is None else check_heads(heads, model.n_layers, model.n_heads)
     if ranking is not None:
         _check_ranking_scores(ranking, model)
-    tests = _Tests(model, loaded, {"n": n, "shots": shots, "template": template, "seed": seed}, budget)
+    tests = _Tests(model, loaded, {"n": n, "shots": shots, "template": template, "seed": seed})
     steps = (2 if ranking is None else 3) * len(loaded)
-    bar = set_bar(steps, f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}", progress)
+    bar = set_bar(steps, f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}")
     with until_interrupted() as work, bar:
         for relation in loaded:
-            tests.effects(relation, bar, chosen, store)
+            tests.effects(relation, bar, chosen)
         if ranking is not None:
             tests.removals(ranking, bar)
     work.stop_unless(tests.measured["total"])
@@ -212,8 +205,8 @@ def relation_evidence(
 class _Tests:
     """Tests relations one after the other and keeps what was measured so far, also after an interrupt."""
 
-    def __init__(self, model: Model, relations: Sequence[Relation], asked: dict[str, Any], budget: Budget) -> None:
-        self.model, self.relations, self.asked, self.budget = model, relations, asked, budget
+    def __init__(self, model: Model, relations: Sequence[Relation], asked: dict[str, Any]) -> None:
+        self.model, self.relations, self.asked = model, relations, asked
         self.pairs: dict[str, PromptPairs] = {}
         self.gaps: dict[str, float] = {}
         self.measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
@@ -221,23 +214,21 @@ class _Tests:
         self.removal: dict[str, Removal] = {}
         self.not_removed: dict[str, str] = {}
 
-    def effects(self, relation: Relation, bar: Bar, heads: Any, store: Any) -> None:
+    def effects(self, relation: Relation, bar: Bar, heads: Any) -> None:
         """Measure total and direct effect of every head on a relation, or record why it is left out."""
         name = relation.name
         try:
             pairs = few_shot_pairs(self.model, relation, **self.asked)
-            spec = Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted", limits=Limits.of(self.budget))
-            job = make_ready(self.model, spec, progress=False)
+            job = make_ready(self.model, Spec(pairs, Patch(), logit_diff, HeadId(0, 0), base="corrupted"))
             self.gaps[name] = _gap(job, name)
         except ValueError as error:
             self.left_out[name] = str(error)
             bar.update(2)
             return
         self.pairs[name] = pairs
-        options: dict[str, Any] = {"direction": "denoising", "normalize": True, "budget": self.budget, "store": store}
-        options |= {"seed": self.asked["seed"], "progress": False}
+        options: dict[str, Any] = {"direction": "denoising", "normalize": True}
         for what, found in self.measured.items():
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), settings(progress=False):
                 warnings.simplefilter("ignore", AnswerWarning)  # the model need not know every pair of a relation
                 if what == "total":
                     found[name] = activation_patch(job, heads=heads, **options)
@@ -255,17 +246,17 @@ class _Tests:
             if not (best := _best_heads(ranking, name)):
                 self.not_removed[name] = "no head of the ranking scores above 0 for it"
                 continue
-            base[name] = base_accuracy(self.model, relation, budget=self.budget, **self.asked)
+            base[name] = base_accuracy(self.model, relation, **self.asked)
             if base[name] < LEAST_ACCURACY:
                 self.not_removed[name] = too_hard(name, base[name])
                 continue
             rankings[name] = best
         bar.update(len(self.relations) - len(rankings))
+        form = {name: self.asked[name] for name in ("n", "shots", "template")}
         for name, heads in rankings.items():
             controls = [tested[control] for control in choose_controls(name, rankings, base)]
-            self.removal[name] = cumulative_removal(
-                self.model, tested[name], heads, controls=controls, budget=self.budget, progress=False, **self.asked
-            )
+            with settings(progress=False):
+                self.removal[name] = cumulative_removal(self.model, tested[name], heads, controls=controls, **form)
             bar.update()
             stop_if(self.removal[name].provenance["interrupted"])
 

@@ -30,9 +30,9 @@ from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -66,7 +66,6 @@ def dynamic_scores(
     min_pairs: int = 30,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     memory: int = 2**27,
-    progress: bool = True,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
 
@@ -77,7 +76,6 @@ def dynamic_scores(
         relations, k, k_copying, targets, min_pairs, memory: as in ``relation_scores``.
         templates: texts that contain ``{source}`` once each.
         heads: the heads to score; every head if left out. The others are NaN.
-        progress: whether to show a progress bar.
 
     Returns:
         Scores over (layer, head, relation, template, context), unit "share of pairs", with Wilson's interval.
@@ -91,8 +89,7 @@ def dynamic_scores(
     >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Cuba", "Havana")]
     >>> capitals = mh.Relation("capitals", "Knowledge", pairs)
     >>> scores = mh.labels.dynamic_scores(
-    ...     model, capitals, templates=["The story of {source}"], min_pairs=4, progress=False
-    ... )
+    ...     model, capitals, templates=["The story of {source}"], min_pairs=4)
     >>> scores.select(context="without").heads(1)
     (HeadId(layer=23, head=4),)
     """
@@ -111,7 +108,7 @@ def dynamic_scores(
     words = sorted({source for kept in scored for source, _ in kept.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]
     limits = [k_copying if kept.relation.copying else k for kept in scored]
-    score = _score(model, _ranks(model, scored, words, limits, memory), prompts, counts, chosen, progress)
+    score = _score(model, _ranks(model, scored, words, limits, memory), prompts, counts, chosen)
     low, high = share_interval(score, counts[:, None, None])
     categories = [kept.relation.category or "" for kept in scored]
     return HeadScores.from_scores(
@@ -142,12 +139,11 @@ def _score(
     prompts: Sequence[Tokens],
     counts: Int[np.ndarray, " relation"],
     chosen: Bool[np.ndarray, "layer head"],
-    progress: bool,
 ) -> Float[np.ndarray, "layer head relation template context"]:
     """Score template by template and layer by layer, until done or Ctrl-C; the rest is NaN."""
     layers, ends = np.flatnonzero(chosen.any(1)).tolist(), np.cumsum(counts)[:-1]
     score = np.full((*chosen.shape, len(counts), len(prompts), len(CONTEXTS)), np.nan)
-    bar = Bar(total=len(prompts) * len(layers), desc="dynamic scores", unit="layer", disable=not progress)
+    bar = Bar(total=len(prompts) * len(layers), desc="dynamic scores", unit="layer")
     with until_interrupted() as work, bar, torch.no_grad():
         for t, tokens in enumerate(prompts):
             read = _read(model, tokens)
@@ -196,7 +192,7 @@ def _read(
     found: list[tuple[Tensor, Tensor]] = []
     for begin in range(0, len(tokens), _PROMPTS_AT_ONCE):
         some = tokens.rows(slice(begin, begin + _PROMPTS_AT_ONCE))
-        run = HeadCache.run(model, some, sites=("z", "v"), progress=False)
+        run = HeadCache.run(model, some, sites=("z", "v"))
         row = torch.arange(len(some), device=model.device)
         at = {"z": some.positions["last"], "v": some.positions["source"]}
         layers = [[run.site(site).layer(i)[row, :, where] for i in range(model.n_layers)] for site, where in at.items()]

@@ -30,12 +30,12 @@ from mechheads.heads import HeadId, HeadLike, check_head, random_sets
 from mechheads.interventions.basic import Zero
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.metrics.basic import accuracy
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
@@ -117,10 +117,6 @@ def cumulative_removal(
     n: int = 24,
     shots: int = 4,
     template: int = 0,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> Removal:
     """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
 
@@ -135,8 +131,6 @@ def cumulative_removal(
         draws: how many times random heads are drawn.
         most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
         n, shots, template: as in ``few_shot_prompts``.
-        budget, progress, workers: as in ``mh.sweep``.
-        seed: for prompts and random heads.
 
     Returns:
         Accuracy after each step. After Ctrl-C the steps so far; the rest is NaN.
@@ -148,11 +142,11 @@ def cumulative_removal(
     Elhelo & Geva 2024 (arXiv 2412.11965), section 4.
 
     >>> removal = cumulative_removal(
-    ...     model, "country_to_capital", ["L23H4", "L23H1"], draws=1, n=4, shots=1, progress=False
-    ... )
+    ...     model, "country_to_capital", ["L23H4", "L23H1"], draws=1, n=4, shots=1)
     >>> removal.table[["k", "which"]].values.tolist()
     [[0, 'relation'], [1, 'relation'], [2, 'relation'], [0, 'random 1'], [1, 'random 1'], [2, 'random 1']]
     """
+    seed = current().seed
     given = [controls] if isinstance(controls, (Relation, str, Path)) else list(controls)
     loaded, *others = load_relations([relation, *given])
     ranked = _check_order(ranking, model)
@@ -172,20 +166,19 @@ def cumulative_removal(
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     asked = {"n": n, "shots": shots, "template": template, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))
-    limits = Limits.of(budget, workers)
-    runs = _last_token_runs(model, prompts, lines.values(), limits)
+    runs = _last_token_runs(model, prompts, lines.values())
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
         raise ValueError(too_hard(loaded.name, base))
     curves = {which: _empty(heads, prompts) for which in lines}
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
     about = make_provenance(runs, asked, relation=loaded, heads=heads)
-    bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads", progress)
+    bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads")
     with until_interrupted() as work, bar:
         for which, line in lines.items():
             _follow(runs, line, curves[which], bar)
         del runs
         for control, some in zip(others, others_prompts, strict=True):
-            _follow(_last_token_runs(model, some, [heads], limits), heads, curves[control.name], bar)
+            _follow(_last_token_runs(model, some, [heads]), heads, curves[control.name], bar)
     done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
     work.warn(f"{done} of {bar.total} sets of heads")
     table, values = _tabulate(curves)
@@ -199,20 +192,12 @@ def cumulative_removal(
 
 
 def base_accuracy(
-    model: Model,
-    relation: RelationLike,
-    *,
-    n: int = 24,
-    shots: int = 4,
-    template: int = 0,
-    budget: Budget = None,
-    seed: int = 0,
+    model: Model, relation: RelationLike, *, n: int = 24, shots: int = 4, template: int = 0, seed: int = 0
 ) -> float:
     """Accuracy on few-shot prompts of a relation: how often the most likely next token is the target.
 
     Args:
         relation, n, shots, template, seed: as in ``few_shot_prompts``.
-        budget: as in ``mh.sweep``.
 
     Raises:
         ValueError: as in ``few_shot_prompts``.
@@ -221,7 +206,7 @@ def base_accuracy(
     1.0
     """
     prompts = few_shot_prompts(model, relation, n=n, shots=shots, template=template, seed=seed)
-    return float(_last_token_runs(model, prompts, [[HeadId(0, 0)]], budget).base_value.mean())
+    return float(_last_token_runs(model, prompts, [[HeadId(0, 0)]]).base_value.mean())
 
 
 def choose_controls(
@@ -298,11 +283,11 @@ def _overlap(one: set[HeadId], other: set[HeadId]) -> float:
     return len(one & other) / max(1, min(len(one), len(other)))
 
 
-def _last_token_runs(model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], budget: Budget) -> SetRuns:
+def _last_token_runs(model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]]) -> SetRuns:
     """Runs in which sets of these heads write nothing at the last token, measured by accuracy."""
     heads = sorted(set().union(*sets))
-    spec = Spec(prompts, Zero(), accuracy, heads, positions="last", limits=Limits.of(budget))
-    return SetRuns(model, spec, progress=False)
+    spec = Spec(prompts, Zero(), accuracy, heads, positions="last")
+    return SetRuns(model, spec)
 
 
 def _empty(heads: Sequence[HeadId], prompts: Prompts) -> Float[np.ndarray, "k prompt"]:

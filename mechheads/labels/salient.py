@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Limits, current
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.encoding import token_strings
 
@@ -35,7 +35,6 @@ def salient_operations(
     top: int = 5,
     source: Literal["first_mlp", "embedding"] = "first_mlp",
     norm: Literal["raw", "folded"] = "raw",
-    budget: Budget = None,
 ) -> pd.DataFrame:
     """The tokens of the whole vocabulary that a head amplifies most, from its weights alone.
 
@@ -47,7 +46,6 @@ def salient_operations(
         source: how a head after layer 0 reads a token: through the first MLP, as in the paper, or as its embedding.
         norm: ``"raw"`` as in the paper; ``"folded"`` multiplies the scale of the norm before attention into W_V,
             of a norm after attention into W_O and of the final norm into W_U.
-        budget: as in ``mh.sweep``; a ``Limits`` says how many tokens and columns of W_U are taken at a time.
 
     Returns:
         One row per token, indexed by its id, the most amplified first: ``token``, ``sigma``, ``maps_to`` (the ``top``
@@ -80,7 +78,7 @@ def salient_operations(
         W_V = model.attention_scale(at.layer).float()[:, None] * W_V
         W_O = W_O * model.attention_out_scale(at.layer).float()
     through_mlp = bool(at.layer) and source == "first_mlp"
-    limits = Limits.of(budget)
+    limits = current().limits
     each = torch.arange(model.d_vocab, device=W_V.device).split(limits.run_tokens)
     gains = [_gain(seen, seen @ W_V @ W_O) for seen in (_seen(model, ids, through_mlp) for ids in each)]
     sigma, chosen = torch.cat(gains).topk(n)

@@ -42,10 +42,11 @@ from mechheads.labels.readings import READINGS, Norm, Source
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.static_layers import TIES, Found, LayerScorer, Scoring
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
+from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.progress import Bar
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -71,9 +72,7 @@ def relation_scores(
     min_pairs: int = 30,
     min_effect: float = 0.01,
     draws: int = 9999,
-    seed: int = 0,
     memory: int = 2**27,
-    progress: bool = True,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
 
@@ -103,9 +102,7 @@ def relation_scores(
             them. If you name a relation that has no such pair, this is an error.
         min_effect: scores below it, or of a single pair, are not tested: their p is 1.
         draws: the number of shuffles of the null, for relations of more than seven pairs.
-        seed: for the shuffles.
         memory: the bytes that a block of entries may take.
-        progress: whether to show a progress bar.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
@@ -132,6 +129,7 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
+    seed = current().seed
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
     scoring = Scoring(
         k=k,
@@ -147,7 +145,7 @@ def relation_scores(
         seed=seed,
         memory=memory,
     )
-    return RelationScorer(model, relations, scoring).scores(progress=progress)
+    return RelationScorer(model, relations, scoring).scores()
 
 
 class RelationScorer:
@@ -188,9 +186,9 @@ class RelationScorer:
         self._score(self._model.n_layers // 2)
         return (self._model.n_layers - 1) * (time.perf_counter() - start)
 
-    def scores(self, *, progress: bool) -> HeadScores:
+    def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""
-        self._score_layers(progress)
+        self._score_layers()
         found, scorer = self._found, self._scorer
         scores = HeadScores.from_values(
             found.hits[0],
@@ -213,9 +211,9 @@ class RelationScorer:
             self._scorer.score(self._found, layer)
             self._ready.add(layer)
 
-    def _score_layers(self, progress: bool) -> None:
+    def _score_layers(self) -> None:
         model, done = self._model, 0
-        bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head", disable=not progress)
+        bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head")
         with until_interrupted() as work, bar:
             for layer in range(model.n_layers):
                 self._score(layer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mechheads.limits import Budget
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.core import ModelCore
 from mechheads.model.sources.source import Source
@@ -36,12 +35,7 @@ class Model(ModelCore):
 
     @alone
     def cache(
-        self,
-        prompts: Prompts | Tokens | Sequence[PromptLike],
-        *,
-        sites: Sequence[str] = ("z", "pattern"),
-        budget: Budget = None,
-        progress: bool = True,
+        self, prompts: Prompts | Tokens | Sequence[PromptLike], *, sites: Sequence[str] = ("z", "pattern")
     ) -> HeadCache:
         """Run prompts once and keep every head's pattern and output; see ``HeadCache``.
 
@@ -49,7 +43,7 @@ class Model(ModelCore):
         >>> run.z["L23H4"].shape
         torch.Size([1, 5, 64])
         """
-        return HeadCache.run(self, prompts, sites=sites, budget=budget, progress=progress)
+        return HeadCache.run(self, prompts, sites=sites)
 
 
 def source_of(model: Model) -> Source:

@@ -14,7 +14,7 @@ from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.suggest import did_you_mean
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
@@ -36,8 +36,8 @@ def ablate(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
@@ -51,8 +51,7 @@ def ablate(
             every token so far).
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, budget, progress, workers, store, nodes: as in ``mh.sweep``.
-        seed: for ``"resample"`` and the intervals.
+        heads, positions, budget, seed, progress, workers, store, nodes: as in ``mh.sweep``.
 
     Returns:
         metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
@@ -65,10 +64,10 @@ def ablate(
     True
     """
     model, asked, cached = given(model, prompts)
-    ablation, limits = make_ablation(kind, factor, seed), Limits.of(budget, workers)
-    spec = Spec(asked, ablation, as_metric(metric), heads, positions, seed=seed, limits=limits, nodes=nodes)
-    about = About(f"{kind} ablation", "ablate")
-    return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
+    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
+        ablation = make_ablation(kind, factor, current().seed)
+        spec = Spec(asked, ablation, as_metric(metric), heads, positions, nodes=nodes)
+        return run_spec(model, spec, About(f"{kind} ablation", "ablate"), runs=cached)
 
 
 def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention:

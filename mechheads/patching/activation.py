@@ -13,7 +13,7 @@ from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Site
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Budget, Workers, settings
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
@@ -35,8 +35,8 @@ def activation_patch(
     positions: Positions = "all",
     normalize: bool = False,
     budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
@@ -70,7 +70,8 @@ def activation_patch(
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
-    base, limits = base_of(direction), Limits.of(budget, workers)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, seed, limits, nodes)
-    about = About(f"activation patching of {site}, {direction}", "activation_patch")
-    return run_spec(model, spec, about, runs=cached, store=store, progress=progress)
+    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
+        base = base_of(direction)
+        spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+        about = About(f"activation patching of {site}, {direction}", "activation_patch")
+        return run_spec(model, spec, about, runs=cached)

@@ -33,7 +33,7 @@ from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import apply
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -61,9 +61,6 @@ def attribution_patch(
     positions: Positions = "all",
     steps: int | None = None,
     nodes: Nodes = "heads",
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
 ) -> HeadScores:
     """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass, or a few.
 
@@ -82,13 +79,10 @@ def attribution_patch(
             exactly; with grouped-query attention, for each query head separately.
         metric: a metric with a gradient at the base run. Accuracy has none, and the gradient of a divergence from
             the base run is 0 there.
-        heads, positions, seed, progress: as in ``mh.sweep``.
+        heads, positions: as in ``mh.sweep``.
         steps: the number of points between the two runs; ``None`` for the base run alone. The points are the middles of
             equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
         nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts run in parts that fit. If one prompt
-            does not fit, the graph of one block at a time is kept, for one more forward pass.
-            ``mh.patching.plan_attribution`` says what it takes.
 
     Returns:
         The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.
@@ -100,16 +94,17 @@ def attribution_patch(
     Hanna et al. 2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equation 4.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> mh.patching.attribution_patch(model, pairs, progress=False).heads(1)
+    >>> mh.patching.attribution_patch(model, pairs).heads(1)
     (HeadId(layer=23, head=4),)
     """
+    seed = current().seed
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
     check_steps(steps)
-    limits, measured = Limits.of(budget), as_metric(metric)
+    limits, measured = current().limits, as_metric(metric)
     spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
-    found = estimate(model, spec, runs=cached, progress=progress, steps=steps)
+    found = estimate(model, spec, runs=cached, steps=steps)
     warn_of_answers(found.job)
     more = {
         "intervention": repr(spec.intervention),
@@ -156,14 +151,7 @@ class Estimate:
 
 
 @torch.inference_mode(False)
-def estimate(
-    model: Model,
-    spec: Spec,
-    *,
-    runs: CachedRuns | None = None,
-    progress: bool = True,
-    steps: int | None = None,
-) -> Estimate:
+def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, steps: int | None = None) -> Estimate:
     """The linear estimate of what a sweep of the same spec measures.
 
     Args:
@@ -174,43 +162,43 @@ def estimate(
     """
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
-    job = make_ready(model, spec, runs=runs, progress=progress)
+    job = make_ready(model, spec, runs=runs)
     evaluator = Evaluator.of(job)
     scale = evaluator.distance() if spec.normalize else 1.0
     path = Path.between(job.base, job.source, steps) if steps and job.source is not None else None
-    values, mlps = attribute(job, path, progress)
+    values, mlps = attribute(job, path)
     of_mlps = None if mlps is None else where_reached(job.places, mlps / scale)
     return Estimate(where_reached(job.places, values / scale), job, evaluator, of_mlps)
 
 
 @torch.inference_mode(False)
-def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns, progress: bool = True) -> list[Estimate]:
+def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns) -> list[Estimate]:
     """The linear estimates of several sweeps that differ only in what they do to z, from one gradient.
 
     Raises:
         ValueError: as ``estimate``.
     """
     check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], model.d_vocab)
-    jobs = [make_ready(model, spec, runs=runs, progress=progress) for spec in specs]
-    gradients = _gradients(jobs[0], None, progress)
+    jobs = [make_ready(model, spec, runs=runs) for spec in specs]
+    gradients = _gradients(jobs[0], None)
     values = [where_reached(job.places, _along(job, gradients)) for job in jobs]
     return [Estimate(value, job, Evaluator.of(job)) for value, job in zip(values, jobs, strict=True)]
 
 
 def attribute(
-    job: Job, path: Path | None = None, progress: bool = True
+    job: Job, path: Path | None = None
 ) -> tuple[Float[np.ndarray, "layer head place prompt"], Float[np.ndarray, "layer place prompt"] | None]:
     """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads; then that of MLPs."""
-    gradients = _gradients(job, path, progress)
+    gradients = _gradients(job, path)
     return _along(job, gradients), None if gradients.mlps is None else attribute_mlps(job, gradients.mlps)
 
 
-def _gradients(job: Job, path: Path | None, progress: bool) -> Gradients:
+def _gradients(job: Job, path: Path | None) -> Gradients:
     """The gradients with respect to z of the job's heads, and to the outputs of MLPs if these are asked for."""
     layers = sorted({head.layer for head in job.heads})
     watch, size = Watch(tuple(layers), job.spec.nodes == "all"), Size.of(job, len(layers))
     warn_of_memory(size.bytes, job.spec.limits)
-    return gradients_of(job.base, job.spec.metric, watch, size, path, progress)
+    return gradients_of(job.base, job.spec.metric, watch, size, path)
 
 
 def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head place prompt"]:

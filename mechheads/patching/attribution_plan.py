@@ -11,7 +11,7 @@ import torch
 
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -73,7 +73,6 @@ def plan_attribution(
     nodes: Literal["heads", "all", "edges"] = "heads",
     metric: Metric | str = logit_diff,
     steps: int | None = None,
-    budget: Budget = None,
 ) -> AttributionPlan:
     """Estimate what attribution would cost, before running it.
 
@@ -82,7 +81,7 @@ def plan_attribution(
     Args:
         nodes: ``"heads"``, or ``"all"`` for MLPs too, as in ``mh.patching.attribution_patch``; ``"edges"`` for
             ``mh.patching.attribute_edges``.
-        pairs, metric, steps, budget: as in these functions.
+        pairs, metric, steps: as in these functions.
 
     Raises:
         ValueError: if an argument is not valid, for example a metric without a gradient.
@@ -95,12 +94,14 @@ def plan_attribution(
     """
     check_known("nodes", nodes, ("heads", "all", "edges"))
     if nodes == "edges":
-        return _of_edges(model, pairs, metric, steps, budget)
+        return _of_edges(model, pairs, metric, steps)
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     check_steps(steps)
-    spec = Spec(asked, Patch(), as_metric(metric), base="corrupted", limits=Limits.of(budget), nodes=nodes)
-    job = make_ready(model, spec, runs=cached, progress=False)
+    spec = Spec(
+        asked, Patch(), as_metric(metric), base="corrupted", limits=current().limits.in_one_process, nodes=nodes
+    )
+    job = make_ready(model, spec, runs=cached)
     check_gradient(spec.metric, job.tokens, model.d_vocab)
     size, gradients = Size.of(job, model.n_layers), steps or 1
     parts = math.ceil(len(job.tokens) / size.rows)
@@ -123,9 +124,9 @@ def _times(job: Job, size: Size) -> tuple[float, float]:
 
 
 def _of_edges(
-    model: Model | Job, pairs: PromptPairs | Job | None, metric: Metric | str, steps: int | None, budget: Budget
+    model: Model | Job, pairs: PromptPairs | Job | None, metric: Metric | str, steps: int | None
 ) -> AttributionPlan:
-    work, size = ready_edges(model, pairs, metric, steps, budget, progress=False)
+    work, size = ready_edges(model, pairs, metric, steps)
     job = work.job
     parts = math.ceil(len(job.tokens) / size.rows)
     seconds = job.seconds + parts * work.seconds(slice(0, size.rows))

@@ -31,7 +31,7 @@ from mechheads.engine.job import Job, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric, name_of
@@ -202,10 +202,6 @@ def circuit_curve(
     draws: int = 5,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
     nodes: Nodes = "heads",
 ) -> CircuitCurve:
     """How faithful the first heads of a ranking are at every size, with the areas CPR and CMD, beside random orders.
@@ -218,10 +214,9 @@ def circuit_curve(
         sizes: shares of all heads, from small to large; by default MIB's.
         by: whether scores rank by ``"score"`` or by their ``"absolute"`` value.
         draws: the number of random orders for comparison.
-        seed: for random orders and for resampling prompts.
         nodes: ``"all"`` for circuits of heads and MLPs: scores rank MLPs too if they were measured with
             ``nodes="all"``, and lists may name them, as in ``["L23H4", "L25.mlp"]``. Sizes are then shares of both.
-        prompts, metric, ablation, budget, progress, workers: as in ``mh.patching.faithfulness``. In MIB, other
+        prompts, metric, ablation: as in ``mh.patching.faithfulness``. In MIB, other
             components take their activations from the corrupted run, as by default here.
 
     Returns:
@@ -235,10 +230,11 @@ def circuit_curve(
     Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4", "L20H1"], sizes=(0.01, 1), draws=1, progress=False)
+    >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4", "L20H1"], sizes=(0.01, 1), draws=1)
     >>> found.table[["ranking", "k"]].values.tolist()
     [['ranking', 2], ['ranking', 270], ['random 1', 2], ['random 1', 270]]
     """
+    seed = current().seed
     model, asked, cached = given(model, prompts)
     check_known("by", by, ("score", "absolute"))
     check_at_least(0, draws=draws)
@@ -249,11 +245,11 @@ def circuit_curve(
         for name, each in named_rankings(rankings).items()
     }
     order |= {f"random {i + 1}": _full_order("", (), every, by, rng) for i in range(draws)}
-    spec = circuit_spec(asked, metric, ablation, Limits.of(budget, workers), nodes)
-    runs = CircuitRuns(model, spec, cached, progress)
+    spec = circuit_spec(asked, metric, ablation, current().limits, nodes)
+    runs = CircuitRuns(model, spec, cached)
     runs.share(runs.full)
     values = np.full((len(order), len(shares), len(runs.full)), np.nan)
-    with until_interrupted() as work, set_bar(values[..., 0].size, "circuits", progress) as bar:
+    with until_interrupted() as work, set_bar(values[..., 0].size, "circuits") as bar:
         for row, ranked in zip(values, order.values(), strict=True):
             row[:] = runs.values([frozenset(ranked[: heads_at(share, len(ranked))]) for share in shares], bar.update)
     done = int(np.isfinite(values).all((1, 2)).sum())

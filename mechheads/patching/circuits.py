@@ -29,7 +29,7 @@ from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Limits, current
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -131,9 +131,6 @@ def faithfulness(
     *,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: Budget = None,
-    progress: bool = True,
-    workers: Workers | None = None,
     nodes: Nodes = "heads",
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
@@ -144,7 +141,6 @@ def faithfulness(
         metric: what is measured, as in ``mh.sweep``.
         ablation: the intervention on every other head. By default it gives them their z of the corrupted run; any
             other, such as ``mh.Mean()``, is computed from the base run.
-        budget, progress, workers: as in ``mh.sweep``.
         nodes: ``"all"`` ablates all MLPs outside the circuit too; the circuit then has heads and MLPs, such as
             ``["L23H4", "L25.mlp"]``.
 
@@ -155,13 +151,13 @@ def faithfulness(
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> late = [(layer, head) for layer in range(8, 30) for head in range(9)]
-    >>> 0.5 < mh.patching.faithfulness(model, pairs, late, progress=False).score < 1.2
+    >>> 0.5 < mh.patching.faithfulness(model, pairs, late).score < 1.2
     True
     """
     model, asked, cached = given(model, prompts)
     circuit = node_set(_given(heads), model, "heads", nodes)
-    spec = circuit_spec(asked, metric, ablation, Limits.of(budget, workers), nodes)
-    runs = CircuitRuns(model, spec, cached, progress)
+    spec = circuit_spec(asked, metric, ablation, current().limits, nodes)
+    runs = CircuitRuns(model, spec, cached)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
@@ -174,10 +170,6 @@ def completeness(
     subsets: int | Sequence[Iterable[HeadLike]] = 10,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> Completeness:
     """Compare a circuit with the whole model after removing the same heads from both.
 
@@ -187,8 +179,7 @@ def completeness(
     Args:
         heads: the circuit.
         subsets: the number of random subsets, which contain each head with probability 1/2; or the subsets themselves.
-        seed: for the random subsets.
-        prompts, metric, ablation, budget, progress, workers: as in ``mh.patching.faithfulness``.
+        prompts, metric, ablation: as in ``mh.patching.faithfulness``.
 
     Raises:
         ValueError: if an argument is not valid, for example a subset that is not part of the circuit.
@@ -196,18 +187,19 @@ def completeness(
     Wang et al. 2022 (arXiv 2211.00593), section 4.1.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.patching.completeness(model, pairs, ["L23H4", "L20H1"], subsets=1, progress=False)
+    >>> found = mh.patching.completeness(model, pairs, ["L23H4", "L20H1"], subsets=1)
     >>> found.table[["heads", "kind"]].values.tolist()
     [['', 'none'], ['L20H1', 'head'], ['L23H4', 'head'], ['L20H1 L23H4', 'random']]
     """
+    seed = current().seed
     model, asked, cached = given(model, prompts)
     circuit = head_set(_given(heads), model, "heads")
     if not circuit:
         raise ValueError("heads is empty; give at least one head, because an empty circuit has no subsets")
     chosen = _subsets(circuit, subsets, model, seed)
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, current().limits), cached)
     without = [frozenset(heads) for _, heads in chosen]
-    with set_bar(2 * len(chosen), f"{len(chosen)} subsets", progress) as bar:
+    with set_bar(2 * len(chosen), f"{len(chosen)} subsets") as bar:
         of_model = runs.values([runs.all - k for k in without], bar.update)
         of_circuit = runs.values([frozenset(circuit) - k for k in without], bar.update)
     difference = of_circuit - of_model
@@ -258,8 +250,8 @@ class CircuitRuns:
         cluster: the cluster of each prompt.
     """
 
-    def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None, progress: bool) -> None:
-        self.runs = SetRuns(model, spec, runs=cached, progress=progress)
+    def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None) -> None:
+        self.runs = SetRuns(model, spec, runs=cached)
         self.metric, self.ablation, self.at_once = spec.metric, spec.intervention, self.runs.at_once
         self.nodes, self.cluster = spec.nodes, self.runs.job.tokens.cluster
         self.all = frozenset(every_node(model.n_layers, model.n_heads, spec.nodes))

@@ -14,7 +14,6 @@ from torch import Tensor
 from mechheads.engine.job import Job
 from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.limits import Limits
-from mechheads.messages.progress import Bar
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
@@ -22,6 +21,7 @@ from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.patching.block_by_block import BlockByBlock, Key
 from mechheads.patching.gradient_path import Path
+from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
@@ -153,9 +153,7 @@ class Gradients:
         return self.z[self.layers.index(layer)]
 
 
-def gradients_of(
-    base: HeadCache, metric: Metric, watch: Watch, size: Size, path: Path | None = None, progress: bool = True
-) -> Gradients:
+def gradients_of(base: HeadCache, metric: Metric, watch: Watch, size: Size, path: Path | None = None) -> Gradients:
     """d metric / d z for some layers, and d metric / d MLP output, at a run or on the mean over a path.
 
     A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
@@ -170,7 +168,7 @@ def gradients_of(
     if watch.mlps:
         found = replace(found, mlps=LayerStore(model.n_layers, len(tokens), size.on_disk))
     starts = range(0, len(tokens), size.rows)
-    with Bar(total=len(starts), desc="gradients", disable=not progress or len(starts) == 1, leave=False) as bar:
+    with Bar(total=len(starts), desc="gradients", disable=len(starts) == 1, leave=False) as bar:
         for start in starts:
             part = slice(start, start + size.rows)
             watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch, size.by_block)

@@ -21,7 +21,7 @@ from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -73,10 +73,6 @@ def patch_sets(
     direction: Literal["denoising", "noising"] = "denoising",
     positions: str = "all",
     normalize: bool = False,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> SetScores:
     """Patch or ablate all heads of a set together, set by set.
 
@@ -91,8 +87,7 @@ def patch_sets(
         metric: what is measured, as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
         positions: ``"all"`` or the name of one position.
-        normalize, budget, progress, workers: as in ``mh.sweep``.
-        seed: for the random sign flips of the p values.
+        normalize: as in ``mh.sweep``.
 
     Returns:
         metric(changed) - metric(base) of each set, in the metric's unit; with ``normalize``, as a share of the
@@ -103,10 +98,11 @@ def patch_sets(
             argument is not valid; before the sweep starts.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> effect = mh.patching.patch_sets(model, pairs, [["L23H4"], ["L23H4", "L20H1"]], progress=False)
+    >>> effect = mh.patching.patch_sets(model, pairs, [["L23H4"], ["L23H4", "L20H1"]])
     >>> effect.table[["heads", "n_heads"]].values.tolist()
     [['L23H4', 1], ['L20H1 L23H4', 2]]
     """
+    seed = current().seed
     model, asked, cached = given(model, prompts)
     check_intervention("intervention", intervention, asked)
     on_pairs, patched = isinstance(asked, PromptPairs), base_of(direction)
@@ -121,11 +117,11 @@ def patch_sets(
         )
     heads = sorted(set().union(*parsed))
     base = patched if on_pairs else "clean"
-    limits = Limits.of(budget, workers)
+    limits = current().limits
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, limits)
-    runs, info = SetRuns(model, spec, runs=cached, progress=progress), MetricInfo.of(spec.metric)
+    runs, info = SetRuns(model, spec, runs=cached), MetricInfo.of(spec.metric)
     scale = runs.evaluator.distance() if normalize else 1.0
-    with set_bar(len(parsed), "sets of heads", progress) as bar:
+    with set_bar(len(parsed), "sets of heads") as bar:
         changes = (runs.values([frozenset(heads) for heads in parsed], bar.update) - runs.base_value) / scale
     if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any()]:
         warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}; their scores are NaN")

@@ -41,10 +41,9 @@ from mechheads.engine.report import describe_intervention
 from mechheads.heads import Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricContext, name_of, read_positions
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.base import Hook
@@ -56,6 +55,7 @@ from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.gradients import Size, check_gradient
 from mechheads.patching.head_sets import PATCH
+from mechheads.progress import Bar
 from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -86,9 +86,6 @@ def learn_ranking(
     updates: int = 150,
     batch: int = 8,
     lr: float = 0.1,
-    seed: int = 0,
-    budget: Budget = None,
-    progress: bool = True,
 ) -> HeadScores:
     """A ranking of all heads, learned so that its circuits are good at every size.
 
@@ -96,14 +93,12 @@ def learn_ranking(
     learned on, so measure it on others.
 
     Args:
-        prompts, metric, ablation, nodes, budget: as in ``mh.patching.circuit_curve``. The metric needs a gradient.
+        prompts, metric, ablation, nodes: as in ``mh.patching.circuit_curve``. The metric needs a gradient.
         measure: ``"cpr"`` for circuits that do the task as well as possible, or ``"cmd"`` for circuits that do what the
             whole model does, no more and no less.
         updates: the number of updates; each takes a forward and a backward pass of ``batch`` prompts.
         batch: prompts of each update.
         lr: the learning rate of Adam at the start; it falls to 0.
-        seed: for the sizes and the order of the prompts.
-        progress: show a progress bar, with the mean faithfulness of the last circuits, whose edges are soft.
 
     Returns:
         The logit of each head, and with ``nodes="all"`` of each MLP: their order is what was learned. They have no
@@ -116,24 +111,25 @@ def learn_ranking(
     Mueller et al. 2025, "MIB" (arXiv 2504.13151), section 3, for the two measures.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> mh.patching.learn_ranking(model, pairs, updates=2, progress=False).heads(1)
+    >>> mh.patching.learn_ranking(model, pairs, updates=2).heads(1)
     (HeadId(layer=23, head=4),)
     """
+    seed = current().seed
     model, asked, cached = given(model, prompts)
     check_known("measure", measure, ("cpr", "cmd"))
     check_at_least(1, updates=updates, batch=batch)
     if not 0 < lr < np.inf:
         raise ValueError(f"lr is {lr!r}; give a learning rate above 0, such as 0.1")
-    spec = circuit_spec(asked, metric, ablation, Limits.of(budget), nodes)
+    spec = circuit_spec(asked, metric, ablation, current().limits.in_one_process, nodes)
     runs = CachedRuns(model, asked) if cached is None else cached
     check_gradient(spec.metric, runs.sides("clean")[0], model.d_vocab)
-    whole = CircuitRuns(model, spec, runs, progress)
+    whole = CircuitRuns(model, spec, runs)
     whole.share(whole.full)
     gated = _Gated(whole.runs)
     scale = _Scale(float(whole.empty.mean()), float(whole.full.mean()), measure)
     descent = _Descent(gated, scale, updates, batch, lr, seed)
-    logits, reached = _start(model, spec, runs, progress), list[float]()
-    with until_interrupted() as work, Bar(total=updates, desc="ranking", disable=not progress, leave=False) as bar:
+    logits, reached = _start(model, spec, runs), list[float]()
+    with until_interrupted() as work, Bar(total=updates, desc="ranking", leave=False) as bar:
         for state in descent.run(logits):
             logits = state[0]
             reached.append(state[1])
@@ -164,10 +160,10 @@ def _as_scores(model: Model, logits: Float[np.ndarray, " node"], name: str, prov
     return HeadScores(with_mlp_scores(scores.dataset, of_mlps)) if len(of_mlps) else scores
 
 
-def _start(model: Model, spec: Spec, runs: CachedRuns, progress: bool) -> Float[np.ndarray, " node"]:
+def _start(model: Model, spec: Spec, runs: CachedRuns) -> Float[np.ndarray, " node"]:
     """Logits in the order of what attribution says of each node, evenly spread."""
     steps = _START_STEPS if isinstance(spec.intervention, Patch) else None
-    found = estimate(model, spec, runs=runs, progress=progress, steps=steps)
+    found = estimate(model, spec, runs=runs, steps=steps)
     fall = -found.values[:, :, 0].mean(-1).ravel()
     if found.mlps is not None:
         fall = np.concatenate([fall, -found.mlps[:, 0].mean(-1)])

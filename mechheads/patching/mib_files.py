@@ -157,7 +157,7 @@ def load_mib_edges(path: str | Path) -> EdgeScores:
 
     >>> import tempfile
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.patching.attribute_edges(model, pairs, progress=False)
+    >>> found = mh.patching.attribute_edges(model, pairs)
     >>> path = mh.patching.save_mib(found, model, Path(tempfile.mkdtemp()) / "importances.json")
     >>> bool(mh.patching.load_mib_edges(path).top(9).equals(found.top(9)))
     True

@@ -15,15 +15,15 @@ from mechheads.engine.head_sets import head_set, set_bar
 from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, Faithfulness, circuit_spec
 from mechheads.patching.head_sets import PATCH
+from mechheads.progress import Bar
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
@@ -75,9 +75,6 @@ def minimal_circuit(
     order: Literal["once", "each"] = "once",
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
-    budget: Budget = None,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> Circuit:
     """Remove one head after another as long as the remaining circuit does what the model does.
 
@@ -91,7 +88,7 @@ def minimal_circuit(
             runs for n heads. A head that has to stay is not tried again, even if it could be removed later.
             ``"each"`` tries all heads in each round and removes the one that leaves faithfulness closest to 1, until
             none can be removed: up to n (n + 1) / 2 runs.
-        prompts, metric, ablation, budget, progress, workers: as in ``mh.patching.faithfulness``.
+        prompts, metric, ablation: as in ``mh.patching.faithfulness``.
 
     Returns:
         The circuit with the trace of the search; after Ctrl-C, the heads left by then. To find out how well the
@@ -105,7 +102,7 @@ def minimal_circuit(
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> start = [(layer, head) for layer in (23, 29) for head in range(9)]
-    >>> mh.patching.minimal_circuit(model, pairs, start, threshold=0.75, progress=False).heads
+    >>> mh.patching.minimal_circuit(model, pairs, start, threshold=0.75).heads
     (HeadId(layer=23, head=4),)
     """
     if not 0 < threshold < 1:
@@ -116,7 +113,7 @@ def minimal_circuit(
     start = None if heads is None else head_set(heads, model, "heads")
     if start == ():
         raise ValueError("heads is empty; name the heads to start from, or leave it out for every head")
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, Limits.of(budget, workers)), cached, progress)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, current().limits), cached)
     kept = set(check_heads(start, model.n_layers, model.n_heads))
     values = runs.values([kept])[0]
 
@@ -130,7 +127,7 @@ def minimal_circuit(
         )
     search, n = (_once, 2 * len(kept)) if order == "once" else (_each, len(kept) * (len(kept) + 1) // 2)
     trace: list[dict[str, Any]] = []
-    with until_interrupted() as work, set_bar(n, f"a circuit among {len(kept)} heads", progress) as bar:
+    with until_interrupted() as work, set_bar(n, f"a circuit among {len(kept)} heads") as bar:
         for head, without in search(runs, frozenset(kept), fits, bar):
             if removed := fits(without):
                 kept.remove(head)

@@ -32,7 +32,7 @@ from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Budget, Workers, current, inside, settings
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
@@ -61,8 +61,8 @@ def path_patch(
     positions: Positions = "all",
     normalize: bool = False,
     budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
@@ -108,11 +108,11 @@ def path_patch(
             "for one receiver at a time"
         )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
-    limits = Limits.of(budget, workers)
-    base = base_of(direction)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, seed, limits, nodes)
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
-    return _run(model, spec, question, runs=cached, store=store, progress=progress)
+    base = base_of(direction)
+    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
+        spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, nodes=nodes)
+        return _run(model, spec, question, runs=cached)
 
 
 @alone
@@ -126,18 +126,13 @@ def path_matrix(
     direction: Literal["noising", "denoising"] = "noising",
     mlps: MLPs = "recomputed",
     normalize: bool = False,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, budget, seed, progress, workers, store, nodes: as in
+        senders, metric, direction, mlps, normalize, nodes: as in
             ``mh.path_patch``.
 
     Returns:
@@ -149,19 +144,16 @@ def path_matrix(
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> matrix = mh.path_matrix(
-    ...     model, pairs, receivers=["final", "L26H2.q"], senders=["L23H4", "L20H1"], progress=False
-    ... )
+    ...     model, pairs, receivers=["final", "L26H2.q"], senders=["L23H4", "L20H1"])
     >>> matrix.extra_dims
     ('receiver',)
     """
     model, asked, cached = given(model, pairs, "pairs")
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
-    limits = Limits.of(budget, workers)
-    measured, base = as_metric(metric), base_of(direction)
-    spec = Spec(asked, Patch(), measured, senders, "all", base, normalize, seed, limits, nodes=nodes)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base_of(direction), normalize, nodes=nodes)
     question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
-    return _run(model, spec, question, runs=cached, store=store, progress=progress)
+    return _run(model, spec, question, runs=cached)
 
 
 @dataclass(frozen=True)
@@ -186,36 +178,29 @@ class _Question:
         check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)
 
 
-def _run(
-    model: Model,
-    spec: Spec,
-    question: _Question,
-    *,
-    runs: CachedRuns | None = None,
-    store: str | PathLike[str] | None = None,
-    progress: bool = True,
-) -> HeadScores:
+def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | None = None) -> HeadScores:
     """The result: every sender's effect through every group of receivers."""
     question.check(model, spec)
     groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
-    with Store(store, receivers=groups, mlps=question.mlps) as kept:
-        job = make_ready(model, spec, runs=runs, store=kept, progress=progress)
+    with Store(current().store, receivers=groups, mlps=question.mlps) as kept:
+        job = make_ready(model, spec, runs=runs, store=kept)
         evaluator = Evaluator.of(job)
         warn_of_answers(job)
         check_frozen(job.base, job.at)
-        measured = _measured(job, evaluator, question, progress)
+        measured = _measured(job, evaluator, question)
         of_mlps = None
         if spec.nodes == "all":
             paths = MlpPathWork(job, evaluator, groups=question.groups, mlps=question.mlps)
-            of_mlps = run_mlps(paths, measured, groups=len(groups), progress=progress)
+            of_mlps = run_mlps(paths, measured, groups=len(groups))
     warn_of_undefined(spec.metric, measured.undefined)
     result = _told(job, evaluator, question, measured)
     if of_mlps is not None:
         result = HeadScores(with_mlps(result.dataset, _by_label(job, question, of_mlps)))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        alone = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
-        return _run(other, alone, question, progress=False)
+        with inside():
+            few = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
+            return _run(other, few, question)
 
     return with_precision(model, result, again)
 
@@ -286,20 +271,20 @@ class _PathWork:
     def _paths(self) -> Paths:
         return Paths(self.job, self.question.groups, self.question.mlps)
 
-    def measure(self, progress: bool) -> Measured:
+    def measure(self) -> Measured:
         """The changes of all units."""
         job = self.job
         shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.tokens))
         values = np.full(shape, np.nan)
-        found = finish(self, what=f"paths from {len(job.heads)} heads", progress=progress)
+        found = finish(self, what=f"paths from {len(job.heads)} heads")
         for (head, place), change in found.values.items():
             values[head.layer, head.head, :, place] = change
         return Measured(values, set(found.values), found.interrupted)
 
 
-def _measured(job: Job, evaluator: Evaluator, question: _Question, progress: bool) -> Measured:
+def _measured(job: Job, evaluator: Evaluator, question: _Question) -> Measured:
     """The effects of all heads, normalised if that was asked for."""
-    measured = _PathWork(job, evaluator, question).measure(progress)
+    measured = _PathWork(job, evaluator, question).measure()
     if measured.interrupted:
         warn(interrupted_after(f"{len(measured.reached)} of {len(job.units)} senders", "the rest are NaN"))
     measured.values /= evaluator.distance() if job.spec.normalize else 1.0

@@ -22,7 +22,7 @@ from mechheads.engine.run import Altering, batches, finals
 from mechheads.engine.work import finish
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
@@ -44,10 +44,6 @@ def self_repair(
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> HeadScores:
     """Measure the total and the direct effect of ablating each head, and how far later layers repair it.
 
@@ -63,7 +59,7 @@ def self_repair(
         metric: what is measured, as in ``mh.sweep``.
         ablation: the intervention on the head. By default it gives the head its z of the corrupted run; it can be
             any of ``mh.sweep``, such as ``mh.Mean()`` or ``mh.patching.Resample()``.
-        heads, budget, seed, progress, workers: as in ``mh.sweep``.
+        heads: as in ``mh.sweep``.
 
     Returns:
         The three effects [layer, head, effect, prompt], in the metric's unit.
@@ -74,24 +70,25 @@ def self_repair(
     McGrath et al. 2023 (the Hydra effect, arXiv 2307.15771); Rushing & Nanda 2024 (arXiv 2402.15390).
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.patching.self_repair(model, pairs, heads=["L23H4"], progress=False)
+    >>> found = mh.patching.self_repair(model, pairs, heads=["L23H4"])
     >>> total, direct, repair = found["L23H4"]["score"]
     >>> bool(total < direct < 0), bool(abs(repair - (total - direct)) < 1e-6)
     (True, True)
     """
+    seed = current().seed
     model, asked, cached = given(model, prompts)
     check_intervention("ablation", ablation, asked)
-    spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=Limits.of(budget, workers))
-    return measure_repair(make_ready(model, spec, runs=cached, progress=progress), progress)
+    spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=current().limits)
+    return measure_repair(make_ready(model, spec, runs=cached))
 
 
-def measure_repair(job: Job, progress: bool) -> HeadScores:
+def measure_repair(job: Job) -> HeadScores:
     """The three effects of a job's heads; heads that the job changes together have a common effect."""
     model, spec = job.model, job.spec
     evaluator = Evaluator.of(job)
     warn_of_answers(job)
     values = np.full((model.n_layers, model.n_heads, len(EFFECTS), len(job.tokens)), np.nan)
-    found = finish(_RepairWork.of(job, evaluator), what=f"{len(job.heads)} heads", progress=progress)
+    found = finish(_RepairWork.of(job, evaluator), what=f"{len(job.heads)} heads")
     for (head, _), (total, direct) in found.values.items():
         values[head.layer, head.head : head.head + job.together] = np.stack([total, direct, total - direct])
     if found.interrupted:

@@ -57,7 +57,7 @@ def circuit_curve(
         ValueError: if the table lacks a column, or there are more rankings than colours.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4"], sizes=(0.01, 1), draws=2, progress=False)
+    >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4"], sizes=(0.01, 1), draws=2)
     >>> [trace.name for trace in found.plot().data if trace.showlegend is not False]
     ['random orders, 2 draws', 'ranking']
     """

@@ -53,7 +53,7 @@ def effect_scatter(
     Raises:
         ValueError: if no row has a total effect.
 
-    >>> found = mh.labels.relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4"], progress=False)
+    >>> found = mh.labels.relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4"])
     >>> [trace.name for trace in found.plot().data]
     ['no interval']
     """

@@ -48,8 +48,7 @@ def removal_curves(
         ValueError: if the table has no rows for one of these values.
 
     >>> removal = mh.labels.cumulative_removal(
-    ...     model, "country_to_capital", ["L23H4"], draws=2, n=4, shots=1, progress=False
-    ... )
+    ...     model, "country_to_capital", ["L23H4"], draws=2, n=4, shots=1)
     >>> [trace.name for trace in removal.plot().data if trace.showlegend is not False]
     ['random heads, 2 draws', 'country_to_capital']
     """

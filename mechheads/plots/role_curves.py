@@ -82,8 +82,8 @@ def role_curves(
     After Nam et al. 2025 (arXiv 2505.13737).
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
-    >>> gates = mh.fit_gates(model, task, seeds=1, updates=1, progress=False)
-    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=2, progress=False)
+    >>> gates = mh.fit_gates(model, task, seeds=1, updates=1)
+    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=2)
     >>> [trace.name for trace in mh.plots.role_curves(curves).data if trace.showlegend]
     ['random orders', 'Facilitation', 'Irrelevance', 'Interference']
     """
@@ -146,7 +146,7 @@ def role_map(
         ValueError: if there are no roles.
 
     >>> task = mh.Task(["The capital of France is"], [" Paris"], name="capitals")
-    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1, progress=False))
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1))
     >>> mh.plots.role_map(roles).layout.title.text
     'Roles of heads, capitals'
     """

@@ -67,7 +67,7 @@ def safety_map(
         ValueError: if scores are of another kind, repeat an ablation, or are of different models.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
+    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"])
     >>> len(mh.plots.safety_map(safety).data[0].x)
     2
     """
@@ -112,7 +112,7 @@ def safety_grid(
             are of another kind.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
+    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
     >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data if trace.showlegend is None]
     ['Undifferentiated Attention', 'Scaling Contribution']
     """

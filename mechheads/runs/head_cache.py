@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.files.tensors import TensorFile
-from mechheads.limits import Budget, Limits
-from mechheads.messages.progress import Bar
+from mechheads.limits import Limits, current
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.backends.state import weights_mark
+from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.layer_store import LayerStore
@@ -136,8 +136,7 @@ class HeadCache:
         prompts: Prompts | Tokens | Sequence[PromptLike],
         *,
         sites: Sequence[str] = ("z", "pattern"),
-        budget: Budget = None,
-        progress: bool = True,
+        limits: Limits | None = None,
     ) -> HeadCache:
         """Run the prompts and keep every head's activations.
 
@@ -145,14 +144,12 @@ class HeadCache:
             model: from ``mh.load`` or ``mh.wrap``.
             prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
             sites: which of z, pattern, q, k and v to keep.
-            budget: memory, in bytes or as text such as "2 GB" (default 4 GB). A run that needs more keeps its
-                activations in temporary safetensors files and reads them layer by layer.
-            progress: show a progress bar if there is more than one batch.
+            limits: the memory; by default that of ``mh.settings``.
 
         Raises:
-            ValueError: if a prompt cannot be run, a site is not known, or the budget cannot be read.
+            ValueError: if a prompt cannot be run, a site is not known.
         """
-        limits = Limits.of(budget)
+        limits = current().limits if limits is None else limits
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
@@ -160,7 +157,7 @@ class HeadCache:
         step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
         starts = range(0, len(tokens), step)
         finals = []
-        for start in Bar(starts, desc="caching heads", disable=not progress or len(starts) == 1, leave=False):
+        for start in Bar(starts, desc="caching heads", disable=len(starts) == 1, leave=False):
             rows = slice(start, start + step)
             hooks = [
                 (model.hook_name(site, layer), _keep(stores[site], layer, site, tokens.mask[rows]))

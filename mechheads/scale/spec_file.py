@@ -25,14 +25,30 @@ from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
 from mechheads.files.replacing import write_file
 from mechheads.files.tensors import TensorFile
 from mechheads.heads import HeadId
+from mechheads.limits import current
 from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
 
 _FORMAT = "mechheads analysis 1"
-_FIELDS = {"format", "mechheads", "function", "model", "arguments"}
+_FIELDS = {"format", "mechheads", "function", "model", "arguments", "seed"}
 _TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
-_SPLIT = ("model", "workers", "store", "budget", "progress")
-"""Arguments that say where and how an analysis runs, not what it is."""
+_SPLIT = ("model", "workers", "store", "budget", "progress", "seed")
+"""Arguments that are not of the analysis itself: they say how it runs."""
+_STORED = (
+    "ablate",
+    "activation_patch",
+    "compare_ablations",
+    "generalized_ships",
+    "path_matrix",
+    "path_patch",
+    "refusal_contribution",
+    "relation_evidence",
+    "safety_heads",
+    "sahara",
+    "ships",
+    "sweep",
+)
+"""The analyses whose finished units a ledger keeps."""
 _NAMES = ("requests", "harmful", "harmless", "relations", "texts")
 """Arguments that may be a name or a file."""
 _OPEN = (
@@ -58,21 +74,23 @@ class Analysis:
         function: such as ``mh.activation_patch``.
         source: what loads the model.
         arguments: all arguments but the model, by name.
+        seed: as in ``mh.settings``.
     """
 
     function: Callable[..., Any]
     source: Source
     arguments: Mapping[str, Any]
+    seed: int
 
 
 def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], model: Model, **arguments: Any) -> Path:
-    """Write an analysis to a file, for ``mechheads run``.
+    """Write an analysis to a file, with the seed of ``mh.settings``, for ``mechheads run``.
 
     Args:
         path: a JSON file; tensors go into a safetensors file of the same name.
-        function: a function of mechheads that takes ``store=``, such as ``mh.activation_patch``.
+        function: a function of mechheads whose finished units a ledger keeps, such as ``mh.activation_patch``.
         model: the model, from ``mh.load``.
-        arguments: the other arguments, by name, without ``store``, ``workers``, ``budget`` and ``progress``.
+        arguments: the other arguments, by name.
 
     Returns:
         The path of the JSON file.
@@ -103,6 +121,7 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
         "function": _name(function),
         "model": _encode(model.source, tensors, "model"),
         "arguments": {name: _encode(value, tensors, name) for name, value in arguments.items()},
+        "seed": current().seed,
     }
     if tensors:
         _TENSORS.write(beside := path.with_suffix(".safetensors"), tensors, {})
@@ -147,7 +166,9 @@ def _analysis(found: Mapping[str, Any], reader: _Reader, trust_remote_code: bool
     arguments = {name: reader.decode(value) for name, value in found["arguments"].items()}
     inspect.signature(function).bind_partial(**arguments)
     _check_names(reader.path, arguments)
-    return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments)
+    if isinstance(seed := found["seed"], bool) or not isinstance(seed, int):
+        raise ValueError(f"{reader.path} has the seed {seed!r}; it must be a whole number")
+    return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments, seed)
 
 
 def _check_names(path: Path, arguments: Mapping[str, Any]) -> None:
@@ -188,11 +209,9 @@ def _source(written: Any, reader: _Reader, trust_remote_code: bool) -> Source:
 
 
 def _check_function(function: Any) -> None:
-    takes = inspect.signature(function).parameters if inspect.isfunction(function) else {}
-    if not getattr(function, "__module__", "").startswith("mechheads.") or "store" not in takes:
-        raise ValueError(
-            f"function is {function!r}; give a function of mechheads that takes store=, such as mh.activation_patch"
-        )
+    of_ours = inspect.isfunction(function) and function.__module__.startswith("mechheads.")
+    if not of_ours or function.__name__ not in _STORED:
+        raise ValueError(f"function is {function!r}; give one of mechheads' analyses {', '.join(_STORED)}")
 
 
 def _name(thing: Any) -> str:

@@ -15,7 +15,6 @@ from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.limits import Workers
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
@@ -53,13 +52,7 @@ def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[st
 
 @alone
 def build_atlas(
-    model: Model,
-    *,
-    quick: bool = False,
-    updates: int = 22,
-    after_each: Callable[[Atlas], object] | None = None,
-    progress: bool = True,
-    workers: Workers | None = None,
+    model: Model, *, quick: bool = False, updates: int = 22, after_each: Callable[[Atlas], object] | None = None
 ) -> Atlas:
     """What every head of a model does on text, labels from weights, activation patching, safety heads and roles.
 
@@ -69,15 +62,12 @@ def build_atlas(
         quick: less text, fewer relations, pairs and requests, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         after_each: called with the atlas so far after each analysis, for example to save it.
-        progress: print the stages and an estimate of the time, and show progress bars, on stderr.
-        workers: what computes the profile, the examples, patching, self-repair, paths, safety heads and roles, as in
-            ``mh.sweep``.
 
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
     context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
     """
     atlas = Atlas(model.name, study=atlas_study(model, quick, updates))
-    say = teller(progress)
+    say = teller()
     show = after_each or (lambda atlas: None)
     relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
     atlas.requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 2]]
@@ -86,44 +76,44 @@ def build_atlas(
         pairs = None
         with atlas.or_left_out("patching"):
             pairs = _pairs(model, atlas, 4 if quick else 8)
-            with atlas.stage("patching", progress):
-                atlas.patching = activation_patch(model, pairs, normalize=True, progress=progress, workers=workers)
+            with atlas.stage("patching"):
+                atlas.patching = activation_patch(model, pairs, normalize=True)
         if atlas.patching is not None:
             stop_if_partial(atlas.patching)
             show(atlas)
         scorer = None
-        with atlas.or_left_out("labels"), atlas.stage("readings", progress):
+        with atlas.or_left_out("labels"), atlas.stage("readings"):
             scorer = _relation_scorer(model, relations, atlas)
         n_tokens = _QUICK_TEXT if quick else _TEXT
-        seconds, starts = _estimate(model, atlas, scorer, n_tokens, 0 if quick else updates, workers)
+        seconds, starts = _estimate(model, atlas, scorer, n_tokens, 0 if quick else updates)
         about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
         say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
-        with atlas.or_left_out("text"), atlas.stage("text", progress):
-            atlas.profile = profile_heads(model, n_tokens=n_tokens, progress=progress, workers=workers)
+        with atlas.or_left_out("text"), atlas.stage("text"):
+            atlas.profile = profile_heads(model, n_tokens=n_tokens)
             stop_if_partial(atlas.profile)
-            atlas.examples = head_examples(model, n_tokens=n_tokens, progress=progress, workers=workers)
+            atlas.examples = head_examples(model, n_tokens=n_tokens)
         if atlas.examples is not None:
             stop_if(atlas.examples.interrupted)
             show(atlas)
         if scorer is not None:
-            with atlas.stage("labels", progress):
-                atlas.relations = scorer.scores(progress=progress)
+            with atlas.stage("labels"):
+                atlas.relations = scorer.scores()
                 atlas.labels = label_heads(atlas.relations)
             stop_if_partial(atlas.relations)
             show(atlas)
-        with atlas.or_left_out("weights"), atlas.stage("weights", progress):
-            atlas.weights = head_weights(model, progress=progress)
-        _causes(model, pairs, atlas, progress, workers)
+        with atlas.or_left_out("weights"), atlas.stage("weights"):
+            atlas.weights = head_weights(model)
+        _causes(model, pairs, atlas)
         show(atlas)
         if "safety heads" in seconds:
-            with atlas.stage("safety", progress):
-                atlas.safety = _safety(model, atlas.requests, progress, workers)
+            with atlas.stage("safety"):
+                atlas.safety = _safety(model, atlas.requests)
             for scores in atlas.safety.values():
                 stop_if_partial(scores)
             show(atlas)
         if "roles" in seconds:
-            with atlas.or_left_out("roles"), atlas.stage("roles", progress):
-                gates = fit_briefly(model, starts, updates, progress=progress, workers=workers)
+            with atlas.or_left_out("roles"), atlas.stage("roles"):
+                gates = fit_briefly(model, starts, updates)
                 atlas.roles = head_roles(gates)
                 atlas.notes.append(
                     f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
@@ -164,40 +154,34 @@ def _pairs(model: Model, atlas: Atlas, n: int) -> PromptPairs:
     return pairs
 
 
-def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas, progress: bool, workers: Workers | None) -> None:
+def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas) -> None:
     """Patterns, direct parts, repair and paths, as far as each can be had."""
     prompts = [pair["clean"] for pair in atlas.pairs]
-    with atlas.stage("causes", progress), warnings.catch_warnings():
+    with atlas.stage("causes"), warnings.catch_warnings():
         warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
         with atlas.or_left_out("patterns"):
             atlas.patterns = head_patterns(model, prompts)
         if pairs is None or atlas.patching is None:
             return
         with atlas.or_left_out("direct parts"):
-            atlas.direct = causes.direct_parts(model, pairs, progress)
+            atlas.direct = causes.direct_parts(model, pairs)
         with atlas.or_left_out("circuit"):
-            atlas.circuit = faithfulness_curve(model, pairs, atlas.patching, progress)
+            atlas.circuit = faithfulness_curve(model, pairs, atlas.patching)
         with atlas.or_left_out("repair"):
-            atlas.repair = causes.repairs(model, pairs, atlas.patching, progress, workers)
+            atlas.repair = causes.repairs(model, pairs, atlas.patching)
         with atlas.or_left_out("paths"):
             few = capital_pairs(model, causes.PAIRS) or pairs
-            atlas.paths = causes.paths_between(model, few, atlas.patching, progress, workers)
+            atlas.paths = causes.paths_between(model, few, atlas.patching)
 
 
 def _estimate(
-    model: Model,
-    atlas: Atlas,
-    scorer: RelationScorer | None,
-    n_tokens: int,
-    updates: int,
-    workers: Workers | None,
+    model: Model, atlas: Atlas, scorer: RelationScorer | None, n_tokens: int, updates: int
 ) -> tuple[dict[str, float], list[int]]:
     """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
 
     Args:
         n_tokens: how much text is read.
         updates: 0 for no roles.
-        workers: what tries the seeds.
     """
     seconds: dict[str, float] = {}
     starts: list[int] = []
@@ -214,7 +198,7 @@ def _estimate(
     with atlas.or_left_out("roles"):
         if not updates:
             raise ValueError("gates need more updates than a quick look allows")
-        starts, seconds["roles"] = choose_starts(model, updates, workers)
+        starts, seconds["roles"] = choose_starts(model, updates)
     return seconds, starts
 
 
@@ -232,12 +216,5 @@ def _relation_scorer(model: Model, relations: list[Relation] | None, atlas: Atla
     return scorer
 
 
-def _safety(model: Model, requests: list[str], progress: bool, workers: Workers | None) -> dict[str, SafetyHeads]:
-    return compare_ablations(
-        model,
-        requests,
-        _SAFETY_HEADS,
-        ablations=PAPER_KINDS,
-        progress=progress,
-        workers=workers,
-    )
+def _safety(model: Model, requests: list[str]) -> dict[str, SafetyHeads]:
+    return compare_ablations(model, requests, _SAFETY_HEADS, ablations=PAPER_KINDS)

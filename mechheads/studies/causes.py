@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mechheads.behaviour import logit_attribution
 from mechheads.heads import HeadId
-from mechheads.limits import Workers
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.model import Model
 from mechheads.patching.path import path_matrix
@@ -29,29 +28,25 @@ def strongest(patching: HeadScores, n: int) -> list[HeadId]:
     return [HeadId(layer, head) for layer, head in best[["layer", "head"]].to_numpy(int).tolist()]
 
 
-def direct_parts(model: Model, pairs: PromptPairs, progress: bool) -> HeadScores:
+def direct_parts(model: Model, pairs: PromptPairs) -> HeadScores:
     """What each head itself adds to the logit difference of the clean prompts.
 
     Raises:
         ValueError: if the architecture does not allow it.
     """
-    found = logit_attribution(model, pairs, progress=progress)
+    found = logit_attribution(model, pairs)
     stop_if(bool(found.provenance.get("interrupted")))
     return found
 
 
-def repairs(
-    model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool, workers: Workers | None
-) -> HeadScores:
+def repairs(model: Model, pairs: PromptPairs, patching: HeadScores) -> HeadScores:
     """Total and direct effect of the strongest heads, and the reaction of later layers."""
-    found = self_repair(model, pairs, heads=strongest(patching, REPAIRED), progress=progress, workers=workers)
+    found = self_repair(model, pairs, heads=strongest(patching, REPAIRED))
     stop_if(bool(found.provenance.get("interrupted")))
     return found
 
 
-def paths_between(
-    model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool, workers: Workers | None
-) -> HeadScores:
+def paths_between(model: Model, pairs: PromptPairs, patching: HeadScores) -> HeadScores:
     """Paths from the strongest heads to the logits, and to q, k and v of the strongest that come after one of them.
 
     Raises:
@@ -61,6 +56,6 @@ def paths_between(
     first = min(head.layer for head in senders)
     later = [head for head in senders if head.layer > first][:RECEIVERS]
     receivers = ["final", *(f"{head}.{way}" for head in later for way in "qkv")]
-    found = path_matrix(model, pairs, receivers=receivers, senders=senders, progress=progress, workers=workers)
+    found = path_matrix(model, pairs, receivers=receivers, senders=senders)
     stop_if(bool(found.provenance.get("interrupted")))
     return found

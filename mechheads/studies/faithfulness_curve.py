@@ -44,7 +44,7 @@ class FaithfulnessCurve(TableResult):
 
 
 @alone
-def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, progress: bool) -> FaithfulnessCurve:
+def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores) -> FaithfulnessCurve:
     """The curve of the heads that restore most, the largest effect first.
 
     Raises:
@@ -53,7 +53,7 @@ def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, p
     n_heads = model.n_layers * model.n_heads
     order = patching.heads(min(SIZES[-1], n_heads))
     sizes = [k for k in SIZES if k <= len(order)]
-    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, PATCH, DEFAULT_LIMITS), None, progress)
+    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, PATCH, DEFAULT_LIMITS), None)
     values = runs.values([frozenset(order[:k]) for k in sizes])
     found = [runs.faithfulness(order[:k], of) for k, of in zip(sizes, values, strict=True)]
     table = pd.DataFrame(

@@ -115,7 +115,7 @@ def head_patterns(model: Model, prompts: Sequence[str]) -> HeadPatterns:
     given, names = [[*prompts], [[*ids]] if len(ids) > 1 else []], [*prompts]
     if len(ids) > 1:
         names.append(f"longer text: {''.join(token_strings(ids[:6], model.tokenizer))}...")
-    runs = [model.cache(some, sites=("pattern",), progress=False).attention for some in given if some]
+    runs = [model.cache(some, sites=("pattern",)).attention for some in given if some]
     if not runs:
         raise ValueError("there is neither a prompt nor a tokenizer for a text")
     return HeadPatterns.of(runs, names, make_provenance(model, prompts=list(prompts), longer=len(ids)))

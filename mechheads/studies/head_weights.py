@@ -17,9 +17,9 @@ from mechheads.behaviour.circuits import Side, sides, singular
 from mechheads.behaviour.composition import composition_scores
 from mechheads.behaviour.copying import copying_scores
 from mechheads.heads import HeadId
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.encoding import token_strings
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -82,21 +82,21 @@ class HeadWeights(TableResult):
 
 @alone
 @torch.no_grad()
-def head_weights(model: Model, *, progress: bool = True) -> HeadWeights:
+def head_weights(model: Model) -> HeadWeights:
     """Read every head's weights.
 
     Raises:
         ValueError: if the weights give numbers that are not finite.
     """
     readings = _Readings(model)
-    bar = Bar(range(model.n_layers), desc="weights", disable=not progress, leave=False)
+    bar = Bar(range(model.n_layers), desc="weights", leave=False)
     parts = [readings.of_layer(layer) for layer in bar]
     stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
     ids = np.unique(np.concatenate([stacked["directions"].ravel(), stacked["operations"].ravel()]))
     directions, operations = (np.searchsorted(ids, stacked[name]) for name in ("directions", "operations"))
     return HeadWeights(
-        _partners(model, progress),
-        copying_scores(model, progress=progress),
+        _partners(model),
+        copying_scores(model),
         np.moveaxis(stacked["singular"], 1, 0),
         np.moveaxis(directions, 1, 0),
         operations,
@@ -184,12 +184,12 @@ def _top(products: Float[Tensor, "head n token"], top: int) -> Words:
     return products.topk(min(top, products.shape[-1]), dim=-1).indices
 
 
-def _partners(model: Model, progress: bool) -> pd.DataFrame:
+def _partners(model: Model) -> pd.DataFrame:
     """The strongest pairs of heads by composition: of each sender, and of each receiver."""
     names = [str(HeadId(layer, head)) for layer in range(model.n_layers) for head in range(model.n_heads)]
     tables = []
     for way in ("Q", "K", "V") if model.n_layers > 1 else ():
-        data = composition_scores(model, way, progress=progress).dataset
+        data = composition_scores(model, way).dataset
         score, z, p = (data[name].values.reshape(len(names), len(names)) for name in ("score", "z", "p_value"))
         rank = np.where(np.isfinite(z), z, -np.inf)
         chosen = {

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mechheads.heads import HeadId
-from mechheads.limits import Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import source_of
@@ -253,9 +253,6 @@ def safety_study(
     group: Group = "query",
     quick: bool = False,
     critical: int = CRITICAL,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> SafetyStudy:
     """Whether a model refuses, how brittle that is, which heads it depends on, and what else breaks without them.
 
@@ -270,9 +267,6 @@ def safety_study(
             ``k`` and ``critical`` then count groups.
         quick: a few requests and short answers: a first look.
         critical: how many of each ranking's first heads are ablated together in the tests.
-        seed: for resampling, random heads and sampling.
-        progress: print the stages and, after the first, an estimate of the time, and show progress bars, on stderr.
-        workers: what ranks heads and writes answers, as in ``mh.sweep`` and ``mh.safety.refusal_test``.
 
     By default, heads are ranked on the train part of the package's requests, and the answers are to the test part.
     Ships uses the paper's template. Everything about refusals uses the model's own chat template, if it has one. If the
@@ -281,26 +275,26 @@ def safety_study(
     Raises:
         ValueError: if an argument does not fit; before the model runs.
     """
+    seed = current().seed
     groups = Groups.of(model, group)
     check_at_least(1, k=k, critical=critical)
     if critical > (units := len(groups.units(None))) // 2:
         raise ValueError(f"critical is {critical}; the model has {units} {groups.unit}s, so give {units // 2} or fewer")
-    limits = Limits.of(None, workers)
-    if workers is not None:
+    if current().limits.workers is not None:
         source_of(model)
     sizes = QUICK if quick else FULL
     asked = _asked(requests, sizes)
     what = safety_settings(model, requests, quick=quick, k=k, critical=critical, group=group, seed=seed)
     study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
-    options: dict[str, Any] = {"group": group, "seed": seed, "progress": progress, "budget": limits}
+    options: dict[str, Any] = {"group": group}
     work = _Work(model, study, groups, sizes, asked, options)
-    teller(progress)(f"{model!r}")
+    teller()(f"{model!r}")
     with study.interruptible():
         work.answer_first()
         if study.has_refusal:
             harmful, harmless = map(len, asked["test"])
             share = sizes.first_share(harmful, harmless, len(asked["train"][0]), units)
-            teller(progress)(f"{study.about_more(share)}; Ctrl-C keeps what is done")
+            teller()(f"{study.about_more(share)}; Ctrl-C keeps what is done")
             work.rank()
             work.test()
     return study
@@ -319,12 +313,11 @@ class _Work:
         options: dict[str, Any],
     ) -> None:
         self.model, self.study, self.groups, self.sizes, self.options = model, study, groups, sizes, options
-        self.progress = options["progress"]
         self.ranked_on, self.tested_on = asked["train"], asked["test"]
 
     def answer_first(self) -> None:
         """Whether the model refuses, and what is left of it without random heads."""
-        with self.study.stage("answers without random heads", self.progress):
+        with self.study.stage("answers without random heads"):
             self.study.brittleness = refusal_brittleness(
                 self.model,
                 self.study.critical,
@@ -339,16 +332,16 @@ class _Work:
     def rank(self) -> None:
         """Every ranking of the heads."""
         study = self.study
-        with study.stage(ATTRIBUTION, self.progress):
+        with study.stage(ATTRIBUTION):
             study.attribution = refusal_attribution(self.model, self.ranked_on[0], **self.options)
             openings = study.attribution.provenance["openings"]
             study.openings = tuple(self.model.tokenizer.decode(opening).strip() for opening in openings)
-        with study.stage("Ships", self.progress):
+        with study.stage("Ships"):
             asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options}
             study.ships = compare_ablations(self.model, self.ranked_on[0], study.k, **asked)
         for scores in study.ships.values():
             stop_if_partial(scores)
-        with study.stage("refusal direction", self.progress):
+        with study.stage("refusal direction"):
             n = min(map(len, self.ranked_on))  # it takes pairs
             study.direction = refusal_direction(self.model, *(some[:n] for some in self.ranked_on), **self.options)
 
@@ -363,14 +356,14 @@ class _Work:
         else:
             study.notes.append(f"too few other {study.unit}s to compare the first of all rankings with: not tested")
         options: dict[str, Any] = {"max_new_tokens": sizes.tokens, **self.options}
-        with study.stage("tests", self.progress):
+        with study.stage("tests"):
             study.tests = refusal_tests(self.model, sets, *self.tested_on, ablation=kinds, draws=sizes.draws, **options)
         for test in study.tests.values():
             stop_if_partial(test)
         if study.attribution is None:
             return
         harmful, harmless = self.tested_on
-        with study.stage("attack curve", self.progress):
+        with study.stage("attack curve"):
             study.curve = attack_curve(
                 self.model,
                 study.attribution.heads(study.critical),

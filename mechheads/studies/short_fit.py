@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mechheads.gating import fit_gates
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.shipped import relation_task
-from mechheads.limits import Workers
+from mechheads.limits import settings
 from mechheads.messages.interrupted import stop_if
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def choose_starts(model: Model, updates: int, workers: Workers | None) -> tuple[list[int], float]:
+def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
     """The seeds that lose least after two updates, and about how many seconds a fit of these takes.
 
     Raises:
@@ -40,27 +40,25 @@ def choose_starts(model: Model, updates: int, workers: Workers | None) -> tuple[
         KeyboardInterrupt: after Ctrl-C.
     """
     start = time.perf_counter()
-    with warnings.catch_warnings(action="ignore"):
-        losses = _fit(model, list(range(TRIED)), _TRIAL, progress=False, workers=workers).losses
+    with warnings.catch_warnings(action="ignore"), settings(progress=False):
+        losses = _fit(model, list(range(TRIED)), _TRIAL).losses
     last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
     per_update = (time.perf_counter() - start) / (TRIED * sum(_TRIAL))
     return sorted(last["seed"].tolist()), per_update * KEPT * 3 * updates
 
 
-def fit_briefly(model: Model, seeds: list[int], updates: int, *, progress: bool, workers: Workers | None) -> Gates:
+def fit_briefly(model: Model, seeds: list[int], updates: int) -> Gates:
     """Gates for naming capitals.
 
     Raises:
         ValueError: if the model cannot do the task, or the loss is not finite.
         KeyboardInterrupt: after Ctrl-C.
     """
-    return _fit(model, seeds, (updates, updates, updates), progress=progress, workers=workers)
+    return _fit(model, seeds, (updates, updates, updates))
 
 
-def _fit(
-    model: Model, seeds: list[int], updates: tuple[int, int, int], *, progress: bool, workers: Workers | None
-) -> Gates:
+def _fit(model: Model, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
     task = relation_task(model, CAPITALS, shots=0, n=_N_PROMPTS)
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, progress=progress, workers=workers, **SETTINGS)
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SETTINGS)
     stop_if(gates.interrupted)
     return gates

@@ -17,6 +17,7 @@ from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.csv_tables import write_csv
 from mechheads.files.replacing import write_file
 from mechheads.ledger.fingerprints import weights_fingerprint
+from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
@@ -38,9 +39,9 @@ QUICK_RELATIONS = ("country_to_capital", "adjective_to_comparative", "name_copyi
 """The relations of a first look."""
 
 
-def teller(progress: bool) -> Callable[[str], None]:
+def teller() -> Callable[[str], None]:
     """A function that prints a text on stderr, or does nothing without ``progress``."""
-    return (lambda text: print(text, file=sys.stderr)) if progress else (lambda text: None)
+    return (lambda text: print(text, file=sys.stderr)) if current().progress else (lambda text: None)
 
 
 @dataclass
@@ -60,10 +61,10 @@ class Stages:
     study: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     @contextmanager
-    def stage(self, name: str, progress: bool) -> Iterator[None]:
+    def stage(self, name: str) -> Iterator[None]:
         """Time a stage, and print its name on stderr when it begins."""
         start = time.perf_counter()
-        teller(progress)(f"{name} ...")
+        teller()(f"{name} ...")
         try:
             yield
         finally:

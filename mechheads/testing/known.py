@@ -178,7 +178,7 @@ def behaving_model() -> KnownModel:
     in for it. Negative heads lower the logit of the word that they attend to.
 
     >>> made = mh.testing.behaving_model()
-    >>> profile = mh.profile_heads(made.model, made.texts, window=100, progress=False)
+    >>> profile = mh.profile_heads(made.model, made.texts, window=100)
     >>> set(profile.named("induction")) == {head for head, it in made.heads.items() if it.attends == "induction"}
     True
     """

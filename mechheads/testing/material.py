@@ -119,8 +119,8 @@ class Runs:
         base, source = prompts.tokens(model) if isinstance(prompts, PromptPairs) else (prompts.tokens(model), None)
         return cls(
             model,
-            HeadCache.run(model, base, sites=sites, progress=False),
-            None if source is None else HeadCache.run(model, source, sites=sites, progress=False),
+            HeadCache.run(model, base, sites=sites),
+            None if source is None else HeadCache.run(model, source, sites=sites),
         )
 
     @property
@@ -184,7 +184,7 @@ class Runs:
         ids = self.tokens.ids
         later = (torch.arange(ids.shape[1], device=ids.device) > last) & self.tokens.mask
         tokens = replace(self.tokens, ids=torch.where(later, (ids + 1) % self.model.d_vocab, ids))
-        return replace(self, base=HeadCache.run(self.model, tokens, sites=tuple(self.base.stores), progress=False))
+        return replace(self, base=HeadCache.run(self.model, tokens, sites=tuple(self.base.stores)))
 
     def context(self, intervention: Intervention, head: HeadId) -> Context:
         """The context that an intervention gets for a head; for ``k`` and ``v``, for the first head of its group."""

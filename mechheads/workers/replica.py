@@ -8,6 +8,7 @@ import warnings
 
 import torch
 
+from mechheads.limits import settings
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.workers.messages import Answer, Ready, Request, Setup
@@ -29,11 +30,12 @@ class Replica:
     def set_up(self, setup: Setup) -> Answer:
         """Load the model, if that was not done, and get ready for some work."""
         sys.path += [folder for folder in setup.path if folder not in sys.path]
-        if self._model is None:
-            self._model = load_again(setup.source, setup.device)
-        if self._ready is None or self._ready[0] != setup.key:
-            self._ready = None
-            self._ready = setup.key, pickle.loads(setup.recipe).ready(self._model)
+        with settings(progress=False):
+            if self._model is None:
+                self._model = load_again(setup.source, setup.device)
+            if self._ready is None or self._ready[0] != setup.key:
+                self._ready = None
+                self._ready = setup.key, pickle.loads(setup.recipe).ready(self._model)
         return Answer()
 
     def compute(self, request: Request) -> Answer:
@@ -41,4 +43,5 @@ class Replica:
         if self._ready is None:
             raise RuntimeError("the worker is not set up")
         ready = self._ready[1]
-        return Answer(ready.compute(request.cut, request.batch, request.chunk), ready.chunk)
+        with settings(progress=False):
+            return Answer(ready.compute(request.cut, request.batch, request.chunk), ready.chunk)

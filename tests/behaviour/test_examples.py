@@ -22,6 +22,7 @@ from support.ctrl_c import stopped_at
 from support.levels import few
 from support.made_workers import MadeWorkers
 from support.same import assert_survives
+from support.settled import settled
 
 WINDOW = 24
 
@@ -47,7 +48,7 @@ def by_hand(model: mh.Model, tokens: list[int], layer: int, head: int) -> tuple[
 def test_every_example_is_that_of_a_slow_loop(name: str, loaded: Callable[[str], mh.Model]) -> None:
     model = loaded(name)
     texts = texts_for(model, 7)
-    examples = head_examples(model, texts, window=WINDOW, per_quantile=3, progress=False)
+    examples = head_examples(model, texts, window=WINDOW, per_quantile=3)
     for layer, head in ((0, 1), (model.n_layers - 1, model.n_heads - 1)):
         seen = [by_hand(model, tokens, layer, head) for tokens in texts]
         most = np.array([activity.max() for _, _, activity in seen])
@@ -78,26 +79,26 @@ def test_every_example_is_that_of_a_slow_loop(name: str, loaded: Callable[[str],
 
 def test_every_tenth_of_the_activity_has_its_examples(llama: mh.Model) -> None:
     texts = texts_for(llama, 40)
-    examples = head_examples(llama, texts, window=WINDOW, n_tokens=2000, progress=False)
+    examples = head_examples(llama, texts, window=WINDOW, n_tokens=2000)
     assert len(examples.table) == llama.n_layers * llama.n_heads * (2 * 10 + 2 + 2)
     counts = examples.table.groupby(["head", "part"]).size().unstack()[list(PARTS)]
     assert (counts == [1, *[2] * 10, 1, 2]).all().all()
-    everything = head_examples(llama, texts, window=WINDOW, n_tokens=2000, per_quantile=4, progress=False)
+    everything = head_examples(llama, texts, window=WINDOW, n_tokens=2000, per_quantile=4)
     for head, rows in everything.table.groupby("head"):
         tenths = rows[rows["part"].str.contains("%")].groupby("part", sort=False)
         assert [part for part, _ in tenths] == list(PARTS[1:-2])
         activity = tenths["activity"].agg(["min", "max"])
         assert (activity["min"].to_numpy()[:-1] >= activity["max"].to_numpy()[1:]).all(), head
         assert all(len(set(each["text"])) == 4 for _, each in tenths)
-    other = head_examples(llama, texts, window=WINDOW, n_tokens=2000, seed=1, progress=False)
+    other = mh.settings(seed=1)(head_examples)(llama, texts, window=WINDOW, n_tokens=2000)
     assert not other.table["text"].equals(examples.table["text"])
-    again = head_examples(llama, texts, window=WINDOW, n_tokens=2000, progress=False)
+    again = head_examples(llama, texts, window=WINDOW, n_tokens=2000)
     assert again.table.equals(examples.table)
 
 
 def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None:
     texts = texts_for(llama, 3)
-    examples = head_examples(llama, texts, window=WINDOW, progress=False)
+    examples = head_examples(llama, texts, window=WINDOW)
     row = examples.of("L0H1", around=2).iloc[0]
     words = [llama.tokenizer.decode([token]) for token in texts[row["text"]]]
     assert f"[[{words[row['query']]}]]" in row["shown"]
@@ -106,7 +107,7 @@ def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None
 
 
 def test_it_survives_a_file_and_is_small(llama: mh.Model, tmp_path: Path) -> None:
-    examples = head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)
+    examples = head_examples(llama, texts_for(llama, 12), window=WINDOW)
     assert_survives(examples, tmp_path)
     of_arrays = sum(getattr(examples, name).nbytes for name in ("keys", "weights", "first", "sizes"))
     assert of_arrays == len(examples.table) * WINDOW * 8
@@ -116,7 +117,7 @@ def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tm
     """By the bytes that each further example takes, beside those of its arrays."""
     sizes = []
     for each in (1, 4):
-        examples = head_examples(llama, texts_for(llama, 60), window=WINDOW, per_quantile=each, progress=False)
+        examples = head_examples(llama, texts_for(llama, 60), window=WINDOW, per_quantile=each)
         sizes.append((len(examples.table), examples.save(tmp_path / f"{each}.nc").stat().st_size))
     (few, small), (many, large) = sizes
     beside = (large - small) / (many - few) - WINDOW * 8
@@ -130,11 +131,11 @@ def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.Mo
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 2 * WINDOW)
     monkeypatch.setattr(module, "values_of", stopped_at(2 * llama.n_layers + 2, module.values_of))
     with pytest.warns(UserWarning, match=f"interrupted after {4 * WINDOW} tokens; the examples are of these"):
-        part = head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)
+        part = head_examples(llama, texts_for(llama, 12), window=WINDOW)
     assert part.interrupted and part.provenance["n_windows"] == 4
     monkeypatch.setattr(module, "values_of", stopped_at(1, module.values_of))
     with pytest.raises(KeyboardInterrupt):
-        head_examples(llama, texts_for(llama, 12), window=WINDOW, progress=False)
+        head_examples(llama, texts_for(llama, 12), window=WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -149,13 +150,13 @@ def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.Mo
     ],
 )
 def test_what_cannot_be_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
-    given = {"texts": [[1] * 20, [2] * 20], "progress": False} | options
+    given = {"texts": [[1] * 20, [2] * 20]} | options
     with pytest.raises(ValueError, match=message):
-        head_examples(llama, **given)
+        settled(head_examples)(llama, **given)
 
 
 def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:
-    examples = head_examples(llama, texts_for(llama, 3), window=WINDOW, progress=False)
+    examples = head_examples(llama, texts_for(llama, 3), window=WINDOW)
     assert isinstance(examples, HeadExamples)
     with pytest.raises(ValueError, match="L99H0"):
         examples.of("L99H0")
@@ -167,7 +168,7 @@ def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:
 def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", WINDOW)  # one window a batch
     texts = texts_for(llama, 7)
-    here = head_examples(llama, texts, window=WINDOW, progress=False)
+    here = head_examples(llama, texts, window=WINDOW)
     first: list[int] = []
 
     def trouble(replica: int, request: Any) -> bool:
@@ -178,7 +179,7 @@ def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.Mon
         return False
 
     workers = MadeWorkers(2, trouble)
-    there = head_examples(llama, texts, window=WINDOW, workers=workers, progress=False)
+    there = mh.settings(workers=workers)(head_examples)(llama, texts, window=WINDOW)
     pd.testing.assert_frame_equal(there.table, here.table)
     for name in ("tokens", "keys", "weights", "first", "sizes"):
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name))

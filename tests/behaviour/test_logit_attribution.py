@@ -21,7 +21,6 @@ from support.releases import only_on_4
 from support.weight_surgery import load
 
 attribution = importlib.import_module("mechheads.behaviour.logit_attribution")  # the folder has a function of that name
-QUIET: dict[str, Any] = {"progress": False}
 TEXTS = [" The capital of France is", " The capital of Spain is the big", " When John and Mary"]
 PROMPTS = mh.Prompts(TEXTS, [" Paris", " Madrid", " went"], [" Rome", " Berlin", " is"])
 PAIRS = mh.PromptPairs([" The capital of France is"], [" The capital of Italy is"], [" Paris"], [" Rome"])
@@ -99,7 +98,7 @@ class Plain:
 @pytest.mark.parametrize("by", ["head", "source"])
 def test_the_parts_sum_to_the_difference_of_the_logits(name, by, loaded):
     model = loaded(name)
-    scores = mh.behaviour.logit_attribution(model, PROMPTS, by=by, **QUIET)
+    scores = mh.behaviour.logit_attribution(model, PROMPTS, by=by)
     tokens = PROMPTS.tokens(model)
     logits, row = logits_of(model, tokens), torch.arange(3)
     wanted = logits[row, tokens.answer] - logits[row, tokens.wrong]
@@ -111,7 +110,7 @@ def test_the_parts_sum_to_the_difference_of_the_logits(name, by, loaded):
 
 def test_each_head_is_what_plain_transformers_and_norms_written_out_give(name, tiny, loaded):
     model, plain = loaded(name), Plain(name, tiny(name))
-    scores, tokens = mh.behaviour.logit_attribution(model, PROMPTS, **QUIET), PROMPTS.tokens(model)
+    scores, tokens = mh.behaviour.logit_attribution(model, PROMPTS), PROMPTS.tokens(model)
     assert scores.values is not None
     for i, length in enumerate(tokens.lengths):
         wanted = plain.heads(tokens.ids[i : i + 1, :length], int(tokens.answer[i]), int(tokens.wrong[i]))
@@ -126,7 +125,7 @@ def test_heads_are_those_of_transformerlens_where_it_folds_the_final_norm(name, 
     tokens = PROMPTS.tokens(model)
     rows = [ids[:length].tolist() for ids, length in zip(tokens.ids, tokens.lengths, strict=True)]
     prompts = mh.Prompts(rows, tokens.answer.tolist(), tokens.wrong.tolist())
-    ours = mh.behaviour.logit_attribution(model, prompts, **QUIET).values
+    ours = mh.behaviour.logit_attribution(model, prompts).values
     model.model.enable_compatibility_mode(disable_warnings=True, fold_value_biases=False)
     theirs = []
     for i, ids in enumerate(rows):
@@ -135,14 +134,14 @@ def test_heads_are_those_of_transformerlens_where_it_folds_the_final_norm(name, 
         found = cache.logit_attrs(heads, tokens.answer[i : i + 1], tokens.wrong[i : i + 1], pos_slice=-1)
         theirs.append(found.detach().reshape(3, 4))
     np.testing.assert_allclose(ours, torch.stack(theirs, dim=-1), atol=1e-4)
-    folded = mh.behaviour.logit_attribution(mh.wrap(model.model), prompts, **QUIET).values
+    folded = mh.behaviour.logit_attribution(mh.wrap(model.model), prompts).values
     np.testing.assert_allclose(folded, ours, atol=1e-4)
 
 
 def test_sources_sum_to_heads_and_padding_is_not_measured(name, loaded):
     model = loaded(name)
-    heads = mh.behaviour.logit_attribution(model, PROMPTS, **QUIET)
-    sources = mh.behaviour.logit_attribution(model, PROMPTS, by="source", **QUIET)
+    heads = mh.behaviour.logit_attribution(model, PROMPTS)
+    sources = mh.behaviour.logit_attribution(model, PROMPTS, by="source")
     assert sources.values is not None
     np.testing.assert_allclose(sources.values.sum("source"), heads.values, atol=1e-4)
     lengths = PROMPTS.tokens(model).lengths.tolist()
@@ -154,12 +153,12 @@ def test_sources_sum_to_heads_and_padding_is_not_measured(name, loaded):
 def test_a_model_worked_out_by_hand(micro):
     """Head L0H1 gives 2 and L1H0 gives 13.5; L0H0 only writes what L1H0 reads."""
     prompt = mh.Prompts([" the France is"], [" Paris"], [" Rome"])
-    scores = mh.behaviour.logit_attribution(micro, prompt, **QUIET)
+    scores = mh.behaviour.logit_attribution(micro, prompt)
     wanted = np.zeros((2, 4))
     wanted[0, 1], wanted[1, 0] = 2, 13.5
     np.testing.assert_allclose(scores.scores, wanted, atol=1e-3)
     assert scores.dataset["total"].item() == pytest.approx(FRANCE_RUN, abs=1e-3)
-    sources = mh.behaviour.logit_attribution(micro, prompt, by="source", **QUIET)
+    sources = mh.behaviour.logit_attribution(micro, prompt, by="source")
     assert sources.dataset["source"].values.tolist() == ["0 the", "1 France", "2 is"]
     np.testing.assert_allclose(sources.scores[0, 1], [0, 2, 0], atol=1e-3)
     np.testing.assert_allclose(sources.scores[1, 0], [0, 7.5, 6], atol=1e-3)  # 30/3 of 3/4 and of 3/5
@@ -172,27 +171,27 @@ def test_what_is_attributed_follows_from_the_answers(llama):
         (TEXTS, logits.amax(-1), "the logit of the most likely token"),
         (mh.Prompts(TEXTS, PROMPTS.answer), logits[row, tokens.answer], "the logit of the answer"),
     ):
-        scores = mh.behaviour.logit_attribution(llama, prompts, **QUIET)
+        scores = mh.behaviour.logit_attribution(llama, prompts)
         np.testing.assert_allclose(everything(scores), wanted, atol=1e-4)
         assert scores.provenance["attributed"] == attributed and attributed in scores.name
-    clean = mh.behaviour.logit_attribution(llama, PAIRS, **QUIET)
-    np.testing.assert_allclose(clean.values, mh.behaviour.logit_attribution(llama, PAIRS.side("clean"), **QUIET).values)
+    clean = mh.behaviour.logit_attribution(llama, PAIRS)
+    np.testing.assert_allclose(clean.values, mh.behaviour.logit_attribution(llama, PAIRS.side("clean")).values)
 
 
 def test_equal_logits_under_a_soft_cap_have_finite_parts(loaded):
     model = loaded("gemma")
-    scores = mh.behaviour.logit_attribution(model, mh.Prompts(TEXTS, PROMPTS.answer, PROMPTS.answer), **QUIET)
+    scores = mh.behaviour.logit_attribution(model, mh.Prompts(TEXTS, PROMPTS.answer, PROMPTS.answer))
     np.testing.assert_allclose(scores.values, 0, atol=1e-6)
 
 
 def test_results_are_drawn_saved_and_cited(llama, tmp_path):
-    scores = mh.behaviour.logit_attribution(llama, PAIRS, by="source", **QUIET)
+    scores = mh.behaviour.logit_attribution(llama, PAIRS, by="source")
     back = mh.HeadScores.load(scores.save(tmp_path / "parts.nc"))
     assert back.dataset.identical(scores.dataset)
     assert len(back.plot().data) == scores.dataset.sizes["source"]
     assert back.top(3)["source"].tolist() == scores.top(3)["source"].tolist()
     assert "Elhage" in back.citation() and "nostalgebraist" in back.citation()
-    assert len(mh.behaviour.logit_attribution(llama, PAIRS, **QUIET).heads(2)) == 2
+    assert len(mh.behaviour.logit_attribution(llama, PAIRS).heads(2)) == 2
 
 
 def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
@@ -200,7 +199,7 @@ def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
     with pytest.raises(ValueError, match=r"""by is 'token'; choose "head" or "source\""""):
         mh.behaviour.logit_attribution(llama, PROMPTS, by="token")
     with pytest.raises(ValueError, match="budget is 0"):
-        mh.behaviour.logit_attribution(llama, PROMPTS, budget=0)
+        mh.settings(budget=0)(mh.behaviour.logit_attribution)(llama, PROMPTS)
     with pytest.raises(ValueError, match=r"answer\[0\] = ' Parisian' is not one token"):
         mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS[:1], [" Parisian"]))
 
@@ -208,24 +207,24 @@ def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
 def test_a_model_whose_blocks_do_more_is_refused_with_the_layer(llama, monkeypatch):
     monkeypatch.setattr(frozen_maps, "_of_attention", lambda *_: None)
     with pytest.raises(ValueError, match=r"does not support logit_attribution: layer 0 does more with its heads"):
-        mh.behaviour.logit_attribution(llama, PROMPTS, **QUIET)
+        mh.behaviour.logit_attribution(llama, PROMPTS)
 
 
 def test_parts_that_miss_the_logit_are_refused(llama, monkeypatch):
     usual = type(llama.backend).transform_logits
     monkeypatch.setattr(type(llama.backend), "transform_logits", lambda self, logits: usual(self, logits) + 1)
     with pytest.raises(ValueError, match=r"the parts differ from the logit by up to"):
-        mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS, PROMPTS.answer), **QUIET)
+        mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS, PROMPTS.answer))
 
 
 def test_ctrl_c_keeps_the_prompts_until_then(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces: dict[str, Any] = {"budget": mh.patching.Limits(run_tokens=1), "progress": False}
-    whole = mh.behaviour.logit_attribution(llama, PROMPTS, **pieces)
+    attribute = mh.settings(budget=mh.patching.Limits(run_tokens=1))(mh.behaviour.logit_attribution)
+    whole = attribute(llama, PROMPTS)
     monkeypatch.setattr(attribution, "_attribute", stopped_at(3, attribution._attribute))
     with pytest.warns(UserWarning, match="interrupted after 2 of 3 prompts; the scores are of these"):
-        part = mh.behaviour.logit_attribution(llama, PROMPTS, **pieces)
+        part = attribute(llama, PROMPTS)
     np.testing.assert_array_equal(part.values, whole.values[..., :2])
     assert part.provenance["interrupted"] and not whole.provenance["interrupted"]
     monkeypatch.setattr(attribution, "_attribute", stopped_at(1, attribution._attribute))
     with pytest.raises(KeyboardInterrupt):
-        mh.behaviour.logit_attribution(llama, PROMPTS, **pieces)
+        attribute(llama, PROMPTS)

@@ -153,7 +153,7 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
-    options: dict[str, Any] = {"window": 32, "progress": False}
+    options: dict[str, Any] = {"window": 32}
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 64)
     whole = profile_heads(llama, texts, **options)
     file = tmp_path / "profile.safetensors"
@@ -178,7 +178,7 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
-    options: dict[str, Any] = {"window": 32, "progress": False}
+    options: dict[str, Any] = {"window": 32}
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 32)
     monkeypatch.setattr(mechheads.behaviour.profile, "_BATCHES_A_WORKER", 3)  # more than one round
     whole = profile_heads(llama, texts, **options)
@@ -192,7 +192,7 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
         return False
 
     workers = MadeWorkers(n, trouble)
-    assert profile_heads(llama, texts, workers=workers, **options).dataset.identical(whole.dataset)
+    assert mh.settings(workers=workers)(profile_heads)(llama, texts, **options).dataset.identical(whole.dataset)
     assert len(workers.lost) == 1
     order = [units[0].index for units in workers.computed]
     assert order != sorted(order)
@@ -202,7 +202,7 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
         profile_heads(llama, texts, checkpoint=file, **options)
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
     before = len(workers.computed)
-    again = profile_heads(llama, texts, checkpoint=file, workers=workers, **options)
+    again = mh.settings(workers=workers)(profile_heads)(llama, texts, checkpoint=file, **options)
     assert again.dataset.identical(whole.dataset)
     assert len(workers.computed) - before == before - 2  # two batches were in the file
 
@@ -211,7 +211,7 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(4)]
-    options: dict[str, Any] = {"window": 16, "progress": False, "checkpoint": tmp_path / "profile.safetensors"}
+    options: dict[str, Any] = {"window": 16, "checkpoint": tmp_path / "profile.safetensors"}
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
     monkeypatch.setattr(mechheads.behaviour.totals, "_EVERY", -1)
 
@@ -222,7 +222,7 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
     begin = str(texts[2][:8])[1:-1]
     named = rf"a batch of 1 windows, which begins with the tokens \[{begin}\],"
     with pytest.warns(UserWarning, match=f"{named} ended 3 workers"), pytest.raises(RuntimeError, match=named):
-        profile_heads(llama, texts, workers=MadeWorkers(2, trouble), **options)
+        mh.settings(workers=MadeWorkers(2, trouble))(profile_heads)(llama, texts, **options)
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(1, measure))
     with pytest.warns(UserWarning, match="interrupted after 32 tokens"):
         profile_heads(llama, texts, **options)
@@ -243,10 +243,10 @@ def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pyt
 
     try:
         with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
-            part = profile_heads(llama, texts, window=16, progress=False, workers=MadeWorkers(2, trouble))
+            part = mh.settings(workers=MadeWorkers(2, trouble))(profile_heads)(llama, texts, window=16)
     finally:
         signal.signal(signal.SIGINT, usual)
-    assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16, progress=False).dataset["values"])
+    assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16).dataset["values"])
 
 
 def test_repeated_tokens_that_do_not_fit_are_refused(llama: mh.Model) -> None:
@@ -283,7 +283,7 @@ def test_every_window_of_a_text_begins_as_the_model_expects(loaded: Callable[[st
 def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path: Path) -> None:
     text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
     (tmp_path / "texts.txt").write_text(f"{text}\n\n{text} three")
-    options: dict[str, Any] = {"window": 16, "progress": False}
+    options: dict[str, Any] = {"window": 16}
     from_file = profile_heads(llama, tmp_path / "texts.txt", **options)
     np.testing.assert_array_equal(from_file.scores, profile_heads(llama, [text, f"{text} three"], **options).scores)
     assert len("".join(default_texts())) > 400_000
@@ -312,7 +312,7 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama
 
 
 def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None:
-    profile = profile_heads(llama, ids_for(llama, 6, 24).tolist(), window=24, progress=False)
+    profile = profile_heads(llama, ids_for(llama, 6, 24).tolist(), window=24)
     assert profile.extra_dims == ("behaviour",) and profile.dataset["behaviour"].values.tolist() == list(PROFILED)
     again = HeadProfile.load(profile.save(tmp_path / "profile.nc"))
     assert again.dataset.identical(profile.dataset) and again.names("L0H0") == profile.names("L0H0")
@@ -326,7 +326,7 @@ def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None
 def test_a_checkpoint_is_of_these_texts_and_this_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     """Also if the other texts end before the place where it would go on, or only the configuration differs."""
     long, short = ([list(range(start, start + 40))] * n for start, n in ((3, 40), (50, 2)))
-    options: dict[str, Any] = {"n_tokens": None, "window": 32, "progress": False}
+    options: dict[str, Any] = {"n_tokens": None, "window": 32}
     file, folder = tmp_path / "profile.checkpoint", shutil.copytree(tiny("llama"), tmp_path / "llama")
     model = mh.load(folder)
     profile_heads(model, long, checkpoint=file, **options)
@@ -373,7 +373,7 @@ totals._EVERY, windows.AT_ONCE = 0, 32
 model = mh.load(folder)
 draw = torch.Generator().manual_seed(0)
 texts = [torch.randint(model.d_vocab, (32,), generator=draw).tolist() for _ in range(40)]
-options = {"window": 32, "progress": False}
+options = {"window": 32}
 whole, spent = mh.profile_heads(model, texts, **options), []
 for _ in range(2):  # all of the work, then nothing but to find that it is done
     start = time.monotonic()

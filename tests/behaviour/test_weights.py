@@ -51,7 +51,7 @@ def test_singular_directions_are_those_of_the_full_matrix(small: mh.Model, circu
 
 @pytest.mark.parametrize("way", ["Q", "K", "V"])
 def test_composition_is_that_of_full_matrices(small: mh.Model, way: Way) -> None:
-    found = composition_scores(small, way, progress=False)
+    found = composition_scores(small, way)
     receivers = found.dataset["receiver"].values.tolist()
     for layer, head in np.ndindex(small.n_layers, small.n_heads):
         M = whole(small, "OV", layer, head)
@@ -82,7 +82,7 @@ def test_composition_is_that_of_transformerlens_if_norms_do_not_scale(
     for way in get_args(Way):
         found = model.model.all_composition_scores(way)
         theirs = getattr(found, "scores", found).detach().flatten(2)
-        ours = composition_scores(model, way, progress=False).scores.values
+        ours = composition_scores(model, way).scores.values
         later = np.isfinite(ours)
         np.testing.assert_allclose(ours[later], theirs.numpy()[later], rtol=1e-4)
 
@@ -104,7 +104,7 @@ def test_the_null_is_that_of_drawn_rotations() -> None:
 
 
 def test_random_weights_compose_by_chance(llama: mh.Model) -> None:
-    found = composition_scores(llama, "K", progress=False)
+    found = composition_scores(llama, "K")
     later = np.isfinite(found.scores.values)
     assert np.nanmean(np.abs(found.dataset["z"].values)) < 2
     assert found.dataset["expected"].values[later] == pytest.approx(llama.d_model**-0.5)
@@ -119,7 +119,7 @@ def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(
     small: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mechheads.behaviour.copying, "_TOKENS", 100)
-    found = copying_scores(small, progress=False)
+    found = copying_scores(small)
     E, U = small.W_E.double(), small.final_scale().double()[:, None] * small.W_U.double()
     E, U = E - E.mean(0), U - U.mean(1, keepdim=True)
     for layer, head in np.ndindex(small.n_layers, small.n_heads):
@@ -131,7 +131,7 @@ def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(
 def test_a_planted_head_that_copies_and_one_that_suppresses_are_told_from_the_others() -> None:
     suppresses = mh.testing.PlantedHead("suppresses", ["copies"])
     made = mh.testing.planted_model(plant={"L0H3": ["copies"], "L0H5": suppresses})
-    found = copying_scores(made.model, progress=False)
+    found = copying_scores(made.model)
     score, null, spread = (found.dataset[name].values for name in ("score", "null", "null_std"))
     assert score[0, 3] > 0.35 and score[0, 5] < -0.35
     others = np.ones(score.shape, dtype=bool)
@@ -139,7 +139,7 @@ def test_a_planted_head_that_copies_and_one_that_suppresses_are_told_from_the_ot
     assert abs(score[others]).max() < 0.35
     assert abs(null).max() < 0.15 and 0.01 < spread.min() < spread.max() < 0.2
     assert found["L0H3"]["q_value"] < 0.05 and found["L0H5"]["q_value"] < 0.05
-    again = copying_scores(made.model, seed=1, progress=False)
+    again = mh.settings(seed=1)(copying_scores)(made.model)
     assert (again.dataset["score"].values == score).all() and (again.dataset["null"].values != null).any()
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow  # of the default model
 def said(analysis, model, prompts, **given) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        analysis(model, prompts, progress=False, **given)
+        analysis(model, prompts, **given)
     assert all(one.filename == __file__ for one in caught if one.category is AnswerWarning)
     return [str(one.message) for one in caught if one.category is AnswerWarning]
 

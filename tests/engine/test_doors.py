@@ -37,23 +37,17 @@ def said(function, *args, **given) -> str:
 # -- metrics by name --------------------------------------------------------------------------------------
 
 MEASURES = {
-    "sweep": lambda m, p, **k: mh.sweep(m, p, intervention=mh.Patch(), heads="L1H0", progress=False, **k).values,
-    "activation_patch": lambda m, p, **k: mh.activation_patch(m, p, heads="L1H0", progress=False, **k).values,
-    "attribution_patch": lambda m, p, **k: (
-        mh.patching.attribution_patch(m, p, heads="L1H0", progress=False, **k).values
-    ),
-    "ablate": lambda m, p, **k: mh.ablate(m, p, heads="L1H0", progress=False, **k).values,
-    "path_patch": lambda m, p, **k: mh.path_patch(m, p, senders="L1H0", progress=False, **k).values,
-    "path_matrix": lambda m, p, **k: (
-        mh.path_matrix(m, p, senders="L1H0", receivers=["final", "L2H0.q"], progress=False, **k).values
-    ),
-    "patch_sets": lambda m, p, **k: mh.patching.patch_sets(m, p, [["L1H0"]], progress=False, **k).values,
-    "self_repair": lambda m, p, **k: mh.patching.self_repair(m, p, heads="L1H0", progress=False, **k).values,
-    "faithfulness": lambda m, p, **k: mh.patching.faithfulness(m, p, ["L1H0"], progress=False, **k).score,
-    "completeness": lambda m, p, **k: mh.patching.completeness(m, p, ["L1H0"], subsets=0, progress=False, **k).table[
-        "model"
-    ],
-    "minimal_circuit": lambda m, p, **k: len(mh.patching.minimal_circuit(m, p, progress=False, **k).heads),
+    "sweep": lambda m, p, **k: mh.sweep(m, p, intervention=mh.Patch(), heads="L1H0", **k).values,
+    "activation_patch": lambda m, p, **k: mh.activation_patch(m, p, heads="L1H0", **k).values,
+    "attribution_patch": lambda m, p, **k: mh.patching.attribution_patch(m, p, heads="L1H0", **k).values,
+    "ablate": lambda m, p, **k: mh.ablate(m, p, heads="L1H0", **k).values,
+    "path_patch": lambda m, p, **k: mh.path_patch(m, p, senders="L1H0", **k).values,
+    "path_matrix": lambda m, p, **k: mh.path_matrix(m, p, senders="L1H0", receivers=["final", "L2H0.q"], **k).values,
+    "patch_sets": lambda m, p, **k: mh.patching.patch_sets(m, p, [["L1H0"]], **k).values,
+    "self_repair": lambda m, p, **k: mh.patching.self_repair(m, p, heads="L1H0", **k).values,
+    "faithfulness": lambda m, p, **k: mh.patching.faithfulness(m, p, ["L1H0"], **k).score,
+    "completeness": lambda m, p, **k: mh.patching.completeness(m, p, ["L1H0"], subsets=0, **k).table["model"],
+    "minimal_circuit": lambda m, p, **k: len(mh.patching.minimal_circuit(m, p, **k).heads),
     "plan": lambda m, p, **k: mh.plan(m, p, intervention=mh.Patch(), heads="L1H0", **k).flops,
 }
 
@@ -74,9 +68,7 @@ def test_every_metric_of_the_package_has_its_name():
 
 
 def test_a_named_metric_is_what_the_result_names(small, pairs):
-    assert mh.activation_patch(small, pairs, metric="log_prob", heads="L1H0", progress=False).provenance["metric"] == (
-        "log_prob"
-    )
+    assert mh.activation_patch(small, pairs, metric="log_prob", heads="L1H0").provenance["metric"] == ("log_prob")
 
 
 # -- pairs where prompts go -------------------------------------------------------------------------------
@@ -130,7 +122,7 @@ def test_did_you_mean(small, pairs, ask, message):
 
 def effects(model: mh.Model, pairs: mh.PromptPairs) -> mh.HeadScores:
     named = mh.PromptPairs(CLEAN, CORRUPTED, pairs.answer, pairs.wrong, {"capital": [" capital"] * 2})
-    return mh.activation_patch(model, named, positions=["capital"], heads="L1H0", progress=False)
+    return mh.activation_patch(model, named, positions=["capital"], heads="L1H0")
 
 
 # -- receivers without a path -----------------------------------------------------------------------------
@@ -178,7 +170,7 @@ def test_paths_that_there_are_not(small, pairs, given, message):
 @pytest.mark.parametrize("name", ["llama", "neox"])
 def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(loaded, pairs, name):
     model = loaded(name)
-    given = {"receivers": "L1.mlp", "senders": ["L1H0", "L1H1"], "progress": False}
+    given = {"receivers": "L1.mlp", "senders": ["L1H0", "L1H1"]}
     if name == "neox":
         assert re.search(
             "none of the senders comes before .*; give senders of layer 0", said(mh.path_patch, model, pairs, **given)

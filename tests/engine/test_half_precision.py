@@ -32,10 +32,10 @@ def wide(half, tiny) -> mh.Model:
 
 
 def analyses():
-    yield "sweep", lambda model: mh.activation_patch(model, PAIRS, progress=False)
-    yield "positions", lambda model: mh.ablate(model, PAIRS, positions="each", progress=False)
-    yield "paths", lambda model: mh.path_patch(model, PAIRS, receivers="L2H1.q", progress=False)
-    yield "matrix", lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H1.v"], progress=False)
+    yield "sweep", lambda model: mh.activation_patch(model, PAIRS)
+    yield "positions", lambda model: mh.ablate(model, PAIRS, positions="each")
+    yield "paths", lambda model: mh.path_patch(model, PAIRS, receivers="L2H1.q")
+    yield "matrix", lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H1.v"])
 
 
 @pytest.mark.parametrize("run", [run for _, run in analyses()], ids=[name for name, _ in analyses()])
@@ -55,16 +55,16 @@ def test_the_difference_on_the_sample_is_the_difference_from_float32(half, wide,
 
 
 def test_the_sample_holds_the_strongest_heads(half):
-    result = mh.activation_patch(half, PAIRS, progress=False)
+    result = mh.activation_patch(half, PAIRS)
     size = np.abs(np.asarray(result.values)).mean(-1)
     strongest = mh.HeadId(*map(int, np.unravel_index(size.argmax(), size.shape)))
     assert str(strongest) in result.provenance["precision"]["sample"]
 
 
 def test_float32_says_nothing(wide):
-    assert "precision" not in mh.activation_patch(wide, PAIRS, progress=False).provenance
+    assert "precision" not in mh.activation_patch(wide, PAIRS).provenance
 
 
 def test_no_room_is_said(half, monkeypatch):
     monkeypatch.setattr("mechheads.engine.half_precision._free_memory", lambda: 0)
-    assert "no room" in mh.activation_patch(half, PAIRS, progress=False).provenance["precision"]
+    assert "no room" in mh.activation_patch(half, PAIRS).provenance["precision"]

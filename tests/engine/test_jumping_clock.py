@@ -71,7 +71,7 @@ def test_a_clock_that_jumps_stops_no_worker_and_changes_no_bit(small, tmp_path: 
     assert len(workers.computed) == 12
     assert len({unit for units in workers.computed for unit in units}) == 12, "none was computed twice"
     workers.stop()
-    alone = mh.ablate(small, CLEAN, budget=EVERY_UNIT, progress=False)
+    alone = mh.ablate(small, CLEAN, budget=EVERY_UNIT)
     assert ours.scores.values.tobytes() == alone.scores.values.tobytes() and ours.dataset.identical(alone.dataset)
     assert max(clock.shown) - min(clock.shown) >= 7 * 3600, "it was looked at, and it jumped"
     checked = CliRunner().invoke(main, ["runs", "check", str(store)])
@@ -84,7 +84,7 @@ def test_sweeps_are_listed_in_the_order_in_which_they_began_whatever_the_clock_s
     clock.hours = count(0, -1)
     store, keys = tmp_path / "sweeps.ledger", []
     for kind in ("zero", "mean", "uniform"):
-        mh.ablate(small, CLEAN, kind=kind, heads=["L0H0"], store=store, progress=False)
+        mh.ablate(small, CLEAN, kind=kind, heads=["L0H0"], store=store)
         keys += [sweep["key"] for sweep in Ledger.list(store) if sweep["key"] not in keys]
     mh.scale.merge([store], tmp_path / "merged.ledger")
     for ledger in (store, tmp_path / "merged.ledger"):

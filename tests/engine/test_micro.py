@@ -29,7 +29,7 @@ from support.micro import (  # noqa: F401
 
 def ablation(micro: mh.Model, prompts: mh.Prompts, **options) -> np.ndarray:
     return (
-        mh.ablate(micro, prompts, metric=mh.logit_diff, progress=False, **options)
+        mh.ablate(micro, prompts, metric=mh.logit_diff, **options)
         .values.transpose("prompt", "layer", "head")
         .to_numpy()
     )
@@ -61,7 +61,7 @@ def test_the_runs_are_as_on_paper(micro, pair):
 # and Rome 13 (from L1H0).
 @pytest.mark.parametrize("site", DENOISING)
 def test_denoising(micro, pair, site):
-    effect = mh.activation_patch(micro, pair, site=site, progress=False)
+    effect = mh.activation_patch(micro, pair, site=site)
     close(effect.scores, DENOISING[site])
     close(effect.dataset["base_metric"], [ITALY_RUN])
 
@@ -69,18 +69,18 @@ def test_denoising(micro, pair, site):
 # The France run with one activation from the Italy run, minus 15.5. The France run holds Paris 2 and 13.5.
 @pytest.mark.parametrize("site", NOISING)
 def test_noising(micro, pair, site):
-    effect = mh.activation_patch(micro, pair, site=site, direction="noising", progress=False)
+    effect = mh.activation_patch(micro, pair, site=site, direction="noising")
     close(effect.scores, NOISING[site])
 
 
 def test_denoising_as_a_share_of_the_difference_between_the_runs(micro, pair):
-    share = mh.activation_patch(micro, pair, normalize=True, progress=False)
+    share = mh.activation_patch(micro, pair, normalize=True)
     close(share.scores, np.array(DENOISING["z"]) / (15.5 + 15))
 
 
 def test_patching_token_by_token(micro, pair):
     """z of the France run in the Italy run, at one token only."""
-    each = mh.activation_patch(micro, pair, positions="each", progress=False)
+    each = mh.activation_patch(micro, pair, positions="each")
     # Token 0 moves nothing in either run.
     close(each.select(pos=0).scores, by_hand(0, 0, 0))
     # Token 1, L0H0: moved is 3/4 france there, still 1/2 italy at token 2:
@@ -89,13 +89,13 @@ def test_patching_token_by_token(micro, pair):
     close(each.select(pos=1).scores, by_hand(7.5 - 5 - 2 + 15, 0, 0))
     # Token 2, L0H0: Rome 30 * (4/5)/3 = 8 and 2, Paris 30 * (3/5)/3 = 6. The others as at all tokens.
     close(each.select(pos=2).scores, by_hand(6 - 8 - 2 + 15, -11 + 15, 11.5 + 15))
-    named = mh.activation_patch(micro, pair, positions="country", progress=False)
+    named = mh.activation_patch(micro, pair, positions="country")
     close(named.scores, by_hand(7.5 - 5 - 2 + 15, 0, 0))
 
 
 def test_patching_the_value_of_one_token(micro, pair):
     """For v the positions are those attended to: only the country has a value that differs."""
-    each = mh.activation_patch(micro, pair, site="v", positions="each", progress=False)
+    each = mh.activation_patch(micro, pair, site="v", positions="each")
     for pos in (0, 2):
         close(each.select(pos=pos).scores[0], [0, 0, 0, 0])
     close(each.select(pos=1).scores[0], DENOISING["v"][0])
@@ -153,10 +153,10 @@ def test_what_nothing_reads_is_nothing(micro, pair, both):
     rounding = 2 * 2.0**-20
     silent = ["L1H1", "L0H2", "L0H3", "L1H2", "L1H3"]
     for site in ("z", "q", "k", "v", "pattern"):
-        values = mh.activation_patch(micro, pair, site=site, heads=silent, progress=False).values
+        values = mh.activation_patch(micro, pair, site=site, heads=silent).values
         assert np.nanmax(np.abs(values)) <= rounding
     for kind in ("zero", "mean", "resample", "scale", "uniform"):
-        values = mh.ablate(micro, both, kind=kind, heads=silent, progress=False).values
+        values = mh.ablate(micro, both, kind=kind, heads=silent).values
         assert np.nanmax(np.abs(values)) <= rounding
     assert float(micro.cache(both).result["L1H1"][0, 2, UNREAD]) == pytest.approx(13.5, abs=1e-4)
 
@@ -170,9 +170,9 @@ def test_kl_and_log_prob(micro, both):
     """
     n = micro.d_vocab - 2
     a, b = math.log(math.exp(15.5) + n + 1), math.log(math.exp(13.5) + n + 1)
-    kl = mh.ablate(micro, both, heads="L0H1", progress=False)
+    kl = mh.ablate(micro, both, heads="L0H1")
     assert float(kl.values[0, 1, 0]) == pytest.approx(2 * math.exp(15.5 - a) + b - a, abs=1e-5)
-    log_prob = mh.ablate(micro, both, heads="L0H1", metric=mh.log_prob, progress=False)
+    log_prob = mh.ablate(micro, both, heads="L0H1", metric=mh.log_prob)
     assert float(log_prob.values[0, 1, 0]) == pytest.approx(-2 + a - b, abs=1e-5)
 
 

@@ -16,7 +16,6 @@ from support.levels import architectures
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
 
-QUIET = {"progress": False}
 TOLERANCE = 1e-4
 
 
@@ -34,7 +33,7 @@ def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor
 @pytest.mark.parametrize("positions", ["all", "last", -2])
 def test_patching_mlps_equals_one_full_forward_each(small, direction, positions):
     where = [positions] if isinstance(positions, int) else positions
-    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=where, nodes="all", **QUIET)
+    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=where, nodes="all")
     values = effect.dataset["mlp_values"].values.reshape(small.n_layers, len(PAIRS))
     clean, corrupted = PAIRS.tokens(small)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
@@ -48,7 +47,7 @@ def test_patching_mlps_equals_one_full_forward_each(small, direction, positions)
             logits = with_mlp(small, ids, layer, oracles.blend(old, new, at))
             expected = oracles.logit_diff(logits, base, prompt) - before
             assert values[layer, prompt] == pytest.approx(expected, abs=TOLERANCE)
-    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=where, **QUIET)
+    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=where)
     np.testing.assert_allclose(effect.scores.values, alone.scores.values, atol=1e-6)
     assert alone.mlps is None
 
@@ -74,8 +73,8 @@ def slope(model: mh.Model, tokens, prompt: int, layer: int, there: Tensor, embed
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_attribution_of_mlps_is_the_slope_of_one_forward_each(small, direction):
-    found = mh.patching.attribution_patch(small, PAIRS, direction=direction, nodes="all", **QUIET)
-    alone = mh.patching.attribution_patch(small, PAIRS, direction=direction, **QUIET)
+    found = mh.patching.attribution_patch(small, PAIRS, direction=direction, nodes="all")
+    alone = mh.patching.attribution_patch(small, PAIRS, direction=direction)
     np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-4, atol=1e-5)
     clean, corrupted = PAIRS.tokens(small)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
@@ -88,9 +87,9 @@ def test_attribution_of_mlps_is_the_slope_of_one_forward_each(small, direction):
 
 
 def test_attribution_of_mlps_in_parts_and_of_few_heads(small):
-    whole = mh.patching.attribution_patch(small, PAIRS, nodes="all", steps=2, **QUIET)
-    parts = mh.patching.attribution_patch(
-        small, PAIRS, nodes="all", steps=2, heads=["L2H1"], positions="all", budget="1 MB", **QUIET
+    whole = mh.patching.attribution_patch(small, PAIRS, nodes="all", steps=2)
+    parts = mh.settings(budget="1 MB")(mh.patching.attribution_patch)(
+        small, PAIRS, nodes="all", steps=2, heads=["L2H1"], positions="all"
     )
     np.testing.assert_allclose(parts.dataset["mlp_values"], whole.dataset["mlp_values"], rtol=1e-3, atol=1e-4)
     clean, corrupted = PAIRS.tokens(small)
@@ -112,7 +111,7 @@ def embedded(model: mh.Model, ids: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["zero", "mean", "scale", "resample"])
 def test_ablating_mlps_equals_one_full_forward_each(small, kind):
-    effect = mh.ablate(small, CLEAN, kind=kind, factor=0.3, nodes="all", seed=1, **QUIET)
+    effect = mh.ablate(small, CLEAN, kind=kind, factor=0.3, nodes="all", seed=1)
     tokens = mh.Prompts(CLEAN).tokens(small)
     runs = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
     for layer in range(small.n_layers):
@@ -139,7 +138,7 @@ def resampled(outputs: list[Tensor], seed: int) -> list[Tensor]:
 
 
 def test_mlps_have_intervals_and_share_q_values_with_the_heads(llama):
-    effect = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET)
+    effect = mh.activation_patch(llama, PAIRS, nodes="all")
     data = effect.dataset
     of_all = q_values(np.concatenate([data["p_value"].values.ravel(), data["mlp_p_value"].values]))
     np.testing.assert_array_equal(data["q_value"].values.ravel(), of_all[:12])
@@ -153,14 +152,14 @@ def test_mlps_have_intervals_and_share_q_values_with_the_heads(llama):
 
 
 def test_a_share_restored_is_the_effect_divided_by_the_distance(llama):
-    plain = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET)
-    share = mh.activation_patch(llama, PAIRS, nodes="all", normalize=True, **QUIET)
+    plain = mh.activation_patch(llama, PAIRS, nodes="all")
+    share = mh.activation_patch(llama, PAIRS, nodes="all", normalize=True)
     ratio = plain.scores.values / share.scores.values
     np.testing.assert_allclose(plain.dataset["mlp_values"] / share.dataset["mlp_values"], ratio[0, 0], rtol=1e-4)
 
 
 def test_mlps_survive_a_file_a_selection_and_a_figure(llama, tmp_path):
-    effect = mh.activation_patch(llama, PAIRS, positions=["last", 1], nodes="all", **QUIET)
+    effect = mh.activation_patch(llama, PAIRS, positions=["last", 1], nodes="all")
     back = mh.HeadScores.load(effect.save(tmp_path / "effect.nc"))
     assert back.dataset.identical(effect.dataset)
     one = back.select(pos="last")
@@ -178,51 +177,45 @@ def test_mlps_survive_a_file_a_selection_and_a_figure(llama, tmp_path):
 
 
 def test_arithmetic_keeps_the_mlps_that_both_sides_have(llama):
-    one, other = (
-        mh.activation_patch(llama, PAIRS, direction=way, nodes="all", **QUIET) for way in ("denoising", "noising")
-    )
+    one, other = (mh.activation_patch(llama, PAIRS, direction=way, nodes="all") for way in ("denoising", "noising"))
     values = [each.dataset["mlp_values"].values for each in (one, other)]
     both, turned = one - other, other * -1
     np.testing.assert_array_equal(both.dataset["mlp_values"], values[0] - values[1])
     np.testing.assert_array_equal(turned.dataset["mlp_values"], -values[1])
-    assert (one - mh.activation_patch(llama, PAIRS, **QUIET)).mlps is None
+    assert (one - mh.activation_patch(llama, PAIRS)).mlps is None
 
 
 def test_workers_and_small_parts_give_the_same_mlps(llama):
-    expected = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET).dataset["mlp_values"].values
-    by_workers = mh.activation_patch(llama, PAIRS, nodes="all", workers=MadeWorkers(2), **QUIET)
+    expected = mh.activation_patch(llama, PAIRS, nodes="all").dataset["mlp_values"].values
+    by_workers = mh.activation_patch(llama, PAIRS, nodes="all", workers=MadeWorkers(2))
     np.testing.assert_allclose(by_workers.dataset["mlp_values"].values, expected, atol=1e-5)
-    small_parts = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=8), **QUIET)
+    small_parts = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=8))
     np.testing.assert_allclose(small_parts.dataset["mlp_values"].values, expected, atol=1e-5)
 
 
 def test_parts_of_a_ledger_share_the_mlps(llama, tmp_path):
     store = tmp_path / "parts.ledger"
-    expected = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET).dataset["mlp_values"].values
-    first = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(1, 2)), store=store, **QUIET)
+    expected = mh.activation_patch(llama, PAIRS, nodes="all").dataset["mlp_values"].values
+    first = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(1, 2)), store=store)
     np.testing.assert_array_equal(np.isnan(first.dataset["mlp_score"]), [False, False, True])
-    mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(2, 2)), store=store, **QUIET)
-    whole = mh.activation_patch(llama, PAIRS, nodes="all", store=store, **QUIET)
+    mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(2, 2)), store=store)
+    whole = mh.activation_patch(llama, PAIRS, nodes="all", store=store)
     np.testing.assert_allclose(whole.dataset["mlp_values"].values, expected, atol=1e-5)
 
 
 def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
     from mechheads.engine import mlps
 
-    expected = mh.activation_patch(llama, PAIRS, nodes="all", **QUIET)
+    expected = mh.activation_patch(llama, PAIRS, nodes="all")
     whole = mlps.MlpWork._finals
     monkeypatch.setattr(mlps.MlpWork, "_finals", stopped_at(2, whole))
     with pytest.warns(UserWarning, match="MLPs"):
-        effect = mh.activation_patch(
-            llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger", **QUIET
-        )
+        effect = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
     assert effect.provenance["interrupted"] and not effect.missing
     np.testing.assert_allclose(effect.scores, expected.scores, atol=1e-5)
     assert np.isfinite(effect.dataset["mlp_score"]).sum() < llama.n_layers
     monkeypatch.setattr(mlps.MlpWork, "_finals", whole)
-    again = mh.activation_patch(
-        llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger", **QUIET
-    )
+    again = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
     np.testing.assert_allclose(again.dataset["mlp_values"], expected.dataset["mlp_values"], atol=1e-5)
 
 
@@ -236,12 +229,12 @@ def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
 def test_what_mlps_cannot_do_is_said_before_any_run(llama, arguments, message, monkeypatch):
     monkeypatch.setattr(type(llama.backend), "run", lambda *args, **more: pytest.fail("the model ran"))
     with pytest.raises(ValueError, match=message):
-        mh.activation_patch(llama, PAIRS, **arguments, **QUIET)
+        mh.activation_patch(llama, PAIRS, **arguments)
 
 
 def test_an_intervention_of_ones_own_is_refused(llama):
     with pytest.raises(ValueError, match="is a rule for heads"):
-        mh.sweep(llama, CLEAN, intervention=lambda z, context: -z, nodes="all", **QUIET)
+        mh.sweep(llama, CLEAN, intervention=lambda z, context: -z, nodes="all")
 
 
 def test_the_plan_counts_mlps(small):

@@ -11,6 +11,7 @@ import ray
 import mechheads as mh
 from mechheads.engine.plan import Plan, with_workers
 from support.made_workers import MadeWorkers
+from support.settled import settled
 
 PROMPTS = [" The capital of France is", " Once upon a time there was"]
 
@@ -21,7 +22,7 @@ def model(llama: mh.Model) -> mh.Model:
 
 
 def planned(model: mh.Model, **options: Any) -> Plan:
-    return mh.plan(model, PROMPTS, intervention=mh.Zero(), **options)
+    return settled(mh.plan)(model, PROMPTS, intervention=mh.Zero(), **options)
 
 
 def on_gpu(model: mh.Model) -> Any:
@@ -48,7 +49,7 @@ def test_a_plan_with_workers_says_how_many_and_what_each_holds(model: mh.Model) 
 def test_the_waves_of_a_plan_are_those_of_the_sweep_with_workers(model: mh.Model) -> None:
     workers = MadeWorkers(2)
     plan = planned(model, workers=workers)
-    mh.sweep(model, PROMPTS, intervention=mh.Zero(), workers=workers, progress=False)
+    mh.sweep(model, PROMPTS, intervention=mh.Zero(), workers=workers)
     assert max(map(len, workers.computed)) == plan.stack * plan.joined
     assert sum(map(len, workers.computed)) == plan.units
 

@@ -120,7 +120,7 @@ def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeyp
             patch.setattr(jobs.Packing, "find", lambda *_: None)
         planned = mh.plan(model, PROMPTS, intervention=intervention)
         assert planned.packed == (packed and layout_of(model) == "queries")
-        found = mh.sweep(model, PROMPTS, intervention=intervention, metric=mh.kl_divergence, progress=False, **options)
+        found = mh.sweep(model, PROMPTS, intervention=intervention, metric=mh.kl_divergence, **options)
     return torch.from_numpy(found.values.values)
 
 
@@ -179,7 +179,7 @@ def test_a_metric_may_read_several_tokens_of_packed_prompts(small, monkeypatch):
         with monkeypatch.context() as patch:
             if not packed:
                 patch.setattr(jobs.Packing, "find", lambda *_: None)
-            found[packed] = mh.sweep(small, PROMPTS, intervention=mh.Zero(), metric=entropy, progress=False).values
+            found[packed] = mh.sweep(small, PROMPTS, intervention=mh.Zero(), metric=entropy).values
     assert float(abs(found[True] - found[False]).max()) < 1e-4
     assert float(abs(found[False]).max()) > 1e-2
 
@@ -194,4 +194,4 @@ def test_a_plan_says_so(loaded):
     lengths = mh.Prompts(PROMPTS).tokens(model).lengths
     shared = mh.Prompts([BEGINNING]).tokens(model).lengths[0]
     assert planned.packed and planned.width == int(shared + (lengths - shared).sum())
-    assert not mh.plan(model, PROMPTS, intervention=mh.Zero(), budget=100_000).packed
+    assert not mh.settings(budget=100_000)(mh.plan)(model, PROMPTS, intervention=mh.Zero()).packed

@@ -38,7 +38,7 @@ def test_what_follows_a_shared_beginning_is_computed_and_the_rest_taken(kind, to
     monkeypatch.setattr(
         type(model.backend), "finish", lambda self, x: tokens_seen.append(x.shape[1]) or through(self, x)
     )
-    found = run_sharing_prefix(base, corrupted, limits=Limits(run_tokens=tokens_a_batch), progress=False)
+    found = run_sharing_prefix(base, corrupted, limits=Limits(run_tokens=tokens_a_batch))
     if layout_of(model) == "queries":
         assert max(tokens_seen) < clean.ids.shape[1] / 2
     torch.testing.assert_close(found.z.stacked(), wanted.z.stacked(), atol=1e-5, rtol=1e-5)

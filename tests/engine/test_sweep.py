@@ -36,7 +36,7 @@ def heads_of(model: mh.Model) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_equals_one_full_forward_a_head(small, site, direction):
-    effect = mh.activation_patch(small, PAIRS, site=site, direction=direction, progress=False)
+    effect = mh.activation_patch(small, PAIRS, site=site, direction=direction)
     clean, corrupted = PAIRS.tokens(small)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     for prompt in range(len(PAIRS)):
@@ -51,7 +51,7 @@ def test_patching_equals_one_full_forward_a_head(small, site, direction):
 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_each_position_equals_the_loop(small, site):
-    effect = mh.activation_patch(small, PAIRS, site=site, positions="each", heads=["L0H1", "L2H3"], progress=False)
+    effect = mh.activation_patch(small, PAIRS, site=site, positions="each", heads=["L0H1", "L2H3"])
     clean, corrupted = PAIRS.tokens(small)
     assert effect.scores.dims == ("layer", "head", "pos")
     for prompt in range(len(PAIRS)):
@@ -73,9 +73,9 @@ def test_named_positions_are_those_of_the_loop(small):
         {"subject": [(" France", " Italy"), (" Spain", " Germany")]},
         answer=[(" Paris", " Rome"), (" Madrid", " Berlin")],
     )
-    each = mh.activation_patch(small, pairs, positions="each", progress=False)
-    named = mh.activation_patch(small, pairs, positions=["subject", "last"], progress=False)
-    alone = mh.activation_patch(small, pairs, positions="subject", progress=False)
+    each = mh.activation_patch(small, pairs, positions="each")
+    named = mh.activation_patch(small, pairs, positions=["subject", "last"])
+    alone = mh.activation_patch(small, pairs, positions="subject")
     clean, _ = pairs.tokens(small)
     subject, last = int(clean.positions["subject"][0]), int(clean.positions["last"][0])
     np.testing.assert_allclose(named.select(pos="subject").scores, each.scores.sel(pos=subject), atol=1e-6)
@@ -86,7 +86,7 @@ def test_named_positions_are_those_of_the_loop(small):
 @pytest.mark.parametrize("kind", ["zero", "mean", "resample", "scale", "uniform"])
 def test_ablation_equals_one_full_forward_a_head(small, kind):
     seed = 3
-    result = mh.ablate(small, CLEAN, kind=kind, factor=0.4 if kind == "scale" else 0.0, seed=seed, progress=False)
+    result = mh.ablate(small, CLEAN, kind=kind, factor=0.4 if kind == "scale" else 0.0, seed=seed)
     tokens = mh.Prompts(CLEAN).tokens(small)
     cached = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
     order = torch.randperm(len(CLEAN), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -119,7 +119,7 @@ def test_a_users_experiment_runs_through_the_same_engine(small):
         def __call__(self, z, context):
             return -z
 
-    result = mh.sweep(small, CLEAN, intervention=Negate(), metric=mh.kl_divergence, progress=False)
+    result = mh.sweep(small, CLEAN, intervention=Negate(), metric=mh.kl_divergence)
     tokens = mh.Prompts(CLEAN).tokens(small)
     for prompt in range(len(CLEAN)):
         ids = oracles.ids_of(tokens, prompt)
@@ -135,7 +135,7 @@ def test_a_metric_may_read_every_position(small):
     def mean_logit(logits, context):
         return (logits[..., 7] * context.mask).sum(-1) / context.mask.sum(-1)
 
-    result = mh.ablate(small, CLEAN, metric=mean_logit, heads="L1H2", progress=False)
+    result = mh.ablate(small, CLEAN, metric=mean_logit, heads="L1H2")
     tokens = mh.Prompts(CLEAN).tokens(small)
     for prompt in range(len(CLEAN)):
         ids = oracles.ids_of(tokens, prompt)
@@ -146,15 +146,15 @@ def test_a_metric_may_read_every_position(small):
 
 
 def test_a_divergence_has_no_p_value_and_a_difference_has(small):
-    divergence = mh.ablate(small, CLEAN, progress=False)
+    divergence = mh.ablate(small, CLEAN)
     assert np.isnan(divergence.dataset["p_value"]).all()
-    difference = mh.activation_patch(small, PAIRS, progress=False)
+    difference = mh.activation_patch(small, PAIRS)
     assert float(difference.dataset["p_value"].min()) == pytest.approx(2 / 2 ** len(PAIRS))
 
 
 def test_normalised_effect_is_a_share_of_the_difference_between_the_runs(small):
-    raw = mh.activation_patch(small, PAIRS, progress=False)
-    share = mh.activation_patch(small, PAIRS, normalize=True, progress=False)
+    raw = mh.activation_patch(small, PAIRS)
+    share = mh.activation_patch(small, PAIRS, normalize=True)
     clean, corrupted = PAIRS.tokens(small)
     gaps = [
         oracles.logit_diff(oracles.forward(small, oracles.ids_of(clean, p))[0], clean, p)
@@ -180,13 +180,13 @@ def test_transformerlens_own_patching_gives_the_same(small):
     for site, function in theirs.items():
         with torch.no_grad():
             expected = torch.as_tensor(function(small.model, corrupted.ids, clean_cache, metric)).numpy() - before
-        ours = mh.activation_patch(small, pairs, site=site, progress=False)
+        ours = mh.activation_patch(small, pairs, site=site)
         np.testing.assert_allclose(ours.scores, expected, atol=TOLERANCE)
     with torch.no_grad():
         by_pos = torch.as_tensor(
             patching.get_act_patch_attn_head_out_by_pos(small.model, corrupted.ids, clean_cache, metric)
         )
-    ours = mh.activation_patch(small, pairs, positions="each", progress=False)
+    ours = mh.activation_patch(small, pairs, positions="each")
     np.testing.assert_allclose(ours.scores.transpose("layer", "pos", "head"), by_pos.numpy() - before, atol=TOLERANCE)
 
 
@@ -244,7 +244,7 @@ def footprint(model: mh.Model) -> tuple:
 def test_model_is_as_before_after_success_failure_and_interrupt(small):
     one = Limits(tokens=1)  # a wave for each head
     before = footprint(small)
-    mh.ablate(small, CLEAN, budget=one, progress=False)
+    mh.ablate(small, CLEAN, budget=one)
     assert footprint(small) == before
 
     def broken(z, context):
@@ -253,7 +253,7 @@ def test_model_is_as_before_after_success_failure_and_interrupt(small):
         return z
 
     with pytest.raises(Boom):
-        mh.sweep(small, CLEAN, intervention=broken, budget=one, progress=False)
+        mh.sweep(small, CLEAN, intervention=broken, budget=one)
     assert footprint(small) == before
 
     @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def test_model_is_as_before_after_success_failure_and_interrupt(small):
             raise Boom
 
     with pytest.raises(Boom):
-        mh.sweep(small, CLEAN, intervention=BrokenQ(), budget=one, progress=False)
+        mh.sweep(small, CLEAN, intervention=BrokenQ(), budget=one)
     assert footprint(small) == before
 
     def interrupted(z, context):
@@ -272,10 +272,10 @@ def test_model_is_as_before_after_success_failure_and_interrupt(small):
             raise KeyboardInterrupt
         return torch.zeros_like(z)
 
-    whole = mh.ablate(small, CLEAN, budget=one, progress=False)
+    whole = mh.ablate(small, CLEAN, budget=one)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        part = mh.sweep(small, CLEAN, intervention=interrupted, budget=one, progress=False)
+        part = mh.sweep(small, CLEAN, intervention=interrupted, budget=one)
     assert footprint(small) == before
     assert any("interrupted after" in str(w.message) for w in caught)
     done = np.isfinite(np.asarray(part.scores))
@@ -348,7 +348,7 @@ def test_plan_counts_the_work(small):
 )
 def test_bad_input_is_one_clear_error(llama, change, message):
     with pytest.raises(ValueError, match=message):
-        mh.sweep(llama, CLEAN, **({"intervention": mh.Zero(), "progress": False} | change))
+        mh.sweep(llama, CLEAN, **({"intervention": mh.Zero()} | change))
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_bad_input_is_one_clear_error(llama, change, message):
 )
 def test_bad_patches_and_ablations_are_one_clear_error(llama, call, prompts, options, message):
     with pytest.raises(ValueError, match=message):
-        call(llama, prompts, **options, progress=False)
+        call(llama, prompts, **options)
 
 
 def test_an_intervention_may_work_in_place(small):
@@ -376,8 +376,8 @@ def test_an_intervention_may_work_in_place(small):
         return cut(z.clone(), context)
 
     for positions in ("last", "each", "all"):
-        ours = mh.sweep(small, CLEAN, intervention=cut, positions=positions, progress=False)
-        wanted = mh.sweep(small, CLEAN, intervention=cut_a_copy, positions=positions, progress=False)
+        ours = mh.sweep(small, CLEAN, intervention=cut, positions=positions)
+        wanted = mh.sweep(small, CLEAN, intervention=cut_a_copy, positions=positions)
         np.testing.assert_array_equal(ours.values, wanted.values)
 
 
@@ -389,8 +389,8 @@ def test_a_metric_may_work_in_place(loaded):
         return value
 
     small = loaded("llama")
-    ours = mh.ablate(small, CLEAN, metric=spoil, progress=False)
-    np.testing.assert_array_equal(ours.values, mh.ablate(small, CLEAN, progress=False).values)
+    ours = mh.ablate(small, CLEAN, metric=spoil)
+    np.testing.assert_array_equal(ours.values, mh.ablate(small, CLEAN).values)
 
 
 def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(loaded):
@@ -400,7 +400,7 @@ def test_a_metric_that_breaks_on_one_head_loses_that_head_alone(loaded):
         return z * 50 if context.head == mh.HeadId(2, 1) else z
 
     with pytest.warns(UserWarning, match="not finite for L2H1; their scores are NaN"):
-        result = mh.sweep(small, CLEAN, intervention=broken, metric=overflowing, progress=False)
+        result = mh.sweep(small, CLEAN, intervention=broken, metric=overflowing)
     assert result.missing == (mh.HeadId(2, 1),)
 
 
@@ -410,17 +410,17 @@ def overflowing(logits, context):
 
 
 def test_half_precision_is_measured_in_single(llama, tiny):
-    exact = mh.ablate(llama, CLEAN, progress=False)
-    half = mh.ablate(mh.load(tiny("llama"), dtype=torch.bfloat16), CLEAN, progress=False)
+    exact = mh.ablate(llama, CLEAN)
+    half = mh.ablate(mh.load(tiny("llama"), dtype=torch.bfloat16), CLEAN)
     assert half.provenance["dtype"] == "bfloat16"
     assert exact.compare(half).spearman > 0.9
 
 
 def test_token_indices_are_places_too(small):
-    each = mh.activation_patch(small, PAIRS, positions="each", progress=False)
-    some = mh.activation_patch(small, PAIRS, positions=[1, -1], progress=False)
+    each = mh.activation_patch(small, PAIRS, positions="each")
+    some = mh.activation_patch(small, PAIRS, positions=[1, -1])
     np.testing.assert_allclose(some.values.sel(pos=1), each.values.sel(pos=1), atol=1e-6)
-    last = mh.activation_patch(small, PAIRS, positions="last", progress=False)
+    last = mh.activation_patch(small, PAIRS, positions="last")
     np.testing.assert_allclose(some.values.sel(pos=-1), last.values, atol=1e-6)
 
 
@@ -449,15 +449,15 @@ def test_declaring_a_metric_leaves_the_function_alone():
 
 
 def test_positions_by_name_and_by_index_go_together_and_none_twice(small):
-    both = mh.activation_patch(small, PAIRS, positions=["last", 1], heads="L1H2", progress=False)
+    both = mh.activation_patch(small, PAIRS, positions=["last", 1], heads="L1H2")
     assert both.dataset["pos"].values.tolist() == ["last", "1"]
-    each = mh.activation_patch(small, PAIRS, positions="each", heads="L1H2", progress=False)
+    each = mh.activation_patch(small, PAIRS, positions="each", heads="L1H2")
     np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
 
 
 def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):
-    few = mh.activation_patch(small, PAIRS, progress=False)
-    every = mh.activation_patch(small, PAIRS, metric=mh.metric()(mh.logit_diff), progress=False)
+    few = mh.activation_patch(small, PAIRS)
+    every = mh.activation_patch(small, PAIRS, metric=mh.metric()(mh.logit_diff))
     assert getattr(mh.logit_diff, "vocab") == "answers"  # noqa: B009
     np.testing.assert_allclose(few.values, every.values, atol=1e-5)
     with pytest.raises(ValueError, match="vocab is 'some'"):
@@ -467,7 +467,7 @@ def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):
 def test_where_memory_runs_out_halves_go_one_after_the_other(small, monkeypatch):
     from mechheads.engine.wavefront import Wave
 
-    whole = mh.activation_patch(small, PAIRS, progress=False)
+    whole = mh.activation_patch(small, PAIRS)
     run, tried = Wave.run, []
 
     def scarce(self, copies):
@@ -477,19 +477,19 @@ def test_where_memory_runs_out_halves_go_one_after_the_other(small, monkeypatch)
         return run(self, copies)
 
     monkeypatch.setattr(Wave, "run", scarce)
-    halved = mh.activation_patch(small, PAIRS, progress=False)
+    halved = mh.activation_patch(small, PAIRS)
     assert tried[:3] == [12, 6, 3]
     np.testing.assert_allclose(halved.values, whole.values, atol=1e-5)
     monkeypatch.setattr(Wave, "run", lambda self, copies: scarce(self, copies * 3))
     with pytest.raises(torch.OutOfMemoryError):
-        mh.activation_patch(small, PAIRS, progress=False)
+        mh.activation_patch(small, PAIRS)
 
 
 @only_on_4
 def test_an_architecture_without_cached_keys_is_carried_whole(loaded):
     """Bloom adds its positions to the scores, by the place of a key in its row."""
     bloom = loaded("bloom")
-    effect = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"], progress=False)
+    effect = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"])
     assert layout_of(bloom) == "whole"
     clean, corrupted = PAIRS.tokens(bloom)
     for prompt in range(len(PAIRS)):
@@ -506,9 +506,9 @@ def test_an_architecture_without_cached_keys_is_carried_whole(loaded):
 @pytest.mark.parametrize("name", ["blocks.2.ln1.hook_normalized", "blocks.2.ln2.hook_scale"])
 def test_a_users_hook_on_a_norm_counts(tiny, name):
     small = mh.load(tiny("llama"))
-    without = mh.ablate(small, CLEAN, heads="L1H1", progress=False)
+    without = mh.ablate(small, CLEAN, heads="L1H1")
     small.model.add_hook(name, lambda value, hook: 1.5 * value)
-    ours = mh.ablate(small, CLEAN, heads="L1H1", progress=False)
+    ours = mh.ablate(small, CLEAN, heads="L1H1")
     tokens = mh.Prompts(CLEAN).tokens(small)
     for prompt in range(len(CLEAN)):
         ids = oracles.ids_of(tokens, prompt)

@@ -23,9 +23,9 @@ from mechheads.limits import Limits
 from mechheads.model.load import load_again
 from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
+from support.settled import settled
 from support.texts import CLEAN, PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 """Every unit is a batch of its own, with workers and without."""
 TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
@@ -34,14 +34,18 @@ HEADS = ["L0H1", "L1H2", "L2H3"]
 ANALYSES: dict[str, Callable[..., Any]] = {
     "patching": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given).values,
     "paths": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given).values,
-    "self-repair": lambda model, **given: mh.patching.self_repair(model, PAIRS, heads=HEADS[:2], **given).values,
-    "sets of heads": lambda model, **given: mh.patching.patch_sets(model, PAIRS, [HEADS, HEADS[:2]], **given).values,
-    "faithfulness": lambda model, **given: mh.patching.faithfulness(model, PAIRS, HEADS, **given).score,
-    "completeness": lambda model, **given: mh.patching.completeness(model, PAIRS, HEADS, **given).table.select_dtypes(
-        "number"
+    "self-repair": lambda model, **given: (
+        settled(mh.patching.self_repair)(model, PAIRS, heads=HEADS[:2], **given).values
     ),
+    "sets of heads": lambda model, **given: (
+        settled(mh.patching.patch_sets)(model, PAIRS, [HEADS, HEADS[:2]], **given).values
+    ),
+    "faithfulness": lambda model, **given: settled(mh.patching.faithfulness)(model, PAIRS, HEADS, **given).score,
+    "completeness": lambda model, **given: settled(mh.patching.completeness)(
+        model, PAIRS, HEADS, **given
+    ).table.select_dtypes("number"),
     "tasks": lambda model, **given: (
-        mh.gating.ablation_effects(model, TASK, ["zero"], heads=HEADS, **given)["zero"].values
+        settled(mh.gating.ablation_effects)(model, TASK, ["zero"], heads=HEADS, **given)["zero"].values
     ),
 }
 """Analyses that have no store, and two that give workers other batches; tests/ledger has the others."""
@@ -62,7 +66,7 @@ def small(loaded) -> mh.Model:
 
 def ablate(model: mh.Model, **given: Any) -> mh.HeadScores:
     """12 units, each a batch of its own."""
-    return mh.ablate(model, CLEAN[:2], **{"budget": EVERY_UNIT, "progress": False} | given)
+    return mh.ablate(model, CLEAN[:2], **{"budget": EVERY_UNIT} | given)
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +87,16 @@ def two() -> MadeWorkers:
 @pytest.mark.parametrize("name", ANALYSES)
 def test_workers_give_the_numbers_of_one_process(small, two, name):
     before = len(two.computed)
-    ours = ANALYSES[name](small, workers=two, **QUIET)
+    ours = ANALYSES[name](small, workers=two)
     assert len(two.computed) > before
-    np.testing.assert_allclose(ours, ANALYSES[name](small, **QUIET), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours, ANALYSES[name](small), rtol=1e-5, atol=1e-6)
 
 
 def test_workers_share_the_units_evenly_and_compute_a_set_once(small):
     workers = MadeWorkers(2)
     ablate(small, budget=None, workers=workers)
     assert [len(units) for units in workers.computed] == [2] * 6  # three for each worker, so that both end together
-    mh.patching.patch_sets(small, PAIRS, [HEADS, HEADS[:2], HEADS], workers=workers, **QUIET)
+    mh.settings(workers=workers)(mh.patching.patch_sets)(small, PAIRS, [HEADS, HEADS[:2], HEADS])
     assert len(workers.computed) == 6 + 2
 
 
@@ -100,14 +104,14 @@ def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.M
     ready, made = mechheads.engine.work.make_ready, []
     monkeypatch.setattr(mechheads.engine.work, "make_ready", lambda *a, **k: made.append(a) or ready(*a, **k))
     workers = MadeWorkers(1)
-    mh.patching.completeness(small, PAIRS, HEADS, workers=workers, **QUIET)  # of the model, then the circuit
+    mh.settings(workers=workers)(mh.patching.completeness)(small, PAIRS, HEADS)  # of the model, then the circuit
     assert len(made) == 1
-    mh.patching.completeness(small, PAIRS, HEADS, metric=mh.log_prob, workers=workers, **QUIET)
+    mh.settings(workers=workers)(mh.patching.completeness)(small, PAIRS, HEADS, metric=mh.log_prob)
     assert len(made) == 2
 
 
 def test_sahara_goes_on_when_workers_are_lost(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, "heads": HEADS, **QUIET}
+    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, "heads": HEADS}
     seen: list[Any] = []
 
     def trouble(replica: int, request: Any) -> bool:
@@ -115,9 +119,9 @@ def test_sahara_goes_on_when_workers_are_lost(small):
         return len(seen) % 3 == 2
 
     workers = MadeWorkers(2, trouble)
-    ours = mh.safety.sahara(small, CLEAN[:2], 2, workers=workers, **given)
+    ours = mh.settings(workers=workers)(settled(mh.safety.sahara))(small, CLEAN[:2], 2, **given)
     assert len(workers.lost) >= 3
-    assert same(ours.trace, mh.safety.sahara(small, CLEAN[:2], 2, **given).trace)
+    assert same(ours.trace, settled(mh.safety.sahara)(small, CLEAN[:2], 2, **given).trace)
     assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
 
 
@@ -256,11 +260,11 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, alone, tmp_pa
 
 @pytest.mark.usefixtures("terminal")
 def test_ctrl_c_ends_sahara_after_the_steps_that_are_done(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
-    whole = mh.safety.sahara(small, CLEAN[:2], 1, **given)
+    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT}
+    whole = settled(mh.safety.sahara)(small, CLEAN[:2], 1, **given)
     workers, seen = pressing(1, at=12 + 5)
     with pytest.warns(UserWarning, match="interrupted after 1 of 2 heads"):
-        ours = mh.safety.sahara(small, CLEAN[:2], 2, workers=workers, **given)
+        ours = mh.settings(workers=workers)(settled(mh.safety.sahara))(small, CLEAN[:2], 2, **given)
     assert len(seen) == 18
     assert ours.heads == whole.heads
     np.testing.assert_array_equal(ours.trace.scores[:, :, 0], whole.trace.scores[:, :, 0])
@@ -271,14 +275,14 @@ def test_a_wrapped_model_cannot_travel(small):
     wrapped = mh.wrap(small.model, small.tokenizer)
     wrapped.backend.run = None  # the error comes before the model runs
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it; save it with save_pretrained"):
-        mh.ablate(wrapped, CLEAN, workers=MadeWorkers(1), **QUIET)
+        mh.ablate(wrapped, CLEAN, workers=MadeWorkers(1))
 
 
 def test_a_model_that_was_changed_after_loading_is_refused(tiny):
     changed = mh.load(tiny("gpt2"))
     changed.W_U.data.mul_(1.5)
     with pytest.raises(ValueError, match="is not the model of this process: its weights were changed after it was lo"):
-        mh.ablate(changed, CLEAN, workers=MadeWorkers(1), **QUIET)
+        mh.ablate(changed, CLEAN, workers=MadeWorkers(1))
 
 
 def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
@@ -287,15 +291,15 @@ def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytes
     with pytest.raises(
         ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
     ):
-        mh.ablate(small, CLEAN, workers=MadeWorkers(1), **QUIET)
+        mh.ablate(small, CLEAN, workers=MadeWorkers(1))
 
 
-@pytest.mark.parametrize("asked", [0, -1, 2.5, "2", "two", "", "ray://there", "a b:1", ["10.0.0.5:6379"]])
+@pytest.mark.parametrize("asked", [-1, 2.5, "2", "two", "", "ray://there", "a b:1", ["10.0.0.5:6379"]])
 def test_workers_that_are_none_are_refused(small, asked):
     with pytest.raises(
         ValueError, match=r"workers is .*; give a number of workers on this machine, such as 2, the addr"
     ):
-        mh.ablate(small, CLEAN, workers=asked, **QUIET)
+        mh.ablate(small, CLEAN, workers=asked)
 
 
 def test_without_ray_the_error_says_what_to_install_before_the_model_runs(small, monkeypatch: pytest.MonkeyPatch):
@@ -303,7 +307,7 @@ def test_without_ray_the_error_says_what_to_install_before_the_model_runs(small,
     monkeypatch.setattr(small.backend, "run", None)
     for asked in (2, "auto"):
         with pytest.raises(ImportError, match=r'workers need ray: pip install "mechheads\[ray\]"; or leave'):
-            mh.ablate(small, CLEAN, workers=asked, **QUIET)
+            mh.ablate(small, CLEAN, workers=asked)
     with pytest.raises(ImportError, match="workers need ray"):
         Limits(workers=2)
     with pytest.raises(ImportError, match="workers need ray"):
@@ -317,7 +321,7 @@ def test_an_error_on_a_worker_is_raised_here_with_its_trace(small):
         return z * 0
 
     with pytest.raises(LookupError, match="no such thing") as caught:
-        mh.sweep(small, CLEAN[:1], intervention=breaking, budget=EVERY_UNIT, workers=MadeWorkers(2), **QUIET)
+        mh.sweep(small, CLEAN[:1], intervention=breaking, budget=EVERY_UNIT, workers=MadeWorkers(2))
     (note,) = caught.value.__notes__
     assert note.startswith("On worker ") and "in breaking" in note
 
@@ -330,4 +334,4 @@ def test_what_cannot_be_sent_is_refused(small):
         return z * next(numbers)
 
     with pytest.raises(ValueError, match="workers: this analysis cannot be sent to another process"):
-        mh.sweep(small, CLEAN, intervention=scaled, workers=MadeWorkers(1), **QUIET)
+        mh.sweep(small, CLEAN, intervention=scaled, workers=MadeWorkers(1))

@@ -317,9 +317,9 @@ def test_several_atlases_make_one_page(atlas):
 def real(model) -> dict[str, Any]:
     """What takes most room, of the default model."""
     return {
-        "examples": mh.behaviour.head_examples(model, n_tokens=4000, progress=False),
+        "examples": mh.behaviour.head_examples(model, n_tokens=4000),
         "patterns": head_patterns(model, ["The capital of France is"] * 8),
-        "weights": head_weights(model, progress=False),
+        "weights": head_weights(model),
     }
 
 

@@ -85,12 +85,12 @@ def test_a_text_gives_what_the_package_gives(server, small):
     assert [one["probability"] for one in found["next"]] == pytest.approx(before.topk(10).values.tolist(), rel=1e-4)
     pattern = run.pattern["L1H2"][0].numpy()
     np.testing.assert_allclose(np.array(found["attention"]["first"]) / 255, pattern[:, 0], atol=0.51 / 255)
-    parts = mh.behaviour.logit_attribution(small, [TEXT], progress=False)
+    parts = mh.behaviour.logit_attribution(small, [TEXT])
     np.testing.assert_allclose(found["attribution"]["heads"], parts.values.values[..., 0].ravel(), atol=1e-5)
     rest = [*found["attribution"]["heads"], *found["attribution"]["mlp"]]
     total = sum(rest) + found["attribution"]["embedding"] + found["attribution"]["bias"]
     assert total == pytest.approx(found["attribution"]["logit"], abs=1e-3)
-    kl = mh.ablate(small, [TEXT], kind="zero", metric=mh.kl_divergence, heads="L1H2", progress=False)
+    kl = mh.ablate(small, [TEXT], kind="zero", metric=mh.kl_divergence, heads="L1H2")
     assert found["ablation"]["kl"] == pytest.approx(kl["L1H2"]["score"], rel=1e-3, abs=1e-6)
     assert len(found["ablation"]["after"]) == 10 and found["notes"] == []
 

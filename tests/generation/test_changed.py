@@ -21,7 +21,6 @@ from support.levels import few
 PROMPTS = [" The capital of France is", " yes", " When John and Mary went to the store John gave a book to"]
 NEW, OFF = 7, ["L0H1", "L1H2", (2, 0)]
 CHANCES = {"temperature": 2.0, "top_k": 5, "seed": 3}
-QUIET: dict[str, Any] = {"progress": False}
 REQUESTS = [
     (" The capital of France is", " Paris"),
     (" The capital of Italy is", " Rome yes no"),
@@ -79,7 +78,7 @@ def direction_for(model: mh.Model) -> Tensor:
 @pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
 def test_text_with_heads_off_is_that_of_full_forward_passes(small: mh.Model, ablation: str) -> None:
     steer = {1: direction_for(small)}
-    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, ablation=ablation, steer=steer, **QUIET)
+    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, ablation=ablation, steer=steer)
     rows = rows_of(small)
     hooks = plain_hooks(small, ablation, steer, rows)
     noise = torch.rand(len(PROMPTS), NEW, generator=torch.Generator().manual_seed(3))
@@ -94,9 +93,9 @@ def test_text_with_heads_off_is_that_of_full_forward_passes(small: mh.Model, abl
 
 
 def test_a_number_is_the_most_new_tokens_and_nothing_off_changes_nothing(llama: mh.Model) -> None:
-    assert mh.generate(llama, PROMPTS, 5, **QUIET) == mh.generate(llama, PROMPTS, Sampling(5), off=[], **QUIET)
-    plain = mh.generate(llama, PROMPTS, 5, **QUIET)
-    assert mh.generate(llama, PROMPTS, 5, steer={0: torch.zeros(llama.d_model)}, **QUIET) == plain
+    assert mh.generate(llama, PROMPTS, 5) == mh.generate(llama, PROMPTS, Sampling(5), off=[])
+    plain = mh.generate(llama, PROMPTS, 5)
+    assert mh.generate(llama, PROMPTS, 5, steer={0: torch.zeros(llama.d_model)}) == plain
 
 
 def test_an_intervention_of_ones_own_turns_heads_off(llama: mh.Model) -> None:
@@ -105,16 +104,16 @@ def test_an_intervention_of_ones_own_turns_heads_off(llama: mh.Model) -> None:
             return -z
 
     sampling = Sampling(NEW, **CHANCES)
-    given = mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=mh.patching.Scale(-1.0), **QUIET)
-    assert mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=Negate(), **QUIET) == given
-    assert given.ids != mh.generate(llama, PROMPTS, sampling, **QUIET).ids
+    given = mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=mh.patching.Scale(-1.0))
+    assert mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=Negate()) == given
+    assert given.ids != mh.generate(llama, PROMPTS, sampling).ids
 
 
 def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
     pieces: list[tuple[int, str]] = []
     prompts = [f" The capital of {country} is" for country in ("France", "Spain", "Italy")]  # of one length
     written = mh.generate(
-        llama, prompts, Sampling(NEW, **CHANCES), stream=lambda prompt, text: pieces.append((prompt, text)), **QUIET
+        llama, prompts, Sampling(NEW, **CHANCES), stream=lambda prompt, text: pieces.append((prompt, text))
     )
     for i, text in enumerate(written.texts):
         assert "".join(piece for prompt, piece in pieces if prompt == i) == text
@@ -127,26 +126,26 @@ def test_continuations_are_as_likely_as_full_forward_passes_say(small: mh.Model,
     steer = {0: direction_for(small)}
     rows = rows_of(small, [context + continuation for context, continuation in REQUESTS])
     starts = [len(row) for row in rows_of(small, [context.rstrip() for context, _ in REQUESTS])]
-    found = continuation_log_probs(small, REQUESTS, off=OFF, ablation=ablation, steer=steer, **QUIET)
+    found = continuation_log_probs(small, REQUESTS, off=OFF, ablation=ablation, steer=steer)
     hooks = plain_hooks(small, ablation, steer, rows)
     for row, start, one in zip(rows, starts, found, strict=True):
         log_p = oracles.forward(small, torch.tensor([row]), hooks)[0].double().log_softmax(-1)
         each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
         assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
         assert one.greedy == all(int(log_p[at - 1].argmax()) == row[at] for at in range(start, len(row)))
-    small_parts = continuation_log_probs(
-        small, REQUESTS, off=OFF, ablation=ablation, steer=steer, budget=mh.patching.Limits(run_tokens=1), **QUIET
+    small_parts = mh.settings(budget=mh.patching.Limits(run_tokens=1))(continuation_log_probs)(
+        small, REQUESTS, off=OFF, ablation=ablation, steer=steer
     )
     assert [one.log_prob for one in small_parts] == pytest.approx([one.log_prob for one in found], abs=1e-3)
 
 
 def test_a_harness_asks_as_the_lm_evaluation_harness_does(llama: mh.Model) -> None:
-    found = continuation_log_probs(llama, [list(request) for request in REQUESTS], **QUIET)  # type: ignore[misc]
+    found = continuation_log_probs(llama, [list(request) for request in REQUESTS])  # type: ignore[misc]
     assert all(isinstance(value, tuple) and len(value) == 2 for value in found)
     best = int(oracles.forward(llama, torch.tensor(rows_of(llama, [" yes"])))[0, -1].argmax())
     word = llama.tokenizer.decode([best])
     if llama.tokenizer(" yes" + word)["input_ids"][-1] == best:
-        assert continuation_log_probs(llama, [(" yes", word)], **QUIET)[0].greedy
+        assert continuation_log_probs(llama, [(" yes", word)])[0].greedy
 
 
 class Positional:
@@ -172,7 +171,7 @@ def test_keys_that_heads_share_are_changed_once(llama: mh.Model) -> None:
     def turned(value: Tensor, hook: Any) -> Tensor:
         return torch.cat([-value[:, :, :1], value[:, :, 1:]], 2)
 
-    found = continuation_log_probs(llama, REQUESTS, off=["L1H1", "L1H0"], ablation=Keys(), **QUIET)
+    found = continuation_log_probs(llama, REQUESTS, off=["L1H1", "L1H0"], ablation=Keys())
     rows = rows_of(llama, [context + continuation for context, continuation in REQUESTS])
     starts = [len(row) for row in rows_of(llama, [context.rstrip() for context, _ in REQUESTS])]
     for row, start, one in zip(rows, starts, found, strict=True):
@@ -180,13 +179,13 @@ def test_keys_that_heads_share_are_changed_once(llama: mh.Model) -> None:
         each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
         assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
     with pytest.raises(ValueError, match="ablation changes k, which L1H0, L1H1 share; turn off L1H0 too, or give an"):
-        mh.generate(llama, PROMPTS, 2, off=["L1H1"], ablation=Keys(), **QUIET)
+        mh.generate(llama, PROMPTS, 2, off=["L1H1"], ablation=Keys())
 
 
 def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
     mean = mh.patching.MeanOf(llama.cache(PROMPTS))
-    given = mh.generate(llama, PROMPTS, NEW, off=OFF, ablation=mean, **QUIET)
-    assert given == mh.generate(llama, PROMPTS, NEW, off=OFF, ablation="mean", **QUIET)
+    given = mh.generate(llama, PROMPTS, NEW, off=OFF, ablation=mean)
+    assert given == mh.generate(llama, PROMPTS, NEW, off=OFF, ablation="mean")
 
 
 @pytest.mark.parametrize(
@@ -206,9 +205,9 @@ def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
 )
 def test_what_cannot_be_changed_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        mh.generate(llama, PROMPTS, 2, **options, **QUIET)
+        mh.generate(llama, PROMPTS, 2, **options)
     with pytest.raises(ValueError, match=message):
-        continuation_log_probs(llama, REQUESTS, **options, **QUIET)
+        continuation_log_probs(llama, REQUESTS, **options)
     assert not any(point.has_hooks() for point in llama.model.hook_dict.values())
 
 
@@ -223,25 +222,25 @@ def test_what_cannot_be_changed_is_said(llama: mh.Model, options: dict[str, Any]
 )
 def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        continuation_log_probs(llama, requests, **QUIET)
+        continuation_log_probs(llama, requests)
 
 
 def test_a_sampling_that_is_no_number_is_said(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match="sampling is 'many'; give the largest number of new tokens, or a Sampling"):
-        mh.generate(llama, PROMPTS, "many", **QUIET)  # type: ignore[arg-type]
+        mh.generate(llama, PROMPTS, "many")  # type: ignore[arg-type]
 
 
 def test_a_stream_that_is_no_function_is_said(llama: mh.Model) -> None:
     with pytest.raises(ValueError, match="stream is 3; give a function"):
-        mh.generate(llama, PROMPTS, 2, stream=3, **QUIET)  # type: ignore[arg-type]
+        mh.generate(llama, PROMPTS, 2, stream=3)  # type: ignore[arg-type]
 
 
 def test_texts_of_the_models_own_differ_and_begin_as_asked(small: mh.Model) -> None:
-    texts = sample_texts(small, 4, start=" yes", max_new_tokens=9, seed=2, **QUIET)
+    texts = mh.settings(seed=2)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
     assert len(set(texts)) == 4 and all(text.startswith(" yes") for text in texts)
-    assert texts == sample_texts(small, 4, start=" yes", max_new_tokens=9, seed=2, **QUIET)
-    assert texts != sample_texts(small, 4, start=" yes", max_new_tokens=9, seed=3, **QUIET)
-    profile = mh.profile_heads(small, sample_texts(small, 3, max_new_tokens=30, **QUIET), window=16, **QUIET)
+    assert texts == mh.settings(seed=2)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
+    assert texts != mh.settings(seed=3)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
+    profile = mh.profile_heads(small, sample_texts(small, 3, max_new_tokens=30), window=16)
     assert profile.provenance["n_windows"] >= 2
     with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
         sample_texts(small, 0)
@@ -252,10 +251,10 @@ def test_the_command_writes_with_heads_off(tiny: Callable[[str], Path], llama: m
     for options, off in (([], []), (["--off", "L0H1", "--off", "L1H2", "--ablation", "zero"], ["L0H1", "L1H2"])):
         done = CliRunner().invoke(main, [*arguments, *options])
         assert done.exit_code == 0, done.output
-        texts = mh.generate(llama, PROMPTS[:2], 6, off=off, ablation="zero", **QUIET).texts
+        texts = mh.generate(llama, PROMPTS[:2], 6, off=off, ablation="zero").texts
         for prompt, text in zip(PROMPTS, texts, strict=False):
             assert f"{prompt}{text}\n" in done.output
     one = CliRunner().invoke(main, [*arguments[:2], *arguments[3:]])
-    assert one.output == f"{PROMPTS[0]}{mh.generate(llama, PROMPTS[:1], 6, **QUIET).texts[0]}\n"
+    assert one.output == f"{PROMPTS[0]}{mh.generate(llama, PROMPTS[:1], 6).texts[0]}\n"
     failed = CliRunner().invoke(main, [*arguments, "--off", "L99H0"])
     assert failed.exit_code == 1 and "L99H0" in failed.output and "Traceback" not in failed.output

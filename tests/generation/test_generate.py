@@ -40,8 +40,8 @@ PROMPTS = [
 ]
 NEW = 9
 SAMPLED = Sampling(NEW, temperature=2.0, top_k=5, seed=3)
-QUIET: dict[str, Any] = {"sampling": Sampling(NEW), "progress": False}
-DRAWN: dict[str, Any] = {"sampling": SAMPLED, "progress": False}
+QUIET: dict[str, Any] = {"sampling": Sampling(NEW)}
+DRAWN: dict[str, Any] = {"sampling": SAMPLED}
 """Tiny models repeat themselves when greedy; drawn tokens tell whether all probabilities are right."""
 
 
@@ -198,7 +198,7 @@ def test_all_conditions_share_one_call_a_step(small):
 
     conditions = [[HeadChange(0, 0, "z", counting)], [HeadChange(0, 1, "z", counting)], []]
     seen.clear()
-    together = generate_under(small, prompts, conditions, Sampling(3), progress=False)
+    together = generate_under(small, prompts, conditions, Sampling(3))
     assert not any(ended for each in together for ended in each.finished)
     assert seen[4:] == [2] * 6  # after two trials of each function: two prompts, for two conditions in three calls
 
@@ -252,7 +252,7 @@ def test_a_model_whose_attention_takes_no_keys(tiny):
     if not TRANSFORMERLENS_4:  # 3.9 loads no such model; taken for one, any is written on with from its first token
         whole.backend.layout = "whole"
     conditions = conditions_for(whole)[:4]
-    together = generate_under(whole, PROMPTS[:3], conditions, replace(SAMPLED, max_new_tokens=4), progress=False)
+    together = generate_under(whole, PROMPTS[:3], conditions, replace(SAMPLED, max_new_tokens=4))
     assert layout_of(whole) == "whole"
     for changes, written in zip(conditions, together, strict=True):
         assert of(written) == plain(whole, as_hooks(whole, changes), prompts=PROMPTS[:3], new=4, drawn=True)
@@ -260,7 +260,7 @@ def test_a_model_whose_attention_takes_no_keys(tiny):
 
 def test_little_memory_changes_nothing(llama):
     def written(**given: Any) -> list[Generated]:
-        return generate_under(llama, PROMPTS, conditions_for(llama)[:2], **DRAWN, **given)
+        return mh.settings(**given)(generate_under)(llama, PROMPTS, conditions_for(llama)[:2], **DRAWN)
 
     free = written()
     assert written(budget="1 KB") == free  # each row in a batch of its own
@@ -271,7 +271,7 @@ def test_memory_stays_within_the_budget(llama):
     peaks = {}
     for budget in ("1 MB", "4 MB"):
         with PeakBytes() as memory:
-            generate(llama, PROMPTS[2:3] * 100, Sampling(2), budget=budget, progress=False)
+            mh.settings(budget=budget)(generate)(llama, PROMPTS[2:3] * 100, Sampling(2))
         peaks[budget] = memory.peak
     assert peaks["1 MB"] <= 2**20 < peaks["4 MB"] <= 2**22
 
@@ -292,7 +292,7 @@ def test_choice_by_hand():
 
 def test_drawn_tokens_have_the_models_probabilities(llama):
     n = 2000
-    written = generate(llama, [" The capital of"] * n, Sampling(1, temperature=0.7, top_k=5, seed=1), progress=False)
+    written = generate(llama, [" The capital of"] * n, Sampling(1, temperature=0.7, top_k=5, seed=1))
     logits = oracles.forward(llama, torch.tensor(rows_of(llama, [" The capital of"])))[0, -1]
     best = logits.topk(5)
     for token, p in zip(best.indices.tolist(), (best.values / 0.7).softmax(-1).tolist(), strict=True):
@@ -302,7 +302,7 @@ def test_drawn_tokens_have_the_models_probabilities(llama):
 
 def test_drawing_repeats_with_its_seed_alone(llama):
     def drawn(seed: int, **given: Any) -> Generated:
-        return generate(llama, PROMPTS, Sampling(NEW, 1.0, seed=seed, **given), progress=False)
+        return generate(llama, PROMPTS, Sampling(NEW, 1.0, seed=seed, **given))
 
     first = drawn(0, top_k=5)
     state = torch.random.get_rng_state()
@@ -311,7 +311,7 @@ def test_drawing_repeats_with_its_seed_alone(llama):
     assert drawn(1, top_k=5) != first
     assert drawn(0) != first
     assert drawn(0, top_k=1) == generate(llama, PROMPTS, **QUIET)
-    same = generate_under(llama, PROMPTS, [[], []], Sampling(NEW, temperature=1.0, top_k=5), progress=False)
+    same = generate_under(llama, PROMPTS, [[], []], Sampling(NEW, temperature=1.0, top_k=5))
     assert same == [first, first]
 
 
@@ -347,7 +347,7 @@ def test_a_bridge_knows_its_generation_config_and_a_hooked_transformer_has_none(
 def test_the_default_model_ends_its_turn(model):
     assert [model.tokenizer.decode(end) for end in end_tokens(model)] == ["<|im_end|>"]
     chat = [{"role": "user", "content": "Say yes."}]
-    written = generate(model, [chat, "The capital of France is"], Sampling(3), progress=False)
+    written = generate(model, [chat, "The capital of France is"], Sampling(3))
     assert of(written) == plain(model, prompts=[chat, "The capital of France is"], new=3)
     assert written.texts[1].startswith(" Paris")
 
@@ -368,7 +368,7 @@ def test_interrupted_it_gives_what_is_there(llama, at):
     expected = plain(llama)
     stop = stopped_at(at, lambda value, hook: None)
     with pytest.warns(UserWarning, match=r"interrupted after \d of 5 answers; the others are as far"):
-        written = generate(llama, PROMPTS, hooks=[(llama.hook_name("z", 1), stop)], budget="1 KB", **QUIET)
+        written = mh.settings(budget="1 KB")(generate)(llama, PROMPTS, hooks=[(llama.hook_name("z", 1), stop)], **QUIET)
     longest = max(range(5), key=lambda i: len(rows_of(llama)[i]))  # the longest is written first, alone
     got = min(at - 1, len(expected[longest][0]))
     assert written.ids[longest][:got] == expected[longest][0][:got] and got > 0
@@ -381,12 +381,12 @@ def test_interrupted_it_gives_what_is_there(llama, at):
 
 def test_every_condition_says_that_the_writing_was_interrupted(llama):
     prompts = [" The capital of France is", " The capital of Italy is"]
-    whole = generate_under(llama, prompts, [[], []], Sampling(6), progress=False)
+    whole = generate_under(llama, prompts, [[], []], Sampling(6))
     assert not any(each.interrupted or each.unfinished for each in whole)
     stop = stopped_at(2 + 4, lambda z: z)  # tried twice, then once a step
     conditions = [[], [HeadChange(0, 0, "z", stop)]]
     with pytest.warns(UserWarning, match="interrupted after 0 of 4 answers"):
-        part = generate_under(llama, prompts, conditions, Sampling(6), progress=False)
+        part = generate_under(llama, prompts, conditions, Sampling(6))
     assert [each.ids for each in part] == [tuple(ids[:3] for ids in each.ids) for each in whole]
     assert [(each.interrupted, each.unfinished) for each in part] == [(True, (0, 1))] * 2
     assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
@@ -411,7 +411,7 @@ def test_context(llama):
     with pytest.raises(ValueError, match=f"give at most {room},"):
         check_writing(llama, PROMPTS, Sampling(room + 1))
     check_writing(llama, PROMPTS, Sampling(room))
-    written = generate(llama, PROMPTS[2:3], Sampling(room), progress=False)
+    written = generate(llama, PROMPTS[2:3], Sampling(room))
     assert of(written) == plain(llama, prompts=PROMPTS[2:3], new=room)
 
 
@@ -434,9 +434,9 @@ def test_bad_arguments(llama):
     with pytest.raises(ValueError, match=r"hooks: the model has no hook 'blocks\.0\.attn\.hook_y'"):
         generate(llama, PROMPTS, hooks=[("blocks.0.attn.hook_y", print)])
     with pytest.raises(ValueError, match="budget is 'much'"):
-        generate(llama, PROMPTS, budget="much")
+        mh.settings(budget="much")(generate)(llama, PROMPTS)
     with pytest.raises(ValueError, match="budget is 'much'"):
-        check_writing(llama, PROMPTS, Sampling(NEW), budget="much")
+        mh.settings(budget="much")(check_writing)(llama, PROMPTS, Sampling(NEW))
 
 
 def mean_over_rows(z: Tensor) -> Tensor:

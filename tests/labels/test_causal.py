@@ -77,7 +77,7 @@ def told_apart(model: mh.Model) -> tuple[mh.Relation, mh.Relation, mh.Relation]:
 
 def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
     known, short, _ = told_apart(small)
-    found = relation_evidence(small, [known, short], heads=SOME, progress=False, **ASKED)
+    found = relation_evidence(small, [known, short], heads=SOME, **ASKED)
     assert found.relations == (known.name, short.name)
     assert found.left_out == found.not_removed == found.removal == {}
     total, direct = np.asarray(found.total.values), np.asarray(found.direct.values)
@@ -105,7 +105,7 @@ def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
 
 def test_statistics_are_over_prompts_and_q_over_heads_and_relations(llama: mh.Model) -> None:
     known, short, _ = told_apart(llama)
-    found = relation_evidence(llama, [known, short], seed=4, progress=False, **ASKED)
+    found = mh.settings(seed=4)(relation_evidence)(llama, [known, short], **ASKED)
     for scores in (found.total, found.direct):
         values, data = np.asarray(scores.values), scores.dataset
         np.testing.assert_allclose(data["score"], np.nanmean(values, axis=-1))
@@ -118,14 +118,14 @@ def test_statistics_are_over_prompts_and_q_over_heads_and_relations(llama: mh.Mo
 
 def test_results_say_where_they_come_from(llama: mh.Model, tmp_path: Path) -> None:
     known, short, wrong = told_apart(llama)
-    found = relation_evidence(llama, [wrong, known, TOO_FEW, short], heads=SOME, progress=False, **ASKED)
+    found = relation_evidence(llama, [wrong, known, TOO_FEW, short], heads=SOME, **ASKED)
     assert found.relations == (known.name, short.name)
     assert list(found.left_out) == [wrong.name, "too few"]
     assert "prefers the wrong one of the two targets (-" in found.left_out[wrong.name]
     assert "'too few' has too few usable pairs" in found.left_out["too few"]
     for scores, alone in (
-        (found.total, mh.activation_patch(llama, few_shot_pairs(llama, known, **ASKED), heads=SOME, progress=False)),
-        (found.direct, mh.path_patch(llama, few_shot_pairs(llama, known, **ASKED), senders=SOME, progress=False)),
+        (found.total, mh.activation_patch(llama, few_shot_pairs(llama, known, **ASKED), heads=SOME)),
+        (found.direct, mh.path_patch(llama, few_shot_pairs(llama, known, **ASKED), senders=SOME)),
     ):
         about = scores.provenance
         assert about["left_out"] == found.left_out
@@ -154,10 +154,10 @@ def columns(pairs: mh.PromptPairs) -> tuple[Any, Any, Any]:
 def test_a_store_goes_on_where_a_run_stopped(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known, short, _ = told_apart(llama)
     store = tmp_path / "evidence.ledger"
-    first = relation_evidence(llama, [known, short], store=store, progress=False, **ASKED)
+    first = mh.settings(store=store)(relation_evidence)(llama, [known, short], **ASKED)
     run: list[Any] = []
     monkeypatch.setattr("mechheads.engine.wavefront.Wave.run", lambda *args: run.append(args))
-    again = relation_evidence(llama, [known, short], store=store, progress=False, **ASKED)
+    again = mh.settings(store=store)(relation_evidence)(llama, [known, short], **ASKED)
     assert run == []
     np.testing.assert_array_equal(again.total.values, first.total.values)
     np.testing.assert_array_equal(again.direct.values, first.direct.values)
@@ -166,13 +166,13 @@ def test_a_store_goes_on_where_a_run_stopped(llama: mh.Model, tmp_path: Path, mo
 def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
     _, _, wrong = told_apart(llama)
     with pytest.raises(ValueError, match=r"^relation 'too few' has too few usable pairs"):
-        relation_evidence(llama, TOO_FEW, progress=False, **ASKED)
+        relation_evidence(llama, TOO_FEW, **ASKED)
     with pytest.raises(ValueError, match="prefers the wrong one of the two targets"):
-        relation_evidence(llama, wrong, progress=False, **ASKED)
+        relation_evidence(llama, wrong, **ASKED)
     with pytest.raises(
         ValueError, match=r"none of them can be tested: relation 'too few' .* wrong one of the two targets"
     ):
-        relation_evidence(llama, [TOO_FEW, wrong], progress=False, **ASKED)
+        relation_evidence(llama, [TOO_FEW, wrong], **ASKED)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_arguments_are_checked_before_anything_is_run(
 ) -> None:
     monkeypatch.setattr(causal, "few_shot_pairs", lambda *args, **options: pytest.fail("too late"))
     with pytest.raises(ValueError, match=message):
-        relation_evidence(llama, turned(0), progress=False, **options)
+        relation_evidence(llama, turned(0), **options)
 
 
 def test_a_ranking_of_another_model_is_refused(llama: mh.Model) -> None:
     other = ranking({"turned by 0": ["L0H0"]}, layers=2)
     with pytest.raises(ValueError, match="ranking has 2 layers x 4 heads, but this model has 3 x 4; give scores"):
-        relation_evidence(llama, turned(0), ranking=other, progress=False)
+        relation_evidence(llama, turned(0), ranking=other)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -219,7 +219,7 @@ def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.M
 
     monkeypatch.setattr(causal, "path_patch", stop)
     with pytest.warns(UserWarning, match="relation_evidence was interrupted: effects not measured are NaN"):
-        found = relation_evidence(llama, [wrong, known, short, last], progress=False, **ASKED)
+        found = relation_evidence(llama, [wrong, known, short, last], **ASKED)
     assert len(calls) == 2
     assert found.relations == (known.name, short.name, "last")
     assert list(found.left_out) == [wrong.name]
@@ -233,7 +233,7 @@ def test_a_stopped_run_keeps_what_is_done(llama: mh.Model, monkeypatch: pytest.M
 def test_stopped_before_anything_is_done_it_stops(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal, "activation_patch", stopped_at(1, causal.activation_patch))
     with pytest.raises(KeyboardInterrupt):
-        relation_evidence(llama, told_apart(llama)[0], progress=False, **ASKED)
+        relation_evidence(llama, told_apart(llama)[0], **ASKED)
 
 
 # Removal: a llama that says nothing but the targets above, and relations that are what it says.
@@ -292,8 +292,8 @@ RANKING = [HeadId(2, 1), HeadId(0, 3), HeadId(2, 2), HeadId(1, 0)]
 
 def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
     relation, control = spoken(wordy, "capital", wrong=2), spoken(wordy, "help", wrong=1)
-    found = cumulative_removal(
-        wordy, relation, map(str, RANKING), controls=control, draws=1, seed=5, progress=False, **NO_SHOTS
+    found = mh.settings(seed=5)(cumulative_removal)(
+        wordy, relation, map(str, RANKING), controls=control, draws=1, **NO_SHOTS
     )
     assert found.heads == tuple(RANKING)
     lines = {"relation": (relation, RANKING)}
@@ -316,9 +316,7 @@ def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
 def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
     whole = spoken(wordy, "help")
     control = mh.Relation("short", None, whole.pairs[:4], few_shot=whole.few_shot)
-    found = cumulative_removal(
-        wordy, spoken(wordy, "capital"), RANKING[:1], controls=[control], draws=0, progress=False, **NO_SHOTS
-    )
+    found = cumulative_removal(wordy, spoken(wordy, "capital"), RANKING[:1], controls=[control], draws=0, **NO_SHOTS)
     assert found.values[-1, :4].tolist() == right_without(wordy, control, RANKING[:1])
     assert np.isnan(found.values[2:, 4:]).all()
     low, _ = share_interval(found.table["accuracy"].values[-1], np.array(4))
@@ -328,7 +326,7 @@ def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
 def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital")
     drawn = [
-        cumulative_removal(wordy, relation, RANKING, seed=seed, progress=False, **NO_SHOTS).random for seed in (0, 0, 1)
+        mh.settings(seed=seed)(cumulative_removal)(wordy, relation, RANKING, **NO_SHOTS).random for seed in (0, 0, 1)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 5
@@ -340,7 +338,7 @@ def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
 
 def test_where_a_layer_has_too_few_others_the_nearest_gives_them(wordy: mh.Model) -> None:
     crowded = [HeadId(2, 0), HeadId(2, 1), HeadId(2, 2), HeadId(1, 0)]
-    found = cumulative_removal(wordy, spoken(wordy, "capital"), crowded, progress=False, **NO_SHOTS)
+    found = cumulative_removal(wordy, spoken(wordy, "capital"), crowded, **NO_SHOTS)
     for heads in found.random:
         assert [head.layer for head in heads] == [2, 1, 1, 1]
         assert heads[0] == HeadId(2, 3)
@@ -349,7 +347,7 @@ def test_where_a_layer_has_too_few_others_the_nearest_gives_them(wordy: mh.Model
 
 def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
     ranking = [HeadId(layer, head) for head in range(3) for layer in range(3)]
-    found = cumulative_removal(wordy, spoken(wordy, "capital"), ranking, most=2, draws=3, progress=False, **NO_SHOTS)
+    found = cumulative_removal(wordy, spoken(wordy, "capital"), ranking, most=2, draws=3, **NO_SHOTS)
     assert found.heads == (HeadId(0, 0), HeadId(1, 0))
     assert set(found.random) == {(HeadId(0, 3), HeadId(1, 3))}
 
@@ -357,9 +355,7 @@ def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
 def test_removal_says_what_it_is(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital", wrong=2)
     named = mh.Relation("<b>", None, relation.pairs, few_shot=relation.few_shot)
-    found = cumulative_removal(
-        wordy, named, RANKING[:2], controls=[spoken(wordy, "help")], draws=2, progress=False, **NO_SHOTS
-    )
+    found = cumulative_removal(wordy, named, RANKING[:2], controls=[spoken(wordy, "help")], draws=2, **NO_SHOTS)
     ends = found.table[found.table["k"] == 2].set_index("which")["accuracy"]
     random = (ends["random 1"] + ends["random 2"]) / 2
     assert repr(found) == (
@@ -405,23 +401,21 @@ def test_removal_refuses_what_does_not_fit(
     monkeypatch.setattr(removals, "SetRuns", lambda *args, **options: pytest.fail("too late"))
     given = {"ranking": RANKING} | NO_SHOTS | options
     with pytest.raises(ValueError, match=message):
-        cumulative_removal(wordy, spoken(wordy, "capital"), progress=False, **given)
+        cumulative_removal(wordy, spoken(wordy, "capital"), **given)
 
 
 def test_a_relation_the_model_does_not_know_is_refused(wordy: mh.Model) -> None:
     with pytest.raises(ValueError, match=r"'capital 10': the model gets 9% of its few-shot .* removal needs 10%"):
-        cumulative_removal(wordy, spoken(wordy, "capital", wrong=10), RANKING, progress=False, **NO_SHOTS)
+        cumulative_removal(wordy, spoken(wordy, "capital", wrong=10), RANKING, **NO_SHOTS)
 
 
 def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     relation = spoken(wordy, "capital")
-    whole = cumulative_removal(wordy, relation, RANKING, draws=2, progress=False, **NO_SHOTS)
+    whole = cumulative_removal(wordy, relation, RANKING, draws=2, **NO_SHOTS)
     monkeypatch.setattr(removals.SetRuns, "values", stopped_at(4, removals.SetRuns.values))
     monkeypatch.setattr(removals.SetRuns, "at_once", property(lambda runs: 2, lambda runs, n: None), raising=False)
     with pytest.warns(UserWarning, match="interrupted after 5 of 20 sets of heads; the rest are NaN"):
-        found = cumulative_removal(
-            wordy, relation, RANKING, controls=[spoken(wordy, "help")], draws=2, progress=False, **NO_SHOTS
-        )
+        found = cumulative_removal(wordy, relation, RANKING, controls=[spoken(wordy, "help")], draws=2, **NO_SHOTS)
     assert found.provenance["interrupted"]
     np.testing.assert_array_equal(found.values[:5], whole.values[:5])
     assert np.isnan(found.values[5:]).all()
@@ -446,9 +440,7 @@ def test_with_a_ranking_the_best_heads_are_removed_too(wordy: mh.Model, monkeypa
     ]
     best = {"capital 0": ["L2H1", "L0H3"], "help 2": ["L1H1"], "help 10": ["L0H0"], "capital 1": []}
     monkeypatch.setattr(causal, "_gap", lambda *args: 1.0)
-    found = relation_evidence(
-        wordy, relations, heads=SOME[:1], ranking=ranking(best), seed=2, progress=False, **NO_SHOTS
-    )
+    found = mh.settings(seed=2)(relation_evidence)(wordy, relations, heads=SOME[:1], ranking=ranking(best), **NO_SHOTS)
     assert list(found.removal) == ["capital 0", "help 2"]
     assert list(found.not_removed) == ["help 10", "capital 1"]
     assert "gets 9% of its few-shot prompts right" in found.not_removed["help 10"]
@@ -456,8 +448,8 @@ def test_with_a_ranking_the_best_heads_are_removed_too(wordy: mh.Model, monkeypa
     removal = found.removal["capital 0"]
     assert removal.heads == (HeadId(2, 1), HeadId(0, 3))
     assert list(removal.provenance["controls"]) == ["help 2"]
-    alone = cumulative_removal(
-        wordy, relations[0], removal.heads, controls=relations[1], seed=2, progress=False, **NO_SHOTS
+    alone = mh.settings(seed=2)(cumulative_removal)(
+        wordy, relations[0], removal.heads, controls=relations[1], **NO_SHOTS
     )
     np.testing.assert_array_equal(removal.values, alone.values)
     assert repr(found) == "<CausalEvidence: total and direct effects on 4 relations, 2 with removal>"
@@ -494,11 +486,11 @@ def test_capitals_on_the_default_model(model: mh.Model) -> None:
     """L23H4 tells capitals, and the five heads that rank first in the weights take accuracy with them."""
     relation = mh.Relation.load("country_to_capital")
     some = ["L5H0", "L20H1", "L23H1", "L23H4", "L29H7"]
-    found = relation_evidence(model, relation, n=3, shots=1, heads=some, progress=False)
+    found = relation_evidence(model, relation, n=3, shots=1, heads=some)
     assert found.total.heads(2) == found.direct.heads(2) == (HeadId(23, 4), HeadId(23, 1))
     assert 0.3 < found.total["L23H4"]["score"].item() < 1
     best = ["L23H4", "L23H5", "L23H1", "L23H2", "L23H0"]
-    removal = cumulative_removal(model, relation, best, draws=1, n=6, shots=2, progress=False)
+    removal = cumulative_removal(model, relation, best, draws=1, n=6, shots=2)
     curves = removal.table.pivot(index="k", columns="which", values="accuracy")
     assert curves["relation"].tolist()[0] >= 0.8
     assert curves["relation"].tolist()[5] <= 0.25

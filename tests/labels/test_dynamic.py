@@ -29,7 +29,7 @@ def slow(model: mh.Model, template: str, k: int) -> np.ndarray:
     group = model.n_heads // model.n_kv_heads
     for i, (source, target) in enumerate(PAIRS):
         text = template.replace("{source}", source)
-        run = model.cache([text], sites=("z", "pattern", "v"), progress=False)
+        run = model.cache([text], sites=("z", "pattern", "v"))
         own = model.tokenizer(f" {target}", add_special_tokens=False)["input_ids"][0]
         before = len(model.tokenizer(template[: template.index("{source}")] + source)["input_ids"])
         for layer in range(model.n_layers):
@@ -46,7 +46,7 @@ def slow(model: mh.Model, template: str, k: int) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "neox", "gemma"])
 def test_equals_the_slow_loop(kind: str, loaded: Callable[[str], mh.Model]) -> None:
     model = loaded(kind)
-    scores = mh.labels.dynamic_scores(model, relation(), k=60, templates=TEMPLATES, min_pairs=5, progress=False)
+    scores = mh.labels.dynamic_scores(model, relation(), k=60, templates=TEMPLATES, min_pairs=5)
     assert scores.extra_dims == ("relation", "template", "context")
     for t, template in enumerate(TEMPLATES):
         wanted = slow(model, template, 60)
@@ -59,12 +59,7 @@ def test_relations_that_are_skipped_are_in_the_ledger(loaded: Callable[[str], mh
     short = mh.Relation("short", None, [("France", "Paris"), ("Italy", "Zurich")])
     with pytest.warns(UserWarning, match=r"fewer than 5 single-token pairs are skipped: short \(1 of 2\)"):
         scores = mh.labels.dynamic_scores(
-            loaded("llama"),
-            [relation(), short],
-            heads="L0H0",
-            templates=TEMPLATES[:1],
-            min_pairs=5,
-            progress=False,
+            loaded("llama"), [relation(), short], heads="L0H0", templates=TEMPLATES[:1], min_pairs=5
         )
     lost = {"target of several tokens": ["Italy -> Zurich"]}
     assert scores.dataset["relation"].values.tolist() == ["capitals"]
@@ -73,7 +68,7 @@ def test_relations_that_are_skipped_are_in_the_ledger(loaded: Callable[[str], mh
 
 def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("llama")
-    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5, "progress": False}
+    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
     whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
     some = mh.labels.dynamic_scores(model, relation(), heads=["L2H3", (0, 1), "L2H0"], **options)
     for layer, head in np.ndindex(3, 4):
@@ -85,7 +80,7 @@ def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[
 @pytest.mark.parametrize("at", [1, 2])
 def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     model = mh.load(tiny("llama"))
-    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5, "progress": False}
+    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
     whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
     monkeypatch.setattr(dynamic, "_read", stopped_at(at, dynamic._read))
     if at == 1:
@@ -102,10 +97,8 @@ def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest
 @pytest.mark.slow
 def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     capitals = mh.Relation("capitals", "Knowledge", mh.Relation.load("country_to_capital").pairs[:60])
-    static = mh.relation_scores(model, capitals, source="first_mlp", min_pairs=10, progress=False)
-    dynamic = mh.labels.dynamic_scores(
-        model, capitals, min_pairs=10, templates=["The story of {source} contains"], progress=False
-    )
+    static = mh.relation_scores(model, capitals, source="first_mlp", min_pairs=10)
+    dynamic = mh.labels.dynamic_scores(model, capitals, min_pairs=10, templates=["The story of {source} contains"])
     assert str(dynamic.select(context="without").heads(1)[0]) == "L23H4"
     table = mh.labels.score_correlations(static, dynamic)
     r = table.set_index(["context", "template"])["r"]

@@ -114,7 +114,7 @@ def rows(model: mh.Model, plain: Plain, layer: int, reading: str, norm: str) -> 
 @pytest.mark.parametrize("name", few(NAMES, "gemma"))
 def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, tiny: Callable[[str], Path]) -> None:
     model, plain = mh.load(tiny(name), backend=BACKENDS.get(name)), Plain(tiny(name), name)
-    options: dict[str, Any] = {"k": K, "norm": norm, "min_pairs": 2, "min_effect": 1.0, "progress": False}
+    options: dict[str, Any] = {"k": K, "norm": norm, "min_pairs": 2, "min_effect": 1.0}
     every = mh.relation_scores(model, WORDS, **options)
     assert every.provenance["no_reading"] == {}
     each = {
@@ -160,7 +160,7 @@ def test_openings_begin_as_the_tokenizer_begins(tiny: Callable[[str], Path]) -> 
 
 def test_what_a_model_does_not_have(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model = mh.load(tiny("llama"))
-    options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
+    options: dict[str, Any] = {"k": K, "min_pairs": 2}
     whole = mh.relation_scores(model, WORDS, **options)
 
     def no_mlp(x: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ def test_what_a_model_does_not_have(tiny: Callable[[str], Path], monkeypatch: py
 
 def test_a_model_on_disk_has_the_first_two(tiny: Callable[[str], Path]) -> None:
     stored, loaded = mh.labels.open_weights(tiny("gemma3")), mh.load(tiny("gemma3"), backend=BACKENDS["gemma3"])
-    options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
+    options: dict[str, Any] = {"k": K, "min_pairs": 2}
     found = mh.relation_scores(stored, WORDS, **options)
     assert list(found.provenance["no_reading"]) == ["carried"]
     for name in ("embedding", "first_mlp"):
@@ -193,7 +193,7 @@ def test_a_model_on_disk_has_the_first_two(tiny: Callable[[str], Path]) -> None:
 
 
 def test_labels_say_how_a_head_reads(loaded: Callable[[str], mh.Model]) -> None:
-    options: dict[str, Any] = {"k": K, "min_pairs": 2, "progress": False}
+    options: dict[str, Any] = {"k": K, "min_pairs": 2}
     scores = mh.relation_scores(loaded("llama"), WORDS, **options)
     labels = mh.label_heads(scores, rule="maps")
     table = labels.table()
@@ -218,4 +218,4 @@ def test_numbers_that_are_not_finite_are_no_missing_reading(tiny: Callable[[str]
         for parameter in model.model.blocks[0].mlp.parameters():
             parameter.fill_(float("nan"))
     with pytest.raises(ValueError, match="the first MLP gives NaN or infinite numbers"):
-        mh.relation_scores(model, WORDS, min_pairs=2, progress=False)
+        mh.relation_scores(model, WORDS, min_pairs=2)

@@ -66,7 +66,7 @@ def test_choices(loaded: Callable[[str], mh.Model], name: str, source: Any, norm
 
 def test_in_parts_as_in_one(llama: mh.Model) -> None:
     whole = salient_operations(llama, "L1H0")
-    parts = salient_operations(llama, "L1H0", budget=Limits(run_tokens=7, logits=11 * llama.d_model))
+    parts = mh.settings(budget=Limits(run_tokens=7, logits=11 * llama.d_model))(salient_operations)(llama, "L1H0")
     pd.testing.assert_frame_equal(parts, whole)
 
 

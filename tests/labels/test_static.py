@@ -113,7 +113,7 @@ def test_by_hand() -> None:
     model = identity_model([[3, 9], [5, 0], [4, 0], [2, 0], [1, 0]])  # logits 3 5 4 2 1: w1 first, w4 last
     relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in (1, 2, 3, 4)])
     for k, hit, suppressed in ((1, [1, 0, 0, 0], 0.25), (2, [1, 1, 0, 0], 0.5), (4, [1, 1, 1, 0], 0.75)):
-        scores = relation_scores(model, relation, k=k, min_pairs=1, progress=False)
+        scores = relation_scores(model, relation, k=k, min_pairs=1)
         assert scores.values is not None
         assert scores.values.values[0, 0, 0].tolist() == hit
         assert scores.scores.item() == sum(hit) / 4
@@ -123,7 +123,7 @@ def test_by_hand() -> None:
 def test_a_tie_counts_for_the_target() -> None:
     model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
     relation = Relation("r", None, [("w1", "w2"), ("w1", "w4"), ("w1", "w5")])
-    scores = relation_scores(model, relation, k=2, min_pairs=1, progress=False)
+    scores = relation_scores(model, relation, k=2, min_pairs=1)
     assert scores.values is not None
     assert scores.values.values[0, 0, 0].tolist() == [1, 1, 0]
     assert scores.provenance["ties"] == "count for the target"
@@ -132,7 +132,7 @@ def test_a_tie_counts_for_the_target() -> None:
 def test_a_head_that_writes_nothing_hits_nothing() -> None:
     model = identity_model([[1, 0], [2, 0], [3, 0]])
     model.W_O[0] = torch.zeros(1, 2, 2)
-    scores = relation_scores(model, Relation("r", None, [("w1", "w2")]), min_pairs=1, progress=False)
+    scores = relation_scores(model, Relation("r", None, [("w1", "w2")]), min_pairs=1)
     assert scores.scores.item() == scores.dataset["suppression"].item() == 0.0
 
 
@@ -140,7 +140,7 @@ def test_a_head_that_writes_nothing_hits_nothing() -> None:
 @pytest.mark.parametrize("k", [1, 40, 790])
 def test_equals_the_plain_loop(k: int, source: Any) -> None:
     model, first_mlp = random_model(), source == "first_mlp"
-    scores = relation_scores(model, relations(), k=k, k_copying=25, source=source, min_pairs=1, progress=False)
+    scores = relation_scores(model, relations(), k=k, k_copying=25, source=source, min_pairs=1)
     assert scores.values is not None
     for i, relation in enumerate(relations()):
         hits, suppressed = plain_loop(model, relation, number, 25 if relation.copying else k, first_mlp)
@@ -159,7 +159,7 @@ def test_equals_the_plain_loop_on_real_models(name: str, loaded: Callable[[str],
     def token(word: str) -> int:
         return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
 
-    scores = relation_scores(model, relation, k=40, source="first_mlp", norm="raw", min_pairs=6, progress=False)
+    scores = relation_scores(model, relation, k=40, source="first_mlp", norm="raw", min_pairs=6)
     hits, suppressed = plain_loop(model, relation, token, 40)
     assert scores.values is not None
     assert np.abs(scores.values.values[:, :, 0] - hits).max() == 0
@@ -173,7 +173,7 @@ def test_the_default_model_does_what_the_plain_loop_says(
     ties: Any, step: int, kept: int, model: mechheads.Model
 ) -> None:
     relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs[::step])
-    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_effect": 1.0, "progress": False}
+    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_effect": 1.0}
     scores = relation_scores(model, relation, ties=ties, min_pairs=kept, **options)
     pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
     assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == kept
@@ -200,10 +200,10 @@ def test_the_default_model_does_what_the_plain_loop_says(
 
 def test_memory_and_company_change_nothing() -> None:
     model, several = random_model(), relations()
-    whole = relation_scores(model, several, k=60, min_pairs=1, progress=False)
-    frugal = relation_scores(model, several, k=60, min_pairs=1, memory=1, progress=False)
+    whole = relation_scores(model, several, k=60, min_pairs=1)
+    frugal = relation_scores(model, several, k=60, min_pairs=1, memory=1)
     assert np.array_equal(whole.dataset["values"], frugal.dataset["values"], equal_nan=True)
-    alone = relation_scores(model, several[1], k=60, min_pairs=1, progress=False)
+    alone = relation_scores(model, several[1], k=60, min_pairs=1)
     together = whole.select(relation="second").scores.values
     assert np.array_equal(alone.scores.values[..., 0], together)
 
@@ -212,7 +212,7 @@ def test_half_precision_weights_are_scored_in_float32() -> None:
     model = random_model()
     half = FakeModel(*(torch.stack(list(w)).bfloat16() for w in (model.W_E, model.W_V, model.W_O, model.W_U)))
     full = FakeModel(half.W_E.float(), *(torch.stack(w).float() for w in (half.W_V, half.W_O)), half.W_U.float())
-    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False, "source": "embedding"}
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "source": "embedding"}
     mine, theirs = (relation_scores(m, relations(), **options) for m in (half, full))  # type: ignore[arg-type]
     assert np.array_equal(mine.scores, theirs.scores)
 
@@ -220,7 +220,7 @@ def test_half_precision_weights_are_scored_in_float32() -> None:
 def test_result_tells_what_it_rests_on() -> None:
     several = [*relations(), Relation("short", "Knowledge", [("w1", "w2"), ("w3", "two words")])]
     with pytest.warns(UserWarning, match=r"fewer than 20 single-token pairs are skipped: short \(1 of 2\)"):
-        scores = relation_scores(random_model(), several, min_pairs=20, progress=False)
+        scores = relation_scores(random_model(), several, min_pairs=20)
     assert scores.dataset["relation"].values.tolist() == ["first", "second", "copy"]
     assert scores.dataset["relation_category"].values.tolist() == ["Knowledge", "Made up", "Algorithmic"]
     assert scores.dataset["n_pairs"].values.tolist() == [40, 20, 40]
@@ -239,7 +239,7 @@ def test_result_tells_what_it_rests_on() -> None:
 
 
 def test_scores_survive_a_file(tmp_path: Path) -> None:
-    scores = relation_scores(random_model(), relations(), k=60, min_pairs=1, progress=False)
+    scores = relation_scores(random_model(), relations(), k=60, min_pairs=1)
     again = mechheads.HeadScores.load(scores.save(tmp_path / "phi.nc"))
     assert again.dataset.identical(scores.dataset)
 
@@ -252,10 +252,10 @@ def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         return honest(readings, layer)
 
-    whole = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
+    whole = relation_scores(random_model(), relations(), min_pairs=1)
     monkeypatch.setattr(static_layers.Readings, "at", interrupted)
     with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
-        part = relation_scores(random_model(), relations(), min_pairs=1, progress=False)
+        part = relation_scores(random_model(), relations(), min_pairs=1)
     assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
     assert np.array_equal(part.scores.values[:2], whole.scores.values[:2])
     assert np.isnan(part.dataset["suppression"].values[2]).all()
@@ -266,18 +266,18 @@ def test_damaged_weights_are_named() -> None:
     model = random_model()
     model.W_O[1][2, 0, 3] = float("nan")
     with pytest.raises(ValueError, match="W_O of layer 1 holds NaN"):
-        relation_scores(model, relations(), min_pairs=1, progress=False)
+        relation_scores(model, relations(), min_pairs=1)
     model = random_model()
     model.W_U[0, 5] = float("inf")
     with pytest.raises(ValueError, match="W_U holds NaN or infinite"):
-        relation_scores(model, relations(), min_pairs=1, progress=False)
+        relation_scores(model, relations(), min_pairs=1)
 
 
 def test_a_relation_without_single_tokens_shows_how_it_falls_apart() -> None:
     words = ["elephant", "cat", "giraffe", "bee", "ox", "horse"]
     relation = Relation("animals", "Knowledge", [*((word, "animals") for word in words), ("w3", "w0")])
     with pytest.raises(ValueError, match=r"(?s)'animals' has no pair.*5 pairs with the fewest tokens") as error:
-        relation_scores(random_model(), relation, progress=False)
+        relation_scores(random_model(), relation)
     shown = str(error.value).splitlines()[1:]
     assert shown[0].strip() == "['w3'] -> ['w0']"
     assert [row.split(" ->")[0].count("w1") for row in shown[1:]] == [2, 3, 3, 5]
@@ -285,7 +285,7 @@ def test_a_relation_without_single_tokens_shows_how_it_falls_apart() -> None:
 
 def test_nothing_left_to_score_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"first \(40 of 40\).*none is left"):
-        relation_scores(random_model(), relations()[0], min_pairs=41, progress=False)
+        relation_scores(random_model(), relations()[0], min_pairs=41)
 
 
 @pytest.mark.parametrize(
@@ -302,28 +302,28 @@ def test_nothing_left_to_score_is_an_error() -> None:
 def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
     ((name, given),) = bad.items()
     with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
-        relation_scores(random_model(), relations(), progress=False, **bad)
+        relation_scores(random_model(), relations(), **bad)
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:
     model = random_model()
     model.tokenizer = None
     with pytest.raises(ValueError, match="no tokenizer"):
-        relation_scores(model, relations(), progress=False)
+        relation_scores(model, relations())
 
 
 def test_scores_of_different_pairs_do_not_subtract() -> None:
-    phi = relation_scores(random_model(), relations(), min_pairs=10, progress=False)
+    phi = relation_scores(random_model(), relations(), min_pairs=10)
     with pytest.raises(ValueError, match="their prompts differ"):
         phi.select(relation="first") - phi.select(relation="copy")
-    larger = relation_scores(random_model(), relations(), k=20, min_pairs=10, progress=False)
+    larger = relation_scores(random_model(), relations(), k=20, min_pairs=10)
     with pytest.raises(ValueError, match="their prompts differ"):
         larger - phi
     assert float(np.nanmax(np.abs((phi - phi).scores))) == 0
 
 
 def test_a_share_of_zero_is_not_certain() -> None:
-    phi = relation_scores(random_model(), relations()[:1], k=1, progress=False)
+    phi = relation_scores(random_model(), relations()[:1], k=1)
     none = phi.scores.values == 0
     assert none.any()
     assert (phi.dataset["ci_high"].values[none] > 0.05).all()
@@ -332,7 +332,7 @@ def test_a_share_of_zero_is_not_certain() -> None:
 def test_at_a_tie_the_larger_id_is_ahead_on_request() -> None:
     model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
     relation = Relation("r", None, [("w1", f"w{t}") for t in (1, 2, 3, 4, 5)])
-    options: dict[str, Any] = {"ties": "index", "min_pairs": 1, "min_effect": 0.0, "progress": False}
+    options: dict[str, Any] = {"ties": "index", "min_pairs": 1, "min_effect": 0.0}
     for k, hits in ((1, [1, 0, 0, 0, 0]), (2, [1, 0, 0, 1, 0]), (3, [1, 0, 1, 1, 0]), (4, [1, 1, 1, 1, 0])):
         scores = relation_scores(model, relation, k=k, **options)
         assert scores.values is not None
@@ -350,7 +350,7 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
     folded.W_V = [scale[:, None] * weight for scale, weight in zip(model.attention_scales, model.W_V, strict=True)]
     folded.W_O = [weight * scale for scale, weight in zip(model.out_scales, model.W_O, strict=True)]
     folded.W_U = model.final[:, None] * folded.W_U
-    options: dict[str, Any] = {"k": 60, "min_pairs": 1, "progress": False}
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1}
     mine, raw = (relation_scores(model, relations(), norm=norm, **options) for norm in ("folded", "raw"))
     assert np.array_equal(mine.scores, relation_scores(folded, relations(), norm="raw", **options).scores)
     assert not np.array_equal(mine.scores, raw.scores)
@@ -359,7 +359,7 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
 def test_contrast_is_in_standard_deviations_of_the_row() -> None:
     model = random_model()
     model.W_O[1][2] = 0
-    scores = relation_scores(model, relations(), source="embedding", min_pairs=1, min_effect=1.0, progress=False)
+    scores = relation_scores(model, relations(), source="embedding", min_pairs=1, min_effect=1.0)
     found = scores.dataset["contrast"]
     assert (found.values[1, 2] == 0).all()
     for relation in relations():
@@ -376,7 +376,7 @@ def test_contrast_is_in_standard_deviations_of_the_row() -> None:
 
 
 def test_a_single_pair_has_no_contrast() -> None:
-    scores = relation_scores(random_model(), Relation("r", None, [("w1", "w2")]), min_pairs=1, progress=False)
+    scores = relation_scores(random_model(), Relation("r", None, [("w1", "w2")]), min_pairs=1)
     assert np.isnan(scores.dataset["contrast"].values).all()
 
 
@@ -397,12 +397,12 @@ def test_scales_of_norms_are_the_weights_of_the_architecture(
 
 def test_targets_of_several_tokens_count_by_their_first_on_request() -> None:
     relation = Relation("r", None, [("w1", "w2"), ("w3", "cat"), ("dog", "w4")])  # " cat" begins with w1
-    single = relation_scores(random_model(), relation, min_pairs=1, progress=False)
-    first = relation_scores(random_model(), relation, targets="first", min_pairs=1, progress=False)
+    single = relation_scores(random_model(), relation, min_pairs=1)
+    first = relation_scores(random_model(), relation, targets="first", min_pairs=1)
     assert [scores.dataset["n_pairs"].item() for scores in (single, first)] == [1, 2]
     assert first.dataset["by_first"].values.tolist() == [[False, True]]
     assert first.provenance["ledger"]["r"]["lost"] == {"source of several tokens": ["dog -> w4"]}
-    by_token = relation_scores(random_model(), Relation("r", None, [("w3", "w1")]), min_pairs=1, progress=False)
+    by_token = relation_scores(random_model(), Relation("r", None, [("w3", "w1")]), min_pairs=1)
     assert first.values is not None
     assert by_token.values is not None
     assert np.array_equal(first.values.values[..., 1], by_token.values.values[..., 0])
@@ -416,7 +416,7 @@ def test_the_null_shuffles_targets() -> None:
         mapped[1, i, 2 + (i + 1) % 2] = 1.0  # and one that maps words to w2 or w3, whatever they are
     model = FakeModel(torch.eye(9), mapped[None], torch.eye(9).expand(1, 2, 9, 9), columns)
     relation = Relation("next", "Made up", [(f"w{i}", f"w{i % 6 + 1}") for i in range(1, 7)])
-    scores = relation_scores(model, relation, k=1, min_pairs=1, progress=False)
+    scores = relation_scores(model, relation, k=1, min_pairs=1)
     assert scores.scores.values[0, :, 0] == pytest.approx([1, 2 / 6])
     p = scores.dataset["p_value"].values[0, :, 0]
     assert p[0] == pytest.approx(1 / 720)  # of 6! matchings one has as many hits
@@ -428,5 +428,5 @@ def test_a_large_vocabulary_gets_a_larger_k() -> None:
     small, large = random_model(), random_model()
     large.d_vocab = 100_000
     large.unembedding = lambda start, stop: torch.cat([large.W_U, torch.zeros(16, 99_200)], 1)[:, start:stop]
-    found = [relation_scores(m, relations()[::2], progress=False).provenance["k"] for m in (small, large)]
+    found = [relation_scores(m, relations()[::2]).provenance["k"] for m in (small, large)]
     assert found == [{"first": 10, "copy": 1}, {"first": 25, "copy": 3}]

@@ -13,26 +13,24 @@ import mechheads as mh
 from mechheads.limits import DEFAULT_BUDGET, Limits
 from support.texts import PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
-
 ANALYSES: dict[str, Callable[..., Any]] = {
-    "cache": lambda model, limits: model.cache(PAIRS.side("clean"), budget=limits, **QUIET).logits.numpy(),
-    "ablate": lambda model, limits: mh.ablate(model, PAIRS, budget=limits, **QUIET).values,
+    "cache": lambda model, limits: mh.settings(budget=limits)(model.cache)(PAIRS.side("clean")).logits.numpy(),
+    "ablate": lambda model, limits: mh.ablate(model, PAIRS, budget=limits).values,
     "activation_patch": lambda model, limits: (
-        mh.activation_patch(model, PAIRS, positions="each", heads=["L0H1", "L2H2"], budget=limits, **QUIET).values
+        mh.activation_patch(model, PAIRS, positions="each", heads=["L0H1", "L2H2"], budget=limits).values
     ),
     "attribution_patch": lambda model, limits: (
-        mh.patching.attribution_patch(model, PAIRS, budget=limits, **QUIET).values
+        mh.settings(budget=limits)(mh.patching.attribution_patch)(model, PAIRS).values
     ),
-    "path_patch": lambda model, limits: mh.path_patch(model, PAIRS, receivers="L2H1.q", budget=limits, **QUIET).values,
+    "path_patch": lambda model, limits: mh.path_patch(model, PAIRS, receivers="L2H1.q", budget=limits).values,
     "patch_sets": lambda model, limits: (
-        mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]], budget=limits, **QUIET).values
+        mh.settings(budget=limits)(mh.patching.patch_sets)(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]).values
     ),
-    "self_repair": lambda model, limits: mh.patching.self_repair(model, PAIRS, budget=limits, **QUIET).values,
+    "self_repair": lambda model, limits: mh.settings(budget=limits)(mh.patching.self_repair)(model, PAIRS).values,
     "logit_attribution": lambda model, limits: (
-        mh.behaviour.logit_attribution(model, PAIRS, budget=limits, **QUIET).values
+        mh.settings(budget=limits)(mh.behaviour.logit_attribution)(model, PAIRS).values
     ),
-    "ships": lambda model, limits: mh.ships(model, PAIRS.side("clean"), budget=limits, **QUIET).values,
+    "ships": lambda model, limits: mh.ships(model, PAIRS.side("clean"), budget=limits).values,
 }
 
 limits = st.builds(

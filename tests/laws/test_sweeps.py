@@ -29,7 +29,7 @@ def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_a_run_patched_into_itself_changes_nothing(small, site):
     same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
-    effect = mh.activation_patch(small, same, site=site, progress=False)
+    effect = mh.activation_patch(small, same, site=site)
     np.testing.assert_allclose(effect.values, 0, atol=1e-5)
 
 
@@ -58,16 +58,16 @@ def test_all_heads_at_all_positions_restore_the_attention_output(small):
 @given(prompts=st.lists(sentences, min_size=2, max_size=5), data=st.data())
 def test_order_budget_and_choice_of_heads_change_no_number(llama: mh.Model, prompts: list[str], data: st.DataObject):
     order = data.draw(st.permutations(range(len(prompts))))
-    whole = mh.ablate(llama, prompts, progress=False)
-    shuffled = mh.ablate(llama, [prompts[i] for i in order], progress=False)
+    whole = mh.ablate(llama, prompts)
+    shuffled = mh.ablate(llama, [prompts[i] for i in order])
     np.testing.assert_allclose(whole.values[..., list(order)], shuffled.values, atol=1e-5)
-    tight = mh.ablate(llama, prompts, budget=data.draw(st.sampled_from(["60 KB", "200 KB", "1 MB"])), progress=False)
+    tight = mh.ablate(llama, prompts, budget=data.draw(st.sampled_from(["60 KB", "200 KB", "1 MB"])))
     np.testing.assert_allclose(whole.values, tight.values, atol=1e-5)
-    some = mh.ablate(llama, prompts, heads=["L2H1"], progress=False)
+    some = mh.ablate(llama, prompts, heads=["L2H1"])
     np.testing.assert_allclose(whole.values[2, 1], some.values[2, 1], atol=1e-5)
 
 
 @settings(max_examples=10, deadline=None)
 @given(prompts=st.lists(sentences, min_size=1, max_size=4))
 def test_a_divergence_is_never_negative(llama: mh.Model, prompts: list[str]):
-    assert float(mh.ablate(llama, prompts, progress=False).values.min()) >= 0
+    assert float(mh.ablate(llama, prompts).values.min()) >= 0

@@ -20,8 +20,7 @@ from support.tokenizers_of_others import KINDS, BesidePlain, without_spaces_of_i
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-QUIET: dict[str, Any] = {"progress": False}
-CHAT: dict[str, Any] = {"template": "chat", **QUIET}
+CHAT: dict[str, Any] = {"template": "chat"}
 NO_TEXT = {"profile", "written", "read", "scales", "composition", "copying", "relation", "first MLP"}
 """These read weights, ids or single words."""
 SAFETY: dict[str, Callable[..., Any]] = {
@@ -30,9 +29,7 @@ SAFETY: dict[str, Callable[..., Any]] = {
     "contribution": lambda model, *sides: mh.safety.refusal_contribution(model, *sides, **CHAT).values,
     "sahara": lambda model, *sides: repr(mh.safety.sahara(model, sides[0], 2, **CHAT)),
     "direction": lambda model, *sides: mh.safety.refusal_direction(model, *sides, **CHAT).values,
-    "refusals": lambda model, *sides: (
-        mh.generate(model, mh.safety.request_prompts(model, sides[0], "chat"), 3, **QUIET).ids
-    ),
+    "refusals": lambda model, *sides: mh.generate(model, mh.safety.request_prompts(model, sides[0], "chat"), 3).ids,
 }
 """Analyses of requests, which are put into the model's chat template."""
 OF_TEXT = [name for name in (*ANALYSES, *MORE) if name not in {*NO_TEXT, *SAFETY}]
@@ -104,7 +101,7 @@ def test_every_analysis_of_requests_is_that_of_the_tokens_of_the_template(both: 
 
 def test_openings_of_refusals_are_those_that_the_model_would_write(both: Both):
     openings = ["I cannot help", "I cannot give"]
-    found = mh.safety.refusal_attribution(both.model, REQUESTS[0], openings=openings, **QUIET)
+    found = mh.safety.refusal_attribution(both.model, REQUESTS[0], openings=openings)
     for request, refusal in zip(REQUESTS[0], found.dataset["refusal"].values, strict=True):
         text = both.rendered(request)
         start = len(both.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -123,21 +120,21 @@ def test_tasks_and_continuations_of_text_are_those_of_their_tokens(both: Both):
     wanted = [both.log_prob([*prompt, *target], len(prompt)) for prompt, target in zip(*of_ids, strict=True)]
     tasks = mh.Task(prompts, targets), mh.Task(*of_ids)
     for task in tasks:
-        np.testing.assert_allclose(mh.task_log_prob(both.model, task, reduce="sum", **QUIET), wanted, atol=1e-4)
-    effects = [mh.gating.ablation_effects(both.model, task, ("zero",), **QUIET)["zero"].values for task in tasks]
+        np.testing.assert_allclose(mh.task_log_prob(both.model, task, reduce="sum"), wanted, atol=1e-4)
+    effects = [mh.gating.ablation_effects(both.model, task, ("zero",))["zero"].values for task in tasks]
     same(*effects)
-    gates = [mh.fit_gates(both.model, task, seeds=2, updates=(2, 1, 1), **QUIET) for task in tasks]
+    gates = [mh.fit_gates(both.model, task, seeds=2, updates=(2, 1, 1)) for task in tasks]
     same(*(fitted.dataset["gate"].values for fitted in gates))
     asked = list(zip(prompts, targets, strict=True))
-    found = mh.generation.continuation_log_probs(both.model, [asked[0], asked[2]], **QUIET)
+    found = mh.generation.continuation_log_probs(both.model, [asked[0], asked[2]])
     np.testing.assert_allclose([each.log_prob for each in found], [wanted[0], wanted[2]], atol=1e-4)
 
 
 def test_what_is_read_in_texts_is_read_in_their_tokens(both: Both):
     texts, ids = TEXTS, list(map(both.ids, TEXTS))
     window = 16 * (max(map(len, ids)) // 16 + 1)
-    same(*(mh.profile_heads(both.model, each, window=window, **QUIET).values for each in (texts, ids)))
-    options = {"window": window, "per_quantile": 1, **QUIET}
+    same(*(mh.profile_heads(both.model, each, window=window).values for each in (texts, ids)))
+    options = {"window": window, "per_quantile": 1}
     found, wanted = (mh.behaviour.head_examples(both.model, each, **options) for each in (texts, ids))
     same(found.keys, wanted.keys)
     same(found.table["activity"].to_numpy(), wanted.table["activity"].to_numpy())
@@ -163,14 +160,14 @@ def test_words_and_needles_are_those_of_a_tokenizer_without_spaces_of_its_own(
     plain = mh.wrap(both.model.model, tokenizer=without_spaces_of_its_own(both.kind))
     words = mh.Relation("words", None, WORD_PAIRS)
     for options in ({}, {"targets": "first"}):
-        asked = {"k": 2, "min_pairs": 1, **options, **QUIET}
+        asked = {"k": 2, "min_pairs": 1, **options}
         found = mh.relation_scores(both.model, words, **asked).scores.values
         with monkeypatch.context() as patched:
             patched.setattr(readings, "OPENINGS", [f" {text}" for text in readings.OPENINGS])
             same(found, mh.relation_scores(plain, words, **asked).scores.values)
     needles = [("The capital of France is", "Paris", "France"), ("The capital of Spain is", "Madrid", "Spain")]
     hay = "the store gave a book to Mary and " * 60
-    options = {"n": 2, "length": 60, "needles": needles, **QUIET}
+    options = {"n": 2, "length": 60, "needles": needles}
     found = mh.behaviour.retrieval_heads(both.model, [hay], **options)
     wanted = mh.behaviour.retrieval_heads(plain, [" " + hay], **options)
     same(found.values, wanted.values)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,12 @@ import mechheads.engine.work
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.work import unit_key
 from mechheads.ledger.ledger import Ledger
-from mechheads.limits import Limits
+from mechheads.limits import Limits, budget_bytes
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
 from support.levels import few
 from support.made_workers import MadeWorkers
+from support.settled import settled
 from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
 pytestmark = [
@@ -40,7 +40,7 @@ HEADS = ["L0H1", "L1H0", "L1H2", "L2H3"]
 REQUESTS = ["When John went to the store", " no", "I help"]
 HARMFUL = [" The capital of France", " yes"]
 HARMLESS = [" no", " three cat"]
-EVERY: dict[str, Any] = {"budget": ONE_BY_ONE, "progress": False}
+EVERY: dict[str, Any] = {"budget": ONE_BY_ONE}
 SOME, PATHS = EVERY | {"heads": HEADS}, EVERY | {"senders": HEADS}
 BARE, BEGUN = EVERY | {"template": "bare"}, EVERY | {"opening": " no yes"}
 
@@ -57,25 +57,29 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, PAIRS, receivers=["L2H1.q", "L2.mlp"], positions=[3, -1], **PATHS | given
     ),
     "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
-    "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given),
+    "matrix": lambda model, **given: settled(mh.path_matrix)(
+        model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given
+    ),
     "ships": lambda model, **given: mh.ships(model, REQUESTS, ablation="scaling", epsilon=0.3, **BARE | given),
     "ships of groups": lambda model, **given: mh.ships(model, REQUESTS, epsilon=0.3, group="kv", **BARE | given),
-    "angles": lambda model, **given: generalized_ships(model, REQUESTS, r=2, **BARE | given),
-    "safety heads": lambda model, **given: mh.safety_heads(model, REQUESTS, 2, group="kv", **BARE | given),
-    "resampled angles": lambda model, **given: mh.safety_heads(
+    "angles": lambda model, **given: settled(generalized_ships)(model, REQUESTS, r=2, **BARE | given),
+    "safety heads": lambda model, **given: settled(mh.safety_heads)(model, REQUESTS, 2, group="kv", **BARE | given),
+    "resampled angles": lambda model, **given: settled(mh.safety_heads)(
         model, REQUESTS, 2, score="generalized_ships", **BARE | given
     ),
-    "comparison": lambda model, **given: compare_ablations(model, REQUESTS, 2, heads=HEADS, **BARE | given),
-    "contribution": lambda model, **given: refusal_contribution(model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given),
-    "contribution by patching": lambda model, **given: refusal_contribution(
+    "comparison": lambda model, **given: settled(compare_ablations)(model, REQUESTS, 2, heads=HEADS, **BARE | given),
+    "contribution": lambda model, **given: settled(refusal_contribution)(
+        model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given
+    ),
+    "contribution by patching": lambda model, **given: settled(refusal_contribution)(
         model, HARMFUL, HARMLESS, by="patch", **BEGUN | given
     ),
-    "all scores": lambda model, **given: mh.safety_heads(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
+    "all scores": lambda model, **given: settled(mh.safety_heads)(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
     "search for a group": lambda model, **given: {
-        "trace": sahara(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
+        "trace": settled(sahara)(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
     },
     "search for a group by means": lambda model, **given: {
-        "trace": sahara(model, REQUESTS, 2, ablation="mean", score="ships", group="kv", **BARE | given).trace
+        "trace": settled(sahara)(model, REQUESTS, 2, ablation="mean", score="ships", group="kv", **BARE | given).trace
     },
 }
 ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group")
@@ -194,7 +198,7 @@ def test_a_file_that_is_no_ledger_is_an_error_before_the_model_runs(unrun: mh.Mo
 @pytest.fixture
 def unrun(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> mh.Model:
     """A model that a sweep has seen before, and that must not be run again."""
-    mh.ablate(small, PROMPTS[:1], heads="L0H0", progress=False)
+    mh.ablate(small, PROMPTS[:1], heads="L0H0")
 
     def never(*_args: Any, **_options: Any) -> None:
         raise AssertionError("the model was run")
@@ -220,7 +224,7 @@ def test_what_cannot_be_told_apart_is_an_error_before_the_model_runs(
 ) -> None:
     asked = {"intervention": mh.Zero(), "metric": mh.kl_divergence} | given
     with pytest.raises(ValueError, match=f"^{next(iter(given))} cannot be fingerprinted"):
-        mh.sweep(unrun, PROMPTS, **asked, store=tmp_path / "store", progress=False)
+        mh.sweep(unrun, PROMPTS, **asked, store=tmp_path / "store")
     assert not list(tmp_path.iterdir())
 
 
@@ -239,7 +243,7 @@ def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stor
 
     def patch(budget: Limits, **given: Any) -> mh.HeadScores:
         waves.clear()
-        return mh.activation_patch(small, PAIRS, site="k", budget=budget, progress=False, **given)
+        return mh.activation_patch(small, PAIRS, site="k", budget=budget, **given)
 
     monkeypatch.setattr(mechheads.engine.run, "carry", noting)
     undisturbed, all_waves = patch(limits), waves.copy()
@@ -269,8 +273,8 @@ def test_paths_resumed_with_another_budget_go_in_the_same_waves(
         return judge(self, final)
 
     def paths(budget: Any, store: Path | None = None) -> mh.HeadScores:
-        few = replace(Limits.of(budget), tokens=12)  # ten senders at a time if prompts share rows, else six
-        return mh.path_patch(small, pairs, receivers="final", budget=few, progress=False, store=store)
+        few = Limits(memory=budget_bytes(budget), tokens=12)  # ten senders at a time if prompts share rows, else six
+        return mh.path_patch(small, pairs, receivers="final", budget=few, store=store)
 
     monkeypatch.setattr(Evaluator, "__call__", noting)
     undisturbed, waves = paths(budgets[0]), seen.copy()
@@ -308,14 +312,14 @@ def test_a_longer_search_for_a_group_computes_its_last_step_only(
 
     def search(size: int, **given: Any) -> tuple[Any, int]:
         before = computed.units
-        return sahara(small, REQUESTS[1:], size, **asked | given), computed.units - before
+        return settled(sahara)(small, REQUESTS[1:], size, **asked | given), computed.units - before
 
     assert search(2)[1] == 12 + 11
     longer, more = search(3)
     assert more == 10
     assert same(longer.trace, search(3, store=None)[0].trace)
     before = computed.units
-    single = generalized_ships(small, REQUESTS[1:], epsilon=1e-5, **asked)
+    single = settled(generalized_ships)(small, REQUESTS[1:], epsilon=1e-5, **asked)
     np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
     assert computed.units == before, "the first step is generalized_ships"
     assert search(3, draws=1, seed=4)[1] == 0
@@ -334,18 +338,18 @@ def score(logits, context):
     return logits[:, -1, 3] - 2 * logits[:, -1, 4]
 """
 HALF = mh.patching.Scale(0.5)
-TWO: dict[str, Any] = {"heads": HEADS[:2], "progress": False}
+TWO: dict[str, Any] = {"heads": HEADS[:2]}
 CALLS: dict[str, Callable[..., Any]] = {
     "sweep": lambda model, prompts=PROMPTS, intervention=HALF, metric=None, **given: mh.sweep(
         model, prompts, intervention=intervention, metric=metric or written(SCORE), **TWO | given
     ),
     "paths": lambda model, **given: mh.path_patch(
-        model, **{"pairs": PAIRS, "receivers": ["L2H1.q"], "senders": HEADS[:2], "progress": False} | given
+        model, **{"pairs": PAIRS, "receivers": ["L2H1.q"], "senders": HEADS[:2]} | given
     ),
-    "ships": lambda model, call=mh.ships, requests=REQUESTS, **given: call(
+    "ships": lambda model, call=mh.ships, requests=REQUESTS, **given: settled(call)(
         model, requests, **TWO | {"template": "bare"} | given
     ),
-    "contribution": lambda model, harmful=HARMFUL, harmless=HARMLESS, **given: refusal_contribution(
+    "contribution": lambda model, harmful=HARMFUL, harmless=HARMLESS, **given: settled(refusal_contribution)(
         model, harmful, harmless, **TWO | {"opening": " no yes"} | given
     ),
 }

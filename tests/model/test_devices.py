@@ -20,7 +20,6 @@ from support.releases import only_on_3
 from support.simulated_devices import MixedDevices, simulation
 from support.texts import CLEAN
 
-QUIET: dict[str, Any] = {"progress": False}
 FIRST, SECOND = (torch.device("lazy", number) for number in range(2))
 OFTEN = (
     *("ablate", "patch v", "mlps", "paths", "paths of MLPs", "frozen MLPs", "edges", "attribution"),
@@ -57,7 +56,7 @@ def test_every_analysis_gives_the_same(analysis: str, both: tuple[mh.Model, mh.M
 
 def test_blocks_are_on_their_devices_and_all_else_at_home(both: tuple[mh.Model, mh.Model]) -> None:
     model = both[1]
-    on, run = model.backend.devices, model.cache(CLEAN, **QUIET)
+    on, run = model.backend.devices, model.cache(CLEAN)
     assert (on.home, on.blocks) == (FIRST, (FIRST, FIRST, SECOND))
     for layer, block in enumerate(model.model.blocks):
         assert {weight.device for weight in block.parameters()} == {on.blocks[layer]}
@@ -78,16 +77,16 @@ def test_copies_of_it(tiny: Callable[[str], Path]) -> None:
     assert model.source is not None
     again, half = load_again(model.source, "cpu"), in_dtype(model, torch.bfloat16)
     assert again.backend.devices == model.backend.devices == half.backend.devices
-    np.testing.assert_array_equal(*(mh.ablate(each, CLEAN, **QUIET).scores for each in (model, again)))
-    assert mh.ablate(half, CLEAN, **QUIET).provenance["precision"]["largest_difference"] < 0.1
+    np.testing.assert_array_equal(*(mh.ablate(each, CLEAN).scores for each in (model, again)))
+    assert mh.ablate(half, CLEAN).provenance["precision"]["largest_difference"] < 0.1
 
 
 def test_a_bridge_that_accelerate_has_spread(tiny: Callable[[str], Path]) -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
     model = mh.wrap(TransformerBridge.boot_transformers(str(tiny("llama")), device_map=PLACES))
-    wanted = mh.ablate(mh.load(tiny("llama"), backend="bridge"), CLEAN, **QUIET).scores
-    np.testing.assert_allclose(mh.ablate(model, CLEAN, **QUIET).scores, wanted, atol=1e-5)
+    wanted = mh.ablate(mh.load(tiny("llama"), backend="bridge"), CLEAN).scores
+    np.testing.assert_allclose(mh.ablate(model, CLEAN).scores, wanted, atol=1e-5)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -124,7 +123,7 @@ def test_hooked_transformers_are_refused(tiny: Callable[[str], Path]) -> None:
 
 def test_workers_are_refused(both: tuple[mh.Model, mh.Model]) -> None:
     with pytest.raises(ValueError, match=r"workers: model .* is on 2 devices, and each worker would load it onto all"):
-        mh.ablate(both[1], CLEAN, workers=2, **QUIET)
+        mh.ablate(both[1], CLEAN, workers=2)
 
 
 def test_the_simulation_refuses_tensors_of_two_devices() -> None:

@@ -104,7 +104,7 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trial = Trial(name, built(name, tmp_path))
-    data = mh.behaviour.logit_attribution(trial.model, trial.pairs, progress=False).dataset
+    data = mh.behaviour.logit_attribution(trial.model, trial.pairs).dataset
     parts = data["values"].sum(("layer", "head")) + (data["mlp"] + data["bias"]).sum("layer")
     parts = (parts + data["embedding"] + data["output_bias"]).values
     columns = zip(trial.clean, trial.pairs.answer, trial.pairs.wrong, strict=True)
@@ -116,7 +116,7 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
 def test_what_tokens_give_through_a_gated_head_is_refused(tmp_path):
     model = mh.load(built("afmoe", tmp_path))
     with pytest.raises(ValueError, match=r"""does not support by="source": z of layer 0 .* use by="head\""""):
-        mh.behaviour.logit_attribution(model, [[5, 6, 7]], by="source", progress=False)
+        mh.behaviour.logit_attribution(model, [[5, 6, 7]], by="source")
 
 
 @pytest.mark.parametrize(("name", "why"), (REFUSED if TRANSFORMERLENS_4 else REFUSED_ON_3).items())
@@ -150,11 +150,11 @@ def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp
     rotations = model.model.original_model.model.rotary_emb.inv_freq.clone()
     assert model.n_ctx == 64 and model.alike_up_to == 16
     assert torch.equal(model.model.original_model.model.rotary_emb.inv_freq, rotations)
-    assert model.cache([[5] * 16], progress=False).z["L0H0"].shape == (1, 16, 8)
+    assert model.cache([[5] * 16]).z["L0H0"].shape == (1, 16, 8)
     with pytest.raises(ValueError, match=r"prompt 1 has 17 tokens; beyond 16 tokens this model changes"):
-        model.cache([[5] * 4, [5] * 17], progress=False)
+        model.cache([[5] * 4, [5] * 17])
     with pytest.raises(ValueError, match=r"prompt 0 has 10 tokens; beyond 16 .* Give at most 6"):
-        generate(model, [[5] * 10], Sampling(7), progress=False)
+        generate(model, [[5] * 10], Sampling(7))
 
 
 @only_on_4
@@ -169,6 +169,6 @@ def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
     pairs = mh.PromptPairs([[5, 6, 7]], [[5, 8, 7]], [9], [10])
     model = mh.load(built("gpt-neo", tmp_path))
     with pytest.raises(ValueError, match=r"site 'pattern' of model .* can be read but not changed"):
-        mh.activation_patch(model, pairs, site="pattern", progress=False)
+        mh.activation_patch(model, pairs, site="pattern")
     usual = mh.load(built("gpt2", tmp_path))
-    assert mh.activation_patch(usual, pairs, site="pattern", progress=False).scores.notnull().all()
+    assert mh.activation_patch(usual, pairs, site="pattern").scores.notnull().all()

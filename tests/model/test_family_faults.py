@@ -48,16 +48,16 @@ def test_small_changes_in_bfloat16_are_told_apart_when_prompts_share_a_row():
 
 def test_another_default_dtype_is_refused(tiny, float64_by_default):
     with pytest.raises(ValueError, match=r"default dtype is torch\.float64, .*; call torch\.set_default_dtype"):
-        mh.relation_scores(mh.load(tiny("llama")), [RELATION], min_pairs=1, progress=False)
+        mh.relation_scores(mh.load(tiny("llama")), [RELATION], min_pairs=1)
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["fresh", "used before"])
 def test_weights_that_are_damaged_after_loading_are_named(tiny, chosen):
     model = mh.load(tiny("llama"))
     if chosen:
-        mh.ablate(model, TEXTS, heads="L0H0", progress=False)
+        mh.ablate(model, TEXTS, heads="L0H0")
     with torch.no_grad():
         mlp_weights = [weight for weight in model.model.parameters() if weight.numel() == 64 * 32]
         mlp_weights[-1][0] = torch.nan
     with pytest.raises(ValueError, match="gives NaN or infinity without any intervention, so its weights are damaged"):
-        mh.ablate(model, TEXTS, heads="L0H0", progress=False)
+        mh.ablate(model, TEXTS, heads="L0H0")

@@ -28,7 +28,6 @@ from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
 
 TINY = [*architectures("llama", "qwen", "gemma"), *(pytest.param(name, marks=[only_on_4]) for name in ("gemma3",))]
-QUIET: dict[str, Any] = {"progress": False}
 IDS = torch.tensor([[5, 9, 7, 30, 12, 80]])
 
 
@@ -73,7 +72,7 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
 
 
 def run_of(model: mh.Model) -> mh.patching.HeadCache:
-    return model.cache(CLEAN, **QUIET)
+    return model.cache(CLEAN)
 
 
 @pytest.mark.parametrize("analysis", few(ANALYSES, "cache", "patch z", "paths", "edges", "ships", "read"))
@@ -118,7 +117,7 @@ def test_a_plan_counts_what_is_read(llama: mh.Model) -> None:
     whole = sum(on_disk.layer_bytes.values())
     planned = plan(llama, PAIRS.clean, intervention=mh.Zero())
     before = on_disk.bytes_read
-    mh.ablate(llama, PAIRS.clean, kind="zero", **QUIET)
+    mh.ablate(llama, PAIRS.clean, kind="zero")
     assert planned.bytes_read == on_disk.bytes_read - before == 2 * whole  # one cached run, one wave of all heads
     assert planned.weights_on_disk == whole and "read 2 times" in str(planned)
 
@@ -127,9 +126,9 @@ def test_small_waves_read_the_later_layers_again(llama: mh.Model) -> None:
     on_disk = disk(llama)
     block = on_disk.layer_bytes[0]
     limits = Limits(tokens=36)
-    planned = plan(llama, PAIRS.clean, intervention=mh.Zero(), budget=limits)
+    planned = mh.settings(budget=limits)(plan)(llama, PAIRS.clean, intervention=mh.Zero())
     before = on_disk.bytes_read
-    mh.ablate(llama, PAIRS.clean, kind="zero", budget=limits, **QUIET)
+    mh.ablate(llama, PAIRS.clean, kind="zero", budget=limits)
     assert planned.bytes_read > 6 * block
     assert 0 <= planned.bytes_read - (on_disk.bytes_read - before) <= planned.units * block
 
@@ -148,7 +147,7 @@ def test_parts_of_the_model_run_too(both: tuple[mh.Model, mh.Model]) -> None:
 
 def test_its_fingerprint_is_that_of_the_model_in_memory(both: tuple[mh.Model, mh.Model], tmp_path: Path) -> None:
     assert model_fingerprint(both[0].model, "store") == model_fingerprint(both[1].model, "store")
-    stored = [mh.ablate(model, CLEAN, store=tmp_path / "sweep.ledger", **QUIET) for model in both]
+    stored = [mh.ablate(model, CLEAN, store=tmp_path / "sweep.ledger") for model in both]
     assert np.array_equal(*(one.values for one in stored))
     assert blocks_in_memory(both[1]) == []
 
@@ -164,7 +163,7 @@ def test_half_precision_is_read_as_such(tiny: Callable[[str], Path]) -> None:
     others, block = sizes(tiny("llama"))
     model = mh.load(tiny("llama"), dtype=torch.bfloat16, max_memory=others + block // 2)
     assert model.W_O[1].dtype == torch.bfloat16 and torch.equal(model.W_O[1], wanted.W_O[1])
-    effect = mh.ablate(model, CLEAN, **QUIET)
+    effect = mh.ablate(model, CLEAN)
     assert effect.provenance["precision"] == "not measured: no room for the model in float32"
     with pytest.raises(ValueError, match=r"has weights on disk and cannot be copied; load it in torch\.float32"):
         in_dtype(model, torch.float32)

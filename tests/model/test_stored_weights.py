@@ -209,7 +209,7 @@ def test_relation_scores_from_disk_are_those_of_the_loaded_model(
     kind: str, source: Any, norm: Any, made: Callable[..., Path]
 ) -> None:
     phi, wanted = (
-        mh.relation_scores(model, capitals(), k=40, source=source, norm=norm, min_pairs=5, progress=False)
+        mh.relation_scores(model, capitals(), k=40, source=source, norm=norm, min_pairs=5)
         for model in (open_weights(made(kind, "shards")), mh.load(made(kind, "shards")))
     )
     assert phi.values is not None and wanted.values is not None
@@ -227,7 +227,7 @@ def test_all_heads_of_a_layer_go_through_the_unembedding_together(
     convert = weights.unembedding
     passes: list[tuple[int, int]] = []
     monkeypatch.setattr(weights, "unembedding", lambda *part: passes.append(part) or convert(*part))
-    phi = mh.relation_scores(weights, capitals(), k=160, min_pairs=5, progress=False)
+    phi = mh.relation_scores(weights, capitals(), k=160, min_pairs=5)
     tested = phi.dataset["null_phi"].notnull().sum(["head", "relation"])
     assert tested.values.min() >= 2
     assert passes == [(0, weights.d_vocab)] * (2 + 2 * 3)  # columns of targets and samples; covariance
@@ -384,7 +384,7 @@ def test_weights_of_another_shape_are_refused(copied: Callable[..., Path]) -> No
     folder = copied("llama")
     edit_config(folder, num_key_value_heads=1)
     with pytest.raises(ValueError, match=r"weight of a Linear has shape \[16, 32\], but .* implies \[8, 32\]"):
-        mh.relation_scores(open_weights(folder), capitals(), min_pairs=5, progress=False)
+        mh.relation_scores(open_weights(folder), capitals(), min_pairs=5)
 
 
 def test_quantised_weights_are_refused(copied: Callable[..., Path]) -> None:
@@ -393,7 +393,7 @@ def test_quantised_weights_are_refused(copied: Callable[..., Path]) -> None:
     tensors["model.layers.1.self_attn.v_proj.weight"] = torch.zeros(16, 32, dtype=torch.int8)
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ModelSourceError, match=r"layers\.1\.self_attn\.v_proj\.weight of .* is stored as torch\.int8"):
-        mh.relation_scores(open_weights(folder), capitals(), min_pairs=5, progress=False)
+        mh.relation_scores(open_weights(folder), capitals(), min_pairs=5)
 
 
 def test_it_says_what_it_is(made: Callable[..., Path]) -> None:

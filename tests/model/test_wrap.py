@@ -64,7 +64,7 @@ def test_wrap_gives_the_same_model_and_leaves_it_as_it_is(small):
         assert torch.equal(ours, other)
     assert (wrapped.n_layers, wrapped.n_kv_heads, wrapped.d_vocab) == (small.n_layers, small.n_kv_heads, small.d_vocab)
     wrapped.first_mlp(wrapped.W_E[:3])
-    mh.ablate(wrapped, TEXTS, kind="uniform", heads="L1H2", progress=False)
+    mh.ablate(wrapped, TEXTS, kind="uniform", heads="L1H2")
     assert_same_state(state(theirs), before)
 
 
@@ -80,7 +80,7 @@ def test_a_users_own_hooks_stay_and_count(tiny):
     for calls in (1, 2):
         wrapped.cache([[5, 6, 7]])
         assert len(seen) == calls
-    mh.ablate(wrapped, [[5, 6, 7]], heads="L0H0", progress=False)
+    mh.ablate(wrapped, [[5, 6, 7]], heads="L0H0")
     assert len(theirs.hook_dict["blocks.0.attn.hook_z"].fwd_hooks) == 1
 
 
@@ -180,7 +180,7 @@ def test_a_toy_without_tokenizer_and_mlp_can_be_studied(attn_only):
     assert run.tokens.strings == (("1", "2", "3", "4"), ("5", "6", "7"))
     with torch.no_grad():
         same(run.logits[:1], theirs(torch.tensor(ids[:1])), 1e-5)
-    effect = mh.ablate(wrapped, mh.Prompts(ids, answer=[7, 8]), metric=mh.log_prob, progress=False)
+    effect = mh.ablate(wrapped, mh.Prompts(ids, answer=[7, 8]), metric=mh.log_prob)
     with torch.no_grad():
         off = theirs.run_with_hooks(
             torch.tensor(ids[:1]),
@@ -216,7 +216,7 @@ def test_both_backends_of_the_last_release_that_has_both(small):
             same(mine.stores[site][layer], other.stores[site][layer], 1e-4)
     same(small.W_E, bridge.W_E)
     same(small.W_K[1], bridge.W_K[1])
-    effects = [mh.ablate(m, TEXTS, kind="uniform", progress=False).values for m in (small, bridge)]
+    effects = [mh.ablate(m, TEXTS, kind="uniform").values for m in (small, bridge)]
     same(*(torch.as_tensor(effect.to_numpy()) for effect in effects), 1e-4)
 
 
@@ -269,7 +269,7 @@ def test_folded_value_biases_are_said(tiny, recwarn) -> None:
     inner.enable_compatibility_mode(disable_warnings=True)
     with pytest.warns(UserWarning, match="value biases seem to be folded into b_O.*Zero ablation.*mh.load"):
         folded = mh.wrap(inner)
-    effects = [mh.ablate(model, [[3, 4, 5]], heads="L0H0", progress=False) for model in (folded, plain)]
+    effects = [mh.ablate(model, [[3, 4, 5]], heads="L0H0") for model in (folded, plain)]
     assert [effect.provenance.get("folded_value_biases") for effect in effects] == [True, None]
     assert [", value biases folded into b_O>" in repr(effect) for effect in effects] == [True, False]
     ids, z = torch.arange(1, 7)[None], folded.hook_name("z", 0)

@@ -101,9 +101,9 @@ def close(got, wanted):
 def test_steps_take_the_mean_slope_between_the_embeddings_of_the_runs(tiny, pairs, architecture):
     model = mh.load(tiny(architecture), dtype=torch.float64)
     found = {
-        ("z", 2, 0): attribution_patch(model, pairs, steps=2, progress=False),
-        ("z", 3, 1): attribution_patch(model, pairs, steps=3, direction="noising", progress=False),
-        ("k", 1, 0): attribution_patch(model, pairs, site="k", steps=1, budget="1 MB", progress=False),
+        ("z", 2, 0): attribution_patch(model, pairs, steps=2),
+        ("z", 3, 1): attribution_patch(model, pairs, steps=3, direction="noising"),
+        ("k", 1, 0): mh.settings(budget="1 MB")(attribution_patch)(model, pairs, site="k", steps=1),
     }
     clean, corrupted = pairs.tokens(model)
     for prompt in range(len(pairs)):
@@ -134,10 +134,10 @@ def test_steps_give_a_metric_the_logits_of_the_base_run(llama, pairs):
             seen.append(context.base_logits)
         return mh.logit_diff(logits, context)
 
-    plain = attribution_patch(llama, pairs, metric=kept, progress=False)
+    plain = attribution_patch(llama, pairs, metric=kept)
     base = seen[-1]
     seen.clear()
-    attribution_patch(llama, pairs, metric=kept, steps=2, progress=False)
+    attribution_patch(llama, pairs, metric=kept, steps=2)
     for logits in seen[-2:]:
         torch.testing.assert_close(logits, base, rtol=1e-4, atol=1e-4)
     assert plain.provenance["steps"] is None
@@ -146,14 +146,14 @@ def test_steps_give_a_metric_the_logits_of_the_base_run(llama, pairs):
 @pytest.mark.parametrize("steps", [0, -1])
 def test_steps_must_be_a_number_of_points(llama, pairs, steps):
     with pytest.raises(ValueError, match=f"steps is {steps}"):
-        attribution_patch(llama, pairs, steps=steps, progress=False)
+        attribution_patch(llama, pairs, steps=steps)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_attribution_is_the_slope_of_the_exact_effect(tiny, pairs, architecture):
     model = mh.load(tiny(architecture), dtype=torch.float64)
-    results = {site: attribution_patch(model, pairs, site=site, progress=False).values for site in SITES}
-    results["noising"] = attribution_patch(model, pairs, direction="noising", progress=False).values
+    results = {site: attribution_patch(model, pairs, site=site).values for site in SITES}
+    results["noising"] = attribution_patch(model, pairs, direction="noising").values
     clean, corrupted = pairs.tokens(model)
     for prompt in range(len(pairs)):
         runs = [(oracles.ids_of(tokens, prompt), tokens) for tokens in (corrupted, clean)]
@@ -172,7 +172,7 @@ def test_attribution_is_the_slope_of_the_exact_effect(tiny, pairs, architecture)
 def test_attribution_of_each_position_is_its_slope(tiny, pairs, site):
     model = mh.load(tiny("llama"), dtype=torch.float64)
     chosen = [(0, 1), (2, 0), (2, 3)]
-    values = attribution_patch(model, pairs, site=site, positions="each", heads=chosen, progress=False).values
+    values = attribution_patch(model, pairs, site=site, positions="each", heads=chosen).values
     assert values.dims == ("layer", "head", "pos", "prompt")
     assert int(np.isfinite(values).any(("pos", "prompt")).sum()) == len(chosen)
     clean, corrupted = pairs.tokens(model)
@@ -194,7 +194,7 @@ def test_a_metric_of_every_position_and_a_named_one(tiny, pairs):
         return (logits[..., 7] * context.mask).sum(-1) / context.mask.sum(-1)
 
     model = mh.load(tiny("neox"), dtype=torch.float64)
-    values = attribution_patch(model, pairs, metric=mean_logit, positions="last", progress=False).values
+    values = attribution_patch(model, pairs, metric=mean_logit, positions="last").values
     clean, corrupted = pairs.tokens(model)
     for prompt in range(len(pairs)):
         ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
@@ -208,7 +208,7 @@ def test_a_metric_of_every_position_and_a_named_one(tiny, pairs):
 @pytest.mark.parametrize("site", SITES)
 def test_attribution_is_exact_where_all_that_follows_is_linear(micro, pair, site):
     for direction, wanted in {"denoising": DENOISING, "noising": NOISING}.items():
-        values = attribution_patch(micro, pair, site=site, direction=direction, progress=False)
+        values = attribution_patch(micro, pair, site=site, direction=direction)
         np.testing.assert_allclose(values.scores, wanted[site], atol=1e-4)
 
 
@@ -222,7 +222,7 @@ def test_transformerlens_own_attribution_is_the_same(tiny, pairs):
     found = theirs(
         model.model, clean.ids, corrupted.ids, lambda logits: logits[0, -1, answer] - logits[0, -1, wrong]
     ).node_scores
-    values = attribution_patch(model, one, positions="each", progress=False).scores
+    values = attribution_patch(model, one, positions="each").scores
     heads = {node: score for node, score in found.items() if node.kind == "attn_head_out"}
     assert len(heads) == values.size
     for node, score in heads.items():
@@ -236,24 +236,24 @@ def test_any_intervention_has_an_estimate(micro):
             return torch.where(context.mask[..., None], -z, torch.nan)  # what is put at padding does not count
 
     france = mh.Prompts([" the France is", " the France"], [" Paris"] * 2, [" Rome"] * 2)
-    job = make_ready(micro, Spec(france, Negate(), mh.logit_diff), progress=False)
-    exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff, progress=False)
+    job = make_ready(micro, Spec(france, Negate(), mh.logit_diff))
+    exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff)
     values, _ = attribution.attribute(job)
     np.testing.assert_allclose(values[:, :, 0], exact.values, atol=1e-4)
 
 
 def test_prompts_in_parts_and_on_disk_give_the_same(llama, pairs):
-    whole = attribution_patch(llama, pairs, site="q", progress=False)
-    small = attribution_patch(llama, pairs, site="q", budget=1, progress=False)
+    whole = attribution_patch(llama, pairs, site="q")
+    small = mh.settings(budget=1)(attribution_patch)(llama, pairs, site="q")
     np.testing.assert_allclose(small.values, whole.values, atol=1e-5)
-    parts = attribution_patch(llama, pairs, site="q", budget=Limits(tokens=1), progress=False)
+    parts = mh.settings(budget=Limits(tokens=1))(attribution_patch)(llama, pairs, site="q")
     np.testing.assert_allclose(parts.values, whole.values, atol=1e-5)
     assert whole.kind == "attribution" and whole.unit == "logits" and "2310.10348" in whole.citation()
 
 
 def test_the_model_stays_as_it_is(tiny, pairs):
     model = mh.load(tiny("gpt2"))
-    wanted = attribution_patch(model, pairs, progress=False).values
+    wanted = attribution_patch(model, pairs).values
     weights = list(model.model.parameters())
     for i, weight in enumerate(weights):
         weight.requires_grad_(i % 2 == 0)
@@ -266,18 +266,18 @@ def test_the_model_stays_as_it_is(tiny, pairs):
         ]
 
     before = state()
-    np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+    np.testing.assert_array_equal(attribution_patch(model, pairs).values, wanted)
     assert state() == before
     with pytest.raises(RuntimeError, match="broken"):
-        attribution_patch(model, pairs, metric=broken_on_the_model, progress=False)
+        attribution_patch(model, pairs, metric=broken_on_the_model)
     assert state() == before
     for weight in weights:
         weight.requires_grad_(False)
-    np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+    np.testing.assert_array_equal(attribution_patch(model, pairs).values, wanted)
     with torch.no_grad():
-        np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+        np.testing.assert_array_equal(attribution_patch(model, pairs).values, wanted)
     with torch.inference_mode():
-        np.testing.assert_array_equal(attribution_patch(model, pairs, progress=False).values, wanted)
+        np.testing.assert_array_equal(attribution_patch(model, pairs).values, wanted)
     assert not any(weight.requires_grad for weight in weights)
 
 
@@ -293,12 +293,12 @@ def test_weights_made_for_inference_are_one_clear_error(tiny, pairs):
     with pytest.raises(
         ValueError, match=r"its tensors were made inside torch\.inference_mode\(\) and give no gradients"
     ):
-        attribution_patch(model, pairs, progress=False)
+        attribution_patch(model, pairs)
 
 
 def test_half_precision_ranks_the_heads_alike(tiny, loaded, pairs):
-    exact = attribution_patch(loaded("llama"), pairs, progress=False)
-    half = attribution_patch(mh.load(tiny("llama"), dtype=torch.bfloat16), pairs, progress=False)
+    exact = attribution_patch(loaded("llama"), pairs)
+    half = attribution_patch(mh.load(tiny("llama"), dtype=torch.bfloat16), pairs)
     assert exact.compare(half).spearman > 0.9
 
 
@@ -326,13 +326,12 @@ def without_gradient(logits, context):
         ({"direction": "up"}, "direction is 'up'"),
         ({"heads": "L9H0"}, "out of range"),
         ({"positions": "subject"}, "'subject' is not known"),
-        ({"budget": "lots"}, "budget is 'lots'"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_error_before_anything_runs(llama, pairs, monkeypatch, change, message):
     monkeypatch.setattr(HeadCache, "run", None)
     with pytest.raises(ValueError, match=message):
-        attribution_patch(llama, pairs, **({"progress": False} | change))
+        attribution_patch(llama, pairs, **change)
 
 
 def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):

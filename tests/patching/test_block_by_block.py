@@ -25,7 +25,6 @@ from mechheads.patching.learned_ranking import _Gated
 from support.levels import architectures
 from support.texts import CAPITALS_PAIRS, PAIRS
 
-QUIET = {"progress": False}
 GB = 2**30
 
 
@@ -43,12 +42,11 @@ WAYS = {
 @pytest.mark.parametrize("kind", WAYS)
 @pytest.mark.parametrize("first", [0, 1])
 def test_gradients_equal_those_through_the_whole_graph(small, kind, first):
-    clean, corrupted = (small.cache(CAPITALS_PAIRS.side(side), **QUIET) for side in ("clean", "corrupted"))
+    clean, corrupted = (small.cache(CAPITALS_PAIRS.side(side)) for side in ("clean", "corrupted"))
     path = WAYS[kind](clean, corrupted)
     watch = Watch(tuple(range(first, small.n_layers)), mlps=first == 0)
     whole, parts = (
-        gradients_of(clean, logit_diff, watch, Size(2, by_block=by_block), path, progress=False)
-        for by_block in (False, True)
+        gradients_of(clean, logit_diff, watch, Size(2, by_block=by_block), path) for by_block in (False, True)
     )
     for layer in watch.layers:
         torch.testing.assert_close(parts[layer], whole[layer], rtol=1e-4, atol=1e-6)
@@ -58,19 +56,19 @@ def test_gradients_equal_those_through_the_whole_graph(small, kind, first):
 
 
 def test_less_memory_is_used(llama):
-    clean = llama.cache([list(range(3, 40))], **QUIET)
+    clean = llama.cache([list(range(3, 40))])
     answer = mh.metric(reads="last")(lambda logits, context: logits[:, -1, 5])
     peaks = []
     for by_block in (False, True):
         with PeakBytes() as memory:
-            gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block), progress=False)
+            gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block))
         peaks.append(memory.peak)
     assert peaks[1] < peaks[0]
 
 
 def test_gates_equal_those_through_the_whole_graph(small):
-    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits.of(None), "all")
-    ready = _Gated(SetRuns(small, spec, progress=False))
+    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits(), "all")
+    ready = _Gated(SetRuns(small, spec))
     gates = torch.rand(small.n_layers * (small.n_heads + 1), generator=torch.Generator().manual_seed(0))
     rows = torch.arange(len(PAIRS))
     value, slope = ready(gates, rows)
@@ -82,7 +80,7 @@ def test_gates_equal_those_through_the_whole_graph(small):
 
 @pytest.mark.parametrize("steps", [None, 2])
 def test_edges_equal_those_of_all_senders_together(small, steps):
-    work, size = ready_edges(small, CAPITALS_PAIRS, logit_diff, steps, None, False)
+    work, size = ready_edges(small, CAPITALS_PAIRS, logit_diff, steps)
     assert size.layers == small.n_layers and work.parts == [range(small.n_layers)]
     whole = work.scores(slice(0, 3), lambda: None)
     for part in (replace(work, at_once=at_once) for at_once in (1, 2)):
@@ -141,22 +139,22 @@ def test_plans_say_what_will_run(llama, given, gradients):
 
 
 def test_plans_for_little_memory_run_block_by_block(llama):
-    whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all", **QUIET)
-    edges = mh.patching.attribute_edges(llama, CAPITALS_PAIRS, **QUIET)
+    whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all")
+    edges = mh.patching.attribute_edges(llama, CAPITALS_PAIRS)
     with pytest.warns(UserWarning, match="budget is 20 KB, but"):
-        plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, nodes="all", budget="20 KB")
+        plan = mh.settings(budget="20 KB")(mh.patching.plan_attribution)(llama, CAPITALS_PAIRS, nodes="all")
     assert plan.by_block and plan.rows == 1 and plan.bytes > plan.budget
     assert "with the graph of one block at a time" in repr(plan) and "the least possible" in repr(plan)
     with pytest.warns(UserWarning, match="these gradients need about"):
-        parts = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all", budget="20 KB", **QUIET)
+        parts = mh.settings(budget="20 KB")(mh.patching.attribution_patch)(llama, CAPITALS_PAIRS, nodes="all")
     np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(parts.mlps["score"], whole.mlps["score"], rtol=1e-4, atol=1e-6)
     enough = 4 * EdgeGraph.of(llama).edges.size * len(CAPITALS_PAIRS)
     with pytest.warns(UserWarning, match="budget is"):
-        plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, nodes="edges", budget=enough)
+        plan = mh.settings(budget=enough)(mh.patching.plan_attribution)(llama, CAPITALS_PAIRS, nodes="edges")
     assert plan.rows == 1 and plan.parts == llama.n_layers
     with pytest.warns(UserWarning, match="these gradients need about"):
-        few = mh.patching.attribute_edges(llama, CAPITALS_PAIRS, budget=enough, **QUIET)
+        few = mh.settings(budget=enough)(mh.patching.attribute_edges)(llama, CAPITALS_PAIRS)
     np.testing.assert_allclose(few.score, edges.score, rtol=1e-4, atol=1e-6)
 
 

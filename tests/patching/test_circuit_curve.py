@@ -19,7 +19,6 @@ from support.levels import few
 from support.texts import PAIRS
 
 ALL = [mh.HeadId(layer, head) for layer in range(3) for head in range(4)]
-QUIET: dict[str, Any] = {"progress": False}
 SOME = (0.1, 0.25, 0.5, 1.0)
 
 
@@ -39,13 +38,13 @@ def area_by_loop(sizes: Sequence[float], shares: Sequence[float]) -> tuple[float
 
 
 def test_every_point_is_the_faithfulness_of_that_circuit(small: mh.Model):
-    effect = mh.activation_patch(small, PAIRS, **QUIET)
-    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1, **QUIET)
+    effect = mh.activation_patch(small, PAIRS)
+    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1)
     for name, order in found.order.items():
         assert sorted(order) == ALL
         rows = found.table[found.table["ranking"] == name]
         assert rows["k"].tolist() == [1, 3, 6, 12]
-        expected = [faithfulness(small, PAIRS, order[:k], **QUIET).score for k in rows["k"]]
+        expected = [faithfulness(small, PAIRS, order[:k]).score for k in rows["k"]]
         np.testing.assert_allclose(rows["score"], expected, atol=1e-5)
         row = found.areas.set_index("ranking").loc[name]
         np.testing.assert_allclose((row["cpr"], row["cmd"]), area_by_loop(SOME, expected), atol=1e-5)
@@ -54,7 +53,7 @@ def test_every_point_is_the_faithfulness_of_that_circuit(small: mh.Model):
 
 def test_intervals_are_those_of_resampled_prompts(llama: mh.Model):
     rankings = {"forwards": ALL, "backwards": ALL[::-1]}
-    found = circuit_curve(llama, PAIRS, rankings, sizes=SOME, draws=2, seed=3, **QUIET)
+    found = mh.settings(seed=3)(circuit_curve)(llama, PAIRS, rankings, sizes=SOME, draws=2)
     cpr, cmd = {}, {}
     for name, values in zip(found.order, found.values, strict=True):
         drawn = []
@@ -87,36 +86,36 @@ def test_sizes_are_mibs():
 
 
 def test_nothing_and_everything(llama: mh.Model):
-    table = circuit_curve(llama, PAIRS, ALL, sizes=(0.01, 1.0), draws=0, **QUIET).table
+    table = circuit_curve(llama, PAIRS, ALL, sizes=(0.01, 1.0), draws=0).table
     assert table["k"].tolist() == [0, 12]
     np.testing.assert_allclose(table["score"], [0, 1], atol=1e-6)
     np.testing.assert_allclose(table["ci_high"], [0, 1], atol=1e-6)
 
 
 def test_heads_without_a_score_come_last(llama: mh.Model):
-    effect = mh.activation_patch(llama, PAIRS, heads=["L2H1", "L0H3", "L1H0"], **QUIET)
-    first, second = (circuit_curve(llama, PAIRS, effect, draws=1, seed=seed, **QUIET).order for seed in (0, 1))
+    effect = mh.activation_patch(llama, PAIRS, heads=["L2H1", "L0H3", "L1H0"])
+    first, second = (mh.settings(seed=seed)(circuit_curve)(llama, PAIRS, effect, draws=1).order for seed in (0, 1))
     ours, theirs = first[effect.name], second[effect.name]
     assert ours[:3] == theirs[:3] == effect.heads(3)
     assert sorted(ours) == sorted(theirs) == ALL
     assert ours != theirs
-    signed = circuit_curve(llama, PAIRS, effect, by="absolute", draws=0, **QUIET).order[effect.name]
+    signed = circuit_curve(llama, PAIRS, effect, by="absolute", draws=0).order[effect.name]
     assert signed[:3] == effect.heads(3, "absolute")
 
 
 def test_two_clusters_have_no_interval(llama: mh.Model):
     pairs = mh.PromptPairs(PAIRS.clean[:2], PAIRS.corrupted[:2], PAIRS.answer[:2], PAIRS.wrong[:2])
-    found = circuit_curve(llama, pairs, ALL, sizes=SOME, draws=0, **QUIET)
+    found = circuit_curve(llama, pairs, ALL, sizes=SOME, draws=0)
     assert np.isnan(found.table["ci_low"].to_numpy()).all() and np.isnan(found.areas["cmd_high"].to_numpy()).all()
     assert np.isfinite(found.areas["cpr"].to_numpy()).all()
     assert not any("nan" in text for trace in found.plot().data for text in trace.text or ())
 
 
 def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2, **QUIET)
+    whole = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
     monkeypatch.setattr(SetRuns, "values", stopped_at(4, SetRuns.values))  # once for all and none, then by ranking
     with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
-        part = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2, **QUIET)
+        part = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
     np.testing.assert_array_equal(part.values[:2], whole.values[:2])
     assert np.isnan(part.values[2]).all() and part.interrupted
     assert part.areas["cpr"].notna().tolist() == [True, True, False]
@@ -125,11 +124,11 @@ def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.Monkey
 def test_ctrl_c_before_the_first_ranking_is_raised(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SetRuns, "values", stopped_at(2, SetRuns.values))
     with pytest.raises(KeyboardInterrupt):
-        circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2, **QUIET)
+        circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
 
 
 def test_it_is_saved_drawn_and_said(llama: mh.Model, tmp_path: Path):
-    found = circuit_curve(llama, PAIRS, {"all": ALL, "back": ALL[::-1]}, sizes=SOME, draws=2, **QUIET)
+    found = circuit_curve(llama, PAIRS, {"all": ALL, "back": ALL[::-1]}, sizes=SOME, draws=2)
     again = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
     np.testing.assert_array_equal(again.values, found.values)
     assert again.order == found.order and again.table.equals(found.table)
@@ -160,11 +159,11 @@ def test_it_is_saved_drawn_and_said(llama: mh.Model, tmp_path: Path):
 )
 def test_bad_input(llama: mh.Model, rankings: Any, options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
-        circuit_curve(llama, PAIRS, rankings, progress=False, **options)
+        circuit_curve(llama, PAIRS, rankings, **options)
 
 
 def test_unknown_rankings_cannot_be_compared(llama: mh.Model):
-    found = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=0, **QUIET)
+    found = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=0)
     with pytest.raises(ValueError, match="no random orders"):
         found.compare("ranking", "random")
     with pytest.raises(ValueError, match="ranking is 'patching'"):

@@ -25,6 +25,7 @@ from support import oracles
 from support.ctrl_c import stopped_at
 from support.levels import architectures
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
+from support.settled import settled
 from support.texts import CLEAN, PAIRS
 
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
@@ -76,7 +77,7 @@ def diff_without(model: mh.Model, replaced: Heads, prompt: int) -> float:
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_patched_sets_equal_one_full_forward_each(small: mh.Model, direction: Any) -> None:
-    effect = patch_sets(small, PAIRS, SETS, direction=direction, progress=False)
+    effect = patch_sets(small, PAIRS, SETS, direction=direction)
     clean, corrupted = sides(small)
     (tokens, _), (_, source) = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     for prompt in range(len(PAIRS)):
@@ -100,7 +101,7 @@ def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, kind: s
         "scale": mh.patching.Scale(0.4),
         "uniform": UniformAttention(),
     }[kind]
-    effect = patch_sets(small, PROMPTS, SETS, intervention=intervention, progress=False)
+    effect = patch_sets(small, PROMPTS, SETS, intervention=intervention)
     (tokens, cached), _ = sides(small)
 
     def new(head: tuple[int, int], prompt: int) -> Tensor:
@@ -122,7 +123,7 @@ def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, kind: s
 
 
 def test_a_set_at_one_position(small: mh.Model) -> None:
-    effect = patch_sets(small, PAIRS, SETS, positions="last", progress=False)
+    effect = patch_sets(small, PAIRS, SETS, positions="last")
     (_, clean), (tokens, corrupted) = sides(small)
     for prompt in range(len(PAIRS)):
         ids = oracles.ids_of(tokens, prompt)
@@ -135,51 +136,51 @@ def test_a_set_at_one_position(small: mh.Model) -> None:
 
 def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
     for site in ("z", "q", "v"):
-        alone = patch_sets(small, PAIRS, [[head] for head in ALL], intervention=mh.Patch(site), progress=False)
-        effect = mh.activation_patch(small, PAIRS, site=site, progress=False)
+        alone = patch_sets(small, PAIRS, [[head] for head in ALL], intervention=mh.Patch(site))
+        effect = mh.activation_patch(small, PAIRS, site=site)
         np.testing.assert_allclose(alone.values, np.asarray(effect.values).reshape(12, 3), atol=TOLERANCE)
-    share = patch_sets(small, PAIRS, [[head] for head in ALL], normalize=True, progress=False)
-    wanted = mh.activation_patch(small, PAIRS, normalize=True, progress=False)
+    share = patch_sets(small, PAIRS, [[head] for head in ALL], normalize=True)
+    wanted = mh.activation_patch(small, PAIRS, normalize=True)
     np.testing.assert_allclose(share.table["score"], np.ravel(wanted.scores), atol=TOLERANCE)
     assert share.unit == "share restored"
 
 
 def test_chunks_and_budgets_change_nothing(small: mh.Model) -> None:
-    whole = patch_sets(small, PAIRS, SETS, progress=False)
-    tight = patch_sets(small, PAIRS, SETS, budget="60 KB", progress=False)
+    whole = patch_sets(small, PAIRS, SETS)
+    tight = mh.settings(budget="60 KB")(patch_sets)(small, PAIRS, SETS)
     np.testing.assert_allclose(tight.values, whole.values, atol=1e-5)
-    chunked = patch_sets(small, PAIRS, SETS, budget=Limits(tokens=1), progress=False)
+    chunked = mh.settings(budget=Limits(tokens=1))(patch_sets)(small, PAIRS, SETS)
     np.testing.assert_allclose(chunked.values, whole.values, atol=1e-5)
 
 
 def test_a_run_patched_into_itself_changes_nothing(llama: mh.Model) -> None:
     same = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
-    np.testing.assert_allclose(patch_sets(llama, same, SETS, progress=False).values, 0, atol=1e-5)
+    np.testing.assert_allclose(patch_sets(llama, same, SETS).values, 0, atol=1e-5)
 
 
 def test_sets_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
     """See test_micro: the Italy run holds Rome 2 (L0H1) and Rome 13 (L1H0)."""
     sets = [["L0H0", "L0H1"], ["L0H0", "L1H0"], ["L0H1", "L1H0"], ["L1H1", "L0H2"]]
-    effect = patch_sets(micro, pair, sets, progress=False)
+    effect = patch_sets(micro, pair, sets)
     # L0H0 and L1H0 both make L1H0 write Paris 13.5 in place of Rome 13, and together no more than that.
     np.testing.assert_allclose(effect.values[:, 0], [30.5, 11.5 + 15, 30.5, 0], atol=1e-4)
-    noising = patch_sets(micro, pair, sets, direction="noising", progress=False)
+    noising = patch_sets(micro, pair, sets, direction="noising")
     np.testing.assert_allclose(noising.values[:, 0], [-30.5, -11 - 15.5, -30.5, 0], atol=1e-4)
-    half = patch_sets(micro, pair, sets, intervention=mh.patching.Scale(0.5), direction="noising", progress=False)
+    half = patch_sets(micro, pair, sets, intervention=mh.patching.Scale(0.5), direction="noising")
     # L1H0 gets half of the z it had: that L0H0 moves half as much is not counted again.
     np.testing.assert_allclose(half.values[:, 0], [-6.75 - 1, -6.75, -6.75 - 1, 0], atol=1e-4)
 
 
 def test_faithfulness_of_all_heads_is_one_and_of_none_zero(small: mh.Model) -> None:
-    whole = faithfulness(small, PAIRS, ALL, progress=False)
-    nothing = faithfulness(small, PAIRS, [], progress=False)
+    whole = faithfulness(small, PAIRS, ALL)
+    nothing = faithfulness(small, PAIRS, [])
     assert (whole.score, nothing.score) == (pytest.approx(1, abs=1e-6), pytest.approx(0, abs=1e-6))
     assert (whole.ci_low, whole.ci_high) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-6))
 
 
 def test_faithfulness_equals_full_forwards(small: mh.Model) -> None:
     circuit = [(0, 0), (0, 2), (1, 1), (1, 2), (2, 3)]
-    found = faithfulness(small, PAIRS, circuit, progress=False)
+    found = faithfulness(small, PAIRS, circuit)
     outside = [head for head in ALL if head not in circuit]
     wanted = {"full": [], "circuit": outside, "no heads": ALL}
     for run, replaced in wanted.items():
@@ -194,11 +195,11 @@ def test_faithfulness_equals_full_forwards(small: mh.Model) -> None:
 
 def test_faithfulness_names_the_ablation_and_depends_on_it(llama: mh.Model) -> None:
     circuit = [(0, 0), (1, 1), (2, 3)]
-    by_mean = faithfulness(llama, PROMPTS, circuit, ablation=mh.Mean(), progress=False)
-    by_zero = faithfulness(llama, PROMPTS, circuit, ablation=mh.Zero(), metric=mh.log_prob, progress=False)
+    by_mean = faithfulness(llama, PROMPTS, circuit, ablation=mh.Mean())
+    by_zero = faithfulness(llama, PROMPTS, circuit, ablation=mh.Zero(), metric=mh.log_prob)
     assert (by_mean.ablation, by_mean.metric) == ("Mean()", "logit_diff")
     assert (by_zero.ablation, by_zero.metric) == ("Zero()", "log_prob")
-    assert by_mean.score != pytest.approx(faithfulness(llama, PAIRS, circuit, progress=False).score, abs=1e-3)
+    assert by_mean.score != pytest.approx(faithfulness(llama, PAIRS, circuit).score, abs=1e-3)
 
 
 def test_the_interval_of_a_ratio() -> None:
@@ -218,18 +219,18 @@ def test_the_interval_of_a_ratio() -> None:
 
 def test_circuits_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
     """All heads from the Italy run give the Italy run: L0H1 Rome 2, L1H0 Rome 13."""
-    table = faithfulness(micro, pair, ["L0H0", "L1H0"], progress=False)
+    table = faithfulness(micro, pair, ["L0H0", "L1H0"])
     np.testing.assert_allclose(
         table.table[["full", "circuit", "no heads"]], [[FRANCE_RUN, 13.5 - 2, ITALY_RUN]], atol=1e-4
     )
     assert table.score == pytest.approx((13.5 - 2 + 15) / 30.5, abs=1e-5)
-    assert faithfulness(micro, pair, ["L0H1"], progress=False).score == pytest.approx((2 - 13 + 15) / 30.5, abs=1e-5)
+    assert faithfulness(micro, pair, ["L0H1"]).score == pytest.approx((2 - 13 + 15) / 30.5, abs=1e-5)
     # L1H0 alone reads what L0H0 moves: of Italy.
-    assert faithfulness(micro, pair, ["L1H0"], progress=False).score == pytest.approx(0, abs=1e-5)
+    assert faithfulness(micro, pair, ["L1H0"]).score == pytest.approx(0, abs=1e-5)
 
 
 def test_completeness_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
-    found = completeness(micro, pair, ["L0H0", "L1H0"], progress=False)
+    found = completeness(micro, pair, ["L0H0", "L1H0"])
     # Without K, the model still has L0H1's Paris 2, the circuit Rome 2.
     #     K         none   L0H0   L1H0   both
     #     circuit   11.5   -15    -15    -15
@@ -239,7 +240,7 @@ def test_completeness_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
     np.testing.assert_allclose(found.table["circuit"], [11.5, -15, -15, -15], atol=1e-4)
     np.testing.assert_allclose(found.table["model"], [15.5, -11, -11, -11], atol=1e-4)
     np.testing.assert_allclose(found.table["incompleteness"], 4, atol=1e-4)
-    whole = completeness(micro, pair, ["L0H0", "L0H1", "L1H0"], subsets=[["L0H1", "L1H0"]], progress=False)
+    whole = completeness(micro, pair, ["L0H0", "L0H1", "L1H0"], subsets=[["L0H1", "L1H0"]])
     assert whole.table["kind"].tolist() == ["none", "head", "head", "head", "given"]
     np.testing.assert_allclose(whole.table["incompleteness"], 0, atol=1e-4)
     assert whole.worst["incompleteness"] == whole.table["incompleteness"].max()
@@ -247,7 +248,7 @@ def test_completeness_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
 
 def test_completeness_equals_full_forwards(small: mh.Model) -> None:
     circuit = [(0, 0), (1, 1), (1, 2), (2, 3)]
-    found = completeness(small, PAIRS, circuit, subsets=3, seed=1, progress=False)
+    found = mh.settings(seed=1)(completeness)(small, PAIRS, circuit, subsets=3)
     assert len(found.table) == 1 + 4 + 3
     assert len(set(found.table["heads"])) == 8
     for row in found.table.iloc[[0, 2, 6]].to_dict("records"):
@@ -258,7 +259,7 @@ def test_completeness_equals_full_forwards(small: mh.Model) -> None:
             assert row[side] == pytest.approx(expected, abs=TOLERANCE)
         assert row["incompleteness"] == pytest.approx(abs(row["circuit"] - row["model"]))
         assert row["ci_low"] <= row["difference"] <= row["ci_high"]
-    again = completeness(small, PAIRS, circuit, subsets=3, seed=1, progress=False)
+    again = mh.settings(seed=1)(completeness)(small, PAIRS, circuit, subsets=3)
     pd.testing.assert_frame_equal(again.table, found.table)
 
 
@@ -268,21 +269,21 @@ def test_the_minimal_circuit_is_the_heads_that_matter(
     pair: mh.PromptPairs,
     order: Any,
 ) -> None:
-    found = minimal_circuit(micro, pair, order=order, progress=False)
+    found = minimal_circuit(micro, pair, order=order)
     assert list(map(str, found.heads)) == ["L0H0", "L0H1", "L1H0"]
     assert found.faithfulness.score == pytest.approx(1, abs=1e-5)
     assert sum(found.trace["removed"]) == 5
     # Without L0H1, which gives Paris 2 or Rome 2, 26.5 of 30.5 is left: 0.87.
-    looser = minimal_circuit(micro, pair, threshold=0.85, order=order, progress=False)
+    looser = minimal_circuit(micro, pair, threshold=0.85, order=order)
     assert list(map(str, looser.heads)) == ["L0H0", "L1H0"]
     assert looser.faithfulness.score == pytest.approx(26.5 / 30.5, abs=1e-5)
-    part = minimal_circuit(micro, pair, ["L0H0", "L0H1", "L1H0", "L1H1"], order=order, progress=False)
+    part = minimal_circuit(micro, pair, ["L0H0", "L0H1", "L1H0", "L1H1"], order=order)
     assert list(map(str, part.heads)) == ["L0H0", "L0H1", "L1H0"]
     assert part.trace["head"].tolist()[0] == "L1H1"
 
 
 def test_every_head_is_tried_once_in_the_order_of_its_effect(llama: mh.Model) -> None:
-    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None, False)
+    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None)
     heads = [mh.HeadId(*head) for head in ALL]
 
     def distance(kept: Iterable[mh.HeadId]) -> float:
@@ -293,18 +294,18 @@ def test_every_head_is_tried_once_in_the_order_of_its_effect(llama: mh.Model) ->
         if removed := distance(kept - {head}) <= 0.5:
             kept.remove(head)
         trace.append([str(head), removed, len(kept)])
-    found = minimal_circuit(llama, PAIRS, threshold=0.5, progress=False)
+    found = settled(minimal_circuit)(llama, PAIRS, threshold=0.5)
     assert found.trace[["head", "removed", "n_heads"]].values.tolist() == trace
     assert set(found.heads) == kept and 0 < len(kept) < 12
-    one_by_one = minimal_circuit(llama, PAIRS, threshold=0.5, budget=Limits(tokens=1), progress=False)
+    one_by_one = mh.settings(budget=Limits(tokens=1))(minimal_circuit)(llama, PAIRS, threshold=0.5)
     np.testing.assert_allclose(one_by_one.trace["faithfulness"], found.trace["faithfulness"], atol=1e-5)
-    score = faithfulness(llama, PAIRS, found.heads, progress=False).score
+    score = faithfulness(llama, PAIRS, found.heads).score
     assert found.faithfulness.score == pytest.approx(score, abs=1e-5)
 
 
 def test_each_round_removes_what_leaves_faithfulness_closest_to_one(llama: mh.Model) -> None:
-    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None, False)
-    found = minimal_circuit(llama, PAIRS, threshold=0.4, order="each", progress=False)
+    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None)
+    found = settled(minimal_circuit)(llama, PAIRS, threshold=0.4, order="each")
     kept = [mh.HeadId(*head) for head in ALL]
     for row in found.trace.to_dict("records"):
         shares = [float(runs.share(runs.values([set(kept) - {head}])[0])) for head in kept]
@@ -319,10 +320,10 @@ def test_each_round_removes_what_leaves_faithfulness_closest_to_one(llama: mh.Mo
 @pytest.mark.parametrize("order", ["once", "each"])
 def test_an_interrupt_keeps_what_was_found(llama: mh.Model, order: Any) -> None:
     impatient = stopped_at(22, mh.logit_diff)
-    whole = minimal_circuit(llama, PAIRS, threshold=0.4, order=order, progress=False)
-    options: dict[str, Any] = {"budget": Limits(tokens=1), "progress": False}
+    whole = settled(minimal_circuit)(llama, PAIRS, threshold=0.4, order=order)
+    options: dict[str, Any] = {"budget": Limits(tokens=1)}
     with pytest.warns(UserWarning, match="interrupted after"):
-        partial = minimal_circuit(llama, PAIRS, threshold=0.4, order=order, metric=impatient, **options)
+        partial = settled(minimal_circuit)(llama, PAIRS, threshold=0.4, order=order, metric=impatient, **options)
     done = len(partial.trace)
     assert partial.interrupted and 0 < done < len(whole.trace)
     pd.testing.assert_frame_equal(partial.trace, whole.trace[:done], atol=1e-5)
@@ -346,7 +347,7 @@ def repairing(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
 
 
 def test_self_repair_by_hand(repairing: mh.Model, both: mh.Prompts) -> None:
-    found = self_repair(repairing, both, ablation=mh.Zero(), progress=False)
+    found = self_repair(repairing, both, ablation=mh.Zero())
     france = found.dataset["values"].sel(prompt=0)
     # L0H1 takes Paris 2 with it, and L1H2, which took 1 back, no longer does.
     np.testing.assert_allclose(france.sel(layer=0, head=1), [-1, -2, 1], atol=1e-4)
@@ -359,8 +360,8 @@ def test_self_repair_by_hand(repairing: mh.Model, both: mh.Prompts) -> None:
 
 @pytest.mark.parametrize("ablation", [mh.Patch(), mh.Mean(), mh.Patch("v")], ids=repr)
 def test_direct_effect_equals_a_frozen_run_with_hooks(small: mh.Model, ablation: Any) -> None:
-    found = self_repair(small, PAIRS, ablation=ablation, progress=False)
-    swept = mh.sweep(small, PAIRS, intervention=ablation, metric=mh.logit_diff, progress=False)
+    found = self_repair(small, PAIRS, ablation=ablation)
+    swept = mh.sweep(small, PAIRS, intervention=ablation, metric=mh.logit_diff)
     np.testing.assert_allclose(found.scores.sel(effect="total"), swept.scores, atol=1e-6)
     (tokens, clean), (_, corrupted) = sides(small)
     for prompt in range(len(PAIRS)):
@@ -401,14 +402,14 @@ def freeze(value: Tensor) -> Callable:
 
 
 def test_self_repair_in_parts(llama: mh.Model) -> None:
-    whole = self_repair(llama, PAIRS, progress=False)
-    some = self_repair(llama, PAIRS, heads=["L0H1", "L2H3"], budget=Limits(tokens=1), progress=False)
+    whole = self_repair(llama, PAIRS)
+    some = mh.settings(budget=Limits(tokens=1))(self_repair)(llama, PAIRS, heads=["L0H1", "L2H3"])
     for layer, head in ((0, 1), (2, 3)):
         np.testing.assert_allclose(some.scores[layer, head], whole.scores[layer, head], atol=1e-5)
     assert len(some.missing) == 10 and some.provenance["heads"] == ["L0H1", "L2H3"]
     impatient = stopped_at(8, mh.logit_diff)
     with pytest.warns(UserWarning, match="interrupted after"):
-        partial = self_repair(llama, PAIRS, metric=impatient, budget=Limits(tokens=1, logit_rows=1), progress=False)
+        partial = mh.settings(budget=Limits(tokens=1, logit_rows=1))(self_repair)(llama, PAIRS, metric=impatient)
     done = np.isfinite(np.asarray(partial.scores))
     assert done[0, 0].all() and not done[2].any()
     np.testing.assert_allclose(np.asarray(partial.scores)[done], np.asarray(whole.scores)[done], atol=1e-5)
@@ -466,25 +467,25 @@ def test_a_metric_that_breaks_is_nan_with_a_warning(llama: mh.Model) -> None:
         return torch.where(changed > 1e-6, torch.nan, mh.logit_diff(logits, context))
 
     with pytest.warns(UserWarning, match=r"not finite for sets \[0\]; their scores are NaN"):
-        effect = patch_sets(llama, PROMPTS, [["L1H2"]], intervention=mh.Zero(), metric=fragile, progress=False)
+        effect = patch_sets(llama, PROMPTS, [["L1H2"]], intervention=mh.Zero(), metric=fragile)
     assert np.isnan(effect.values).all()
 
 
 def test_results_say_where_they_come_from(llama: mh.Model) -> None:
-    effect = patch_sets(llama, PAIRS, SETS[:2], seed=5, progress=False)
+    effect = mh.settings(seed=5)(patch_sets)(llama, PAIRS, SETS[:2])
     assert effect.provenance["model"] == llama.name
     assert (effect.provenance["intervention"], effect.provenance["metric"]) == ("Patch(site='z')", "logit_diff")
     assert (effect.provenance["direction"], effect.provenance["seed"]) == ("denoising", 5)
     assert "2 sets, 3 prompts" in repr(effect) and "L0H1 L0H3" in effect._repr_html_()
-    found = minimal_circuit(llama, PAIRS, threshold=0.5, progress=False)
+    found = settled(minimal_circuit)(llama, PAIRS, threshold=0.5)
     assert (found.provenance["threshold"], found.provenance["order"]) == (0.5, "once")
     assert found.provenance["start"] == "all" and "heads after" in repr(found)
-    whole = completeness(llama, PAIRS, ALL, subsets=2, progress=False)
+    whole = completeness(llama, PAIRS, ALL, subsets=2)
     assert "12 heads" in repr(whole) and whole.provenance["subsets"] == 15
 
 
 def test_faithfulness_of_two_clusters_has_no_interval(llama: mh.Model) -> None:
     prompts = mh.Prompts(CLEAN[:2], answer=[" Paris", " Madrid"])
-    found = faithfulness(llama, prompts, [(0, 0), (1, 1)], ablation=mh.Zero(), metric=mh.log_prob, progress=False)
+    found = faithfulness(llama, prompts, [(0, 0), (1, 1)], ablation=mh.Zero(), metric=mh.log_prob)
     assert np.isnan([found.ci_low, found.ci_high]).all()
     assert "(too few clusters for an interval)" in repr(found)

@@ -25,7 +25,6 @@ from support.plain_edge_circuits import circuit_logits, split_logits
 from support.releases import only_on_3, only_on_4
 from support.texts import PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 SOME = (0.1, 0.5, 0.9)
 LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.release]) for name in ("qwen", "bloom")]
 
@@ -37,7 +36,7 @@ def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Mod
 
 @pytest.fixture(scope="module")
 def scores(llama: mh.Model) -> EdgeScores:
-    return attribute_edges(llama, PAIRS, **QUIET)
+    return attribute_edges(llama, PAIRS)
 
 
 def made_scores(model: mh.Model, inside: Iterable[tuple[str, str]]) -> EdgeScores:
@@ -70,8 +69,8 @@ def plain_values(model: mh.Model, edges: set[tuple[str, str]], logits_of: Callab
 
 
 def test_every_point_is_a_plain_run_of_that_circuit(small: mh.Model):
-    ranking = attribute_edges(small, PAIRS, **QUIET)
-    found = edge_curve(small, PAIRS, ranking, sizes=SOME, draws=1, seed=1, **QUIET)
+    ranking = attribute_edges(small, PAIRS)
+    found = mh.settings(seed=1)(edge_curve)(small, PAIRS, ranking, sizes=SOME, draws=1)
     for ks, (name, order) in zip(found.table.groupby("ranking", sort=False)["k"], found.order.items(), strict=True):
         assert ks[0] == name
         for k, values in zip(ks[1], found.values[list(found.order).index(name)], strict=True):
@@ -83,7 +82,7 @@ def test_every_point_is_a_plain_run_of_that_circuit(small: mh.Model):
 @pytest.mark.parametrize("architecture", few(["gpt2", "llama", "neox"], "llama"))
 def test_it_equals_a_run_with_split_inputs(loaded: Callable[[str], mh.Model], architecture: str):
     model = loaded(architecture)
-    found = edge_curve(model, PAIRS, attribute_edges(model, PAIRS, **QUIET), sizes=SOME, draws=1, **QUIET)
+    found = edge_curve(model, PAIRS, attribute_edges(model, PAIRS), sizes=SOME, draws=1)
     for row, order in zip(found.values, found.order.values(), strict=True):
         for share, values in zip(SOME, row, strict=True):
             edges = set(edges_of(order[: int(share * len(order))]))
@@ -91,17 +90,17 @@ def test_it_equals_a_run_with_split_inputs(loaded: Callable[[str], mh.Model], ar
 
 
 def test_all_edges_give_the_clean_run_and_none_the_corrupted_one(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    everything = {(s, r) for s, r in edges_of(edge_curve(small, PAIRS, made_scores(small, ()), **QUIET).order["made"])}
+    everything = {(s, r) for s, r in edges_of(edge_curve(small, PAIRS, made_scores(small, ())).order["made"])}
     clean = plain_values(small, everything, circuit_logits)
     corrupted = plain_values(small, set(), circuit_logits)
-    found = edge_curve(small, PAIRS, made_scores(small, ()), sizes=(0, 1), draws=0, **QUIET)
+    found = edge_curve(small, PAIRS, made_scores(small, ()), sizes=(0, 1), draws=0)
     for side, expected in ((found.empty, corrupted), (found.full, clean)):
         np.testing.assert_allclose(side, expected, atol=2e-5)
     assert found.table["score"].tolist() == [0, 1]
     # One edge into a query that leads nowhere is missing, so all others are computed.
     wanted = made_scores(small, everything - {("input", "L0H0.q")})
     share = 1 - 1 / EdgeGraph.of(small).n_edges
-    almost = edge_curve(small, PAIRS, wanted, sizes=(share, 1), draws=0, **QUIET)
+    almost = edge_curve(small, PAIRS, wanted, sizes=(share, 1), draws=0)
     expected = plain_values(small, everything - {("input", "L0H0.q")}, circuit_logits)
     np.testing.assert_allclose(almost.values[0, 0], expected, atol=2e-5)
 
@@ -112,8 +111,8 @@ def test_all_edges_out_of_some_nodes_are_the_circuit_of_these_nodes(small: mh.Mo
     for nodes in (["L0H1", "L0.mlp", "L1H2", "L1H3", "L2.mlp"], ["L0H0", "L1H1", "L2H0", "L2H3"], ["L1.mlp"]):
         inside = edges_out_of(graph, "input", *nodes)
         share = (len(inside) + 0.5) / graph.n_edges
-        found = edge_curve(small, PAIRS, made_scores(small, inside), sizes=(share, 1), draws=0, **QUIET)
-        expected = faithfulness(small, PAIRS, nodes, nodes="all", **QUIET).table["circuit"]
+        found = edge_curve(small, PAIRS, made_scores(small, inside), sizes=(share, 1), draws=0)
+        expected = faithfulness(small, PAIRS, nodes, nodes="all").table["circuit"]
         np.testing.assert_allclose(found.values[0, 0], expected, atol=2e-5)
 
 
@@ -138,11 +137,11 @@ def test_edges_that_lead_nowhere_are_those_on_no_path():
 
 
 def test_edges_are_ordered_by_their_absolute_score_or_their_support(llama: mh.Model, scores: EdgeScores):
-    absolute = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0, **QUIET)
+    absolute = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0)
     table = scores.table
     parts = zip(table["sender"], table["receiver"], table["input"], strict=True)
     assert absolute.order[scores.name] == tuple(f"{s}->{r}{'.' * bool(i)}{i}" for s, r, i in parts)
-    support = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0, by="support", **QUIET)
+    support = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0, by="support")
     assert support.order[scores.name] != absolute.order[scores.name]
     at = [
         scores.score[scores.senders.index(s), scores.receivers.index(r)]
@@ -153,39 +152,39 @@ def test_edges_are_ordered_by_their_absolute_score_or_their_support(llama: mh.Mo
 
 
 def test_prompts_in_parts_and_a_job_give_the_same(llama: mh.Model, scores: EdgeScores):
-    whole = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=1, **QUIET)
-    parts = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=1, budget=Limits(memory=1, tokens=1), **QUIET)
-    job = edge_curve(mh.prepare(llama, PAIRS, **QUIET), rankings=scores, sizes=SOME, draws=1, **QUIET)
+    whole = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=1)
+    parts = mh.settings(budget=Limits(memory=1, tokens=1))(edge_curve)(llama, PAIRS, scores, sizes=SOME, draws=1)
+    job = edge_curve(mh.prepare(llama, PAIRS), rankings=scores, sizes=SOME, draws=1)
     for other in (parts, job):
         np.testing.assert_allclose(other.values, whole.values, atol=1e-4)
         assert other.order == whole.order
 
 
 def test_clean_prompts_are_the_base_run_of_metrics(llama: mh.Model, scores: EdgeScores):
-    found = edge_curve(llama, PAIRS, scores, metric=mh.kl_divergence, sizes=SOME, draws=0, **QUIET)
+    found = edge_curve(llama, PAIRS, scores, metric=mh.kl_divergence, sizes=SOME, draws=0)
     np.testing.assert_allclose(found.full, 0, atol=1e-6)
     assert (found.empty > 0.01).all()
 
 
 def test_it_is_saved_drawn_and_said(llama: mh.Model, scores: EdgeScores, tmp_path: Path):
-    found = edge_curve(llama, PAIRS, {"eap": scores}, sizes=SOME, draws=1, **QUIET)
+    found = edge_curve(llama, PAIRS, {"eap": scores}, sizes=SOME, draws=1)
     again = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
     assert again.order == found.order and again.table.equals(found.table) and again.components == "edges"
     figure = again.plot()
     assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
     assert any("26 of all edges" in text for trace in figure.data for text in trace.text or ())
     assert "other edges ablated by" in found._repr_html_()
-    assert circuit_curve(llama, PAIRS, ["L0H0"], sizes=SOME, draws=0, **QUIET).components == "heads"
+    assert circuit_curve(llama, PAIRS, ["L0H0"], sizes=SOME, draws=0).components == "heads"
     hooks = [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
-    edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0, **QUIET)
+    edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0)
     assert hooks == [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
 
 
 def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch):
-    whole = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2, **QUIET)
+    whole = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2)
     monkeypatch.setattr(EdgeCircuits, "values", stopped_at(3, EdgeCircuits.values))
     with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
-        part = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2, **QUIET)
+        part = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2)
     np.testing.assert_array_equal(part.values[:2], whole.values[:2])
     assert np.isnan(part.values[2]).all() and part.interrupted
 
@@ -204,7 +203,7 @@ def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, scores: EdgeScores, monkey
     ],
 )
 def test_bad_requests_are_one_clear_error(llama: mh.Model, scores: EdgeScores, change: dict[str, Any], message: str):
-    asked = {"pairs": PAIRS, "rankings": scores, **QUIET} | change
+    asked = {"pairs": PAIRS, "rankings": scores} | change
     with pytest.raises(ValueError, match=message):
         edge_curve(llama, **asked)
 
@@ -213,9 +212,9 @@ def test_scores_that_do_not_match_are_one_clear_error(llama: mh.Model, scores: E
     damaged = scores.score.copy()
     damaged[0, 0] = np.nan
     with pytest.raises(ValueError, match=r"rankings\['x'\]: some edges have none"):
-        edge_curve(llama, PAIRS, {"x": replace(scores, score=damaged)}, **QUIET)
+        edge_curve(llama, PAIRS, {"x": replace(scores, score=damaged)})
     with pytest.raises(ValueError, match=r"rankings\['x'\] are of 15 senders and 40 receivers, but .* has 16 and 40"):
-        edge_curve(llama, PAIRS, {"x": replace(scores, senders=scores.senders[1:])}, **QUIET)
+        edge_curve(llama, PAIRS, {"x": replace(scores, senders=scores.senders[1:])})
 
 
 @pytest.mark.parametrize("architecture", ["gemma", pytest.param("gemma3", marks=only_on_4)])
@@ -224,4 +223,4 @@ def test_a_norm_after_heads_is_one_clear_error(loaded: Callable[[str], mh.Model]
     with pytest.raises(
         ValueError, match=r"layer 0 of .* puts a norm or a factor between .*use mh\.patching\.circuit_c"
     ):
-        edge_curve(model, PAIRS, made_scores(model, ()), **QUIET)
+        edge_curve(model, PAIRS, made_scores(model, ()))

@@ -25,9 +25,9 @@ from support.levels import architectures
 from support.micro import micro, pair  # noqa: F401
 from support.plain_edges import PlainEdges
 from support.releases import only_on_3, only_on_4
+from support.settled import settled
 from support.texts import CAPITALS_PAIRS, PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.release]) for name in ("gemma3", "qwen", "granite", "bloom")]
 ARCHITECTURES = [*architectures("llama", "neox", "gpt2", "gemma"), *LATER]
 
@@ -39,7 +39,7 @@ def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Mod
 
 @pytest.fixture(scope="module")
 def found(llama: mh.Model) -> EdgeScores:
-    return attribute_edges(llama, PAIRS, by_prompt=True, **QUIET)
+    return attribute_edges(llama, PAIRS, by_prompt=True)
 
 
 def close(one: Any, other: Any) -> None:
@@ -56,7 +56,7 @@ def test_every_edge_is_the_derivative_along_it_alone(small: mh.Model):
     assert clean.answer is not None and clean.wrong is not None
     measure = partial(difference, answer=int(clean.answer[0]), wrong=int(clean.wrong[0]))
     plain = PlainEdges(small, oracles.ids_of(clean, 0), oracles.ids_of(corrupted, 0), measure).scores()
-    scores = attribute_edges(small, CAPITALS_PAIRS, by_prompt=True, **QUIET)
+    scores = attribute_edges(small, CAPITALS_PAIRS, by_prompt=True)
     assert scores.values is not None and scores.n_edges == len(plain)
     expected = np.full(scores.score.shape, np.nan)
     for (sender, receiver), value in plain.items():
@@ -66,8 +66,8 @@ def test_every_edge_is_the_derivative_along_it_alone(small: mh.Model):
 
 @pytest.mark.parametrize("steps", [None, 2])
 def test_the_edges_out_of_a_node_add_up_to_its_estimate(small: mh.Model, steps: int | None):
-    edges = attribute_edges(small, PAIRS, steps=steps, by_prompt=True, **QUIET)
-    nodes = attribution_patch(small, PAIRS, direction="noising", nodes="all", steps=steps, **QUIET)
+    edges = attribute_edges(small, PAIRS, steps=steps, by_prompt=True)
+    nodes = attribution_patch(small, PAIRS, direction="noising", nodes="all", steps=steps)
     assert edges.values is not None and nodes.values is not None
     total = dict(zip(edges.senders, np.nansum(edges.values, axis=1), strict=True))
     for layer in range(small.n_layers):
@@ -78,7 +78,7 @@ def test_the_edges_out_of_a_node_add_up_to_its_estimate(small: mh.Model, steps: 
 
 def test_edges_of_a_model_worked_out_by_hand(micro: mh.Model, pair: mh.PromptPairs):
     """See ``support.micro``: from the France run towards the Italy run, all that follows a head is linear."""
-    scores = attribute_edges(micro, pair, **QUIET)
+    scores = attribute_edges(micro, pair)
 
     def edge(sender: str, receiver: str) -> float:
         return scores.score[scores.senders.index(sender), scores.receivers.index(receiver)]
@@ -105,7 +105,7 @@ def test_transformerlens_own_edges_are_the_same(loaded: Callable[[str], mh.Model
     from transformer_lens.tools.analysis import attribution_patching as theirs
 
     model = loaded(architecture)
-    scores = attribute_edges(model, CAPITALS_PAIRS, by_prompt=True, **QUIET)
+    scores = attribute_edges(model, CAPITALS_PAIRS, by_prompt=True)
     clean, corrupted = CAPITALS_PAIRS.tokens(model)
     assert clean.answer is not None and clean.wrong is not None and scores.values is not None
     measure = partial(difference, answer=int(clean.answer[0]), wrong=int(clean.wrong[0]))
@@ -133,7 +133,7 @@ def named(node: Any) -> str:
 def test_it_equals_the_gradients_at_split_inputs(tiny: Callable[[str], Path], architecture: str):
     """As EAP-IG computes edges: gradients at TransformerLens' hooks for the inputs of single heads and of MLPs."""
     model = mh.load(tiny(architecture))
-    scores = attribute_edges(model, CAPITALS_PAIRS, by_prompt=True, **QUIET)
+    scores = attribute_edges(model, CAPITALS_PAIRS, by_prompt=True)
     changes = PlainEdges(model, *(oracles.ids_of(each, 0) for each in CAPITALS_PAIRS.tokens(model)), torch.sum)
     changes.here, changes.there = (oracles.activations(model, ids) for ids in (changes.ids, changes.other))
     delta = torch.cat(list(changes.changes().values()))
@@ -177,7 +177,7 @@ def test_means_and_intervals_are_over_clusters(llama: mh.Model, found: EdgeScore
     together = mh.PromptPairs(
         PAIRS.clean, PAIRS.corrupted, answer=PAIRS.answer, wrong=PAIRS.wrong, cluster=["one", "one", "other"]
     )
-    assert np.isnan(attribute_edges(llama, together, **QUIET).ci_low).all()
+    assert np.isnan(attribute_edges(llama, together).ci_low).all()
 
 
 def test_the_table_has_a_row_for_each_edge(found: EdgeScores):
@@ -203,21 +203,21 @@ def test_nodes_have_the_size_of_their_outgoing_edges(found: EdgeScores):
 
 
 def test_prompts_in_parts_give_the_same(llama: mh.Model, found: EdgeScores):
-    parts = attribute_edges(llama, PAIRS, by_prompt=True, budget=Limits(tokens=1), **QUIET)
+    parts = mh.settings(budget=Limits(tokens=1))(attribute_edges)(llama, PAIRS, by_prompt=True)
     np.testing.assert_allclose(parts.values, found.values, atol=1e-5)
-    job = mh.prepare(llama, PAIRS, **QUIET)
-    again = attribute_edges(job, **QUIET)
+    job = mh.prepare(llama, PAIRS)
+    again = attribute_edges(job)
     np.testing.assert_allclose(again.score, found.score, atol=1e-5)
     assert again.values is None
 
 
 def test_padding_changes_nothing(llama: mh.Model, found: EdgeScores):
     alone = mh.PromptPairs(PAIRS.clean[:1], PAIRS.corrupted[:1], answer=[" Paris"], wrong=[" Rome"])
-    np.testing.assert_allclose(attribute_edges(llama, alone, **QUIET).score, found.values[..., 0], atol=1e-5)  # type: ignore[index]
+    np.testing.assert_allclose(attribute_edges(llama, alone).score, found.values[..., 0], atol=1e-5)  # type: ignore[index]
 
 
 def test_steps_average_over_points_between_the_runs(llama: mh.Model):
-    several = [attribute_edges(llama, PAIRS, steps=steps, **QUIET) for steps in (1, 20, 40)]
+    several = [attribute_edges(llama, PAIRS, steps=steps) for steps in (1, 20, 40)]
     assert several[1].name == "edge attribution, noising, 20 steps" and several[1].provenance["steps"] == 20
     off = [np.nanmax(np.abs(each.score - several[2].score)) for each in several[:2]]
     assert off[1] < off[0] / 20
@@ -225,26 +225,26 @@ def test_steps_average_over_points_between_the_runs(llama: mh.Model):
 
 def test_edges_leave_the_model_as_it_is(loaded: Callable[[str], mh.Model]):
     model = loaded("gpt2")
-    wanted = attribute_edges(model, PAIRS, **QUIET).score
+    wanted = attribute_edges(model, PAIRS).score
     weights = list(model.model.parameters())
     for i, weight in enumerate(weights):
         weight.requires_grad_(i % 2 == 0)
     hooks = [len(point.fwd_hooks) for point in model.model.hook_dict.values()]
     with torch.inference_mode():
-        np.testing.assert_array_equal(attribute_edges(model, PAIRS, **QUIET).score, wanted)
+        np.testing.assert_array_equal(attribute_edges(model, PAIRS).score, wanted)
     assert [weight.requires_grad for weight in weights] == [i % 2 == 0 for i in range(len(weights))]
     assert all(weight.grad is None for weight in weights)
     assert hooks == [len(point.fwd_hooks) for point in model.model.hook_dict.values()]
 
 
 def test_half_precision_ranks_the_edges_alike(tiny: Callable[[str], Path], found: EdgeScores):
-    half = attribute_edges(mh.load(tiny("llama"), dtype=torch.bfloat16), PAIRS, **QUIET)
+    half = attribute_edges(mh.load(tiny("llama"), dtype=torch.bfloat16), PAIRS)
     edges = np.isfinite(found.score)
     assert np.corrcoef(half.score[edges], found.score[edges])[0, 1] > 0.9
 
 
 def test_edges_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path):
-    scores = attribute_edges(small, CAPITALS_PAIRS, **QUIET)
+    scores = attribute_edges(small, CAPITALS_PAIRS)
     path = mh.patching.save_mib(scores, small, tmp_path / "importances.json")
     written = json.loads(path.read_text())
     assert written["cfg"] == {
@@ -287,7 +287,7 @@ def test_what_gives_no_edges_is_one_clear_error(tiny: Callable[[str], Path], mon
     with torch.inference_mode():
         fixed = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"its tensors were made inside torch\.inference_mode\(\)"):
-        attribute_edges(fixed, PAIRS, **QUIET)
+        attribute_edges(fixed, PAIRS)
     model = mh.load(tiny("llama"))
 
     def halved(rows: int, pos: int, blocks: Any = model.backend.blocks_for) -> Any:
@@ -296,7 +296,7 @@ def test_what_gives_no_edges_is_one_clear_error(tiny: Callable[[str], Path], mon
 
     monkeypatch.setattr(model.backend, "blocks_for", halved)
     with pytest.raises(ValueError, match=r"layer 1 of .* does more to the residual stream than add to it"):
-        attribute_edges(model, PAIRS, **QUIET)
+        attribute_edges(model, PAIRS)
 
 
 def steep(logits: Tensor, context: Any) -> Tensor:
@@ -320,6 +320,6 @@ def flat(logits: Tensor, context: Any) -> Tensor:
     ],
 )
 def test_bad_requests_are_one_clear_error(llama: mh.Model, change: dict[str, Any], message: str):
-    asked = {"pairs": PAIRS, **QUIET} | change
+    asked = {"pairs": PAIRS} | change
     with pytest.raises(ValueError, match=message):
-        attribute_edges(llama, **asked)
+        settled(attribute_edges)(llama, **asked)

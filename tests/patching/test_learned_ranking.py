@@ -22,8 +22,6 @@ from support.ctrl_c import stopped_at
 from support.levels import few
 from support.texts import PAIRS
 
-QUIET = {"progress": False}
-
 
 @pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
 def small(request, loaded) -> mh.Model:
@@ -31,8 +29,8 @@ def small(request, loaded) -> mh.Model:
 
 
 def gated(model: mh.Model, nodes: str, budget: Limits | None = None) -> _Gated:
-    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), budget or Limits.of(None), nodes)
-    return _Gated(SetRuns(model, spec, progress=False))
+    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), budget or Limits(), nodes)
+    return _Gated(SetRuns(model, spec))
 
 
 def plain(model: mh.Model, gates: np.ndarray, prompt: int) -> float:
@@ -74,8 +72,8 @@ def test_gates_of_0_and_1_are_circuits(small):
     inside = frozenset(np.random.default_rng(1).permutation(np.array(nodes, dtype=object))[:8].tolist())
     in_order = [node for kind in (HeadId, Mlp) for node in nodes if isinstance(node, kind)]
     gates = torch.tensor([float(node in inside) for node in in_order])
-    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits.of(None), "all")
-    expected = CircuitRuns(small, spec, None, False).values([inside])[0].mean()
+    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits(), "all")
+    expected = CircuitRuns(small, spec, None).values([inside])[0].mean()
     assert gated(small, "all")(gates, torch.arange(len(PAIRS)))[0] == pytest.approx(expected, abs=1e-4)
 
 
@@ -129,7 +127,7 @@ def test_a_node_that_all_others_need_stays_first_though_large_circuits_do_too_mu
 
 
 def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> float:
-    curve = mh.patching.circuit_curve(model, PAIRS, ranking, nodes=nodes, draws=1, **QUIET)
+    curve = mh.patching.circuit_curve(model, PAIRS, ranking, nodes=nodes, draws=1)
     return float(curve.areas.set_index("ranking").loc[ranking.name, measure])
 
 
@@ -137,10 +135,10 @@ def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> f
 @pytest.mark.parametrize("nodes", few(["heads", "all"], "all"))
 def test_a_learned_ranking_is_better_than_its_start(llama, measure, better, nodes):
     """At a rate that is next to nothing, the order stays that of attribution patching."""
-    given = {"measure": measure, "nodes": nodes, **QUIET}
+    given = {"measure": measure, "nodes": nodes}
     start = mh.patching.learn_ranking(llama, PAIRS, updates=1, lr=1e-9, **given)
     found = mh.patching.learn_ranking(llama, PAIRS, updates=60, lr=0.2, **given)
-    by_steps = mh.patching.attribution_patch(llama, PAIRS, direction="noising", steps=5, nodes=nodes, **QUIET) * -1
+    by_steps = mh.patching.attribution_patch(llama, PAIRS, direction="noising", steps=5, nodes=nodes) * -1
     assert start.heads(12) == by_steps.heads(12)
     assert better * area(llama, found, measure, nodes) > better * area(llama, start, measure, nodes)
     assert (found.mlps is not None) == (nodes == "all")
@@ -148,8 +146,8 @@ def test_a_learned_ranking_is_better_than_its_start(llama, measure, better, node
 
 
 def test_other_ablations_and_seeds(llama):
-    given = {"ablation": mh.Mean(), "updates": 5, **QUIET}
-    one, again, other = (mh.patching.learn_ranking(llama, PAIRS, seed=seed, **given) for seed in (0, 0, 1))
+    given = {"ablation": mh.Mean(), "updates": 5}
+    one, again, other = (mh.settings(seed=seed)(mh.patching.learn_ranking)(llama, PAIRS, **given) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.scores, again.scores)
     assert (one.scores != other.scores).any()
 
@@ -158,11 +156,11 @@ def test_ctrl_c_keeps_the_ranking_so_far(llama, monkeypatch):
     whole = _Gated.__call__
     monkeypatch.setattr(_Gated, "__call__", stopped_at(3, whole))
     with pytest.warns(UserWarning, match="interrupted after 2 of 9 updates; this is the ranking so far"):
-        found = mh.patching.learn_ranking(llama, PAIRS, updates=9, **QUIET)
+        found = mh.patching.learn_ranking(llama, PAIRS, updates=9)
     assert found.provenance["interrupted"] and np.isfinite(found.scores).all()
     monkeypatch.setattr(_Gated, "__call__", stopped_at(1, whole))
     with pytest.raises(KeyboardInterrupt):
-        mh.patching.learn_ranking(llama, PAIRS, updates=9, **QUIET)
+        mh.patching.learn_ranking(llama, PAIRS, updates=9)
 
 
 @pytest.mark.parametrize(
@@ -177,4 +175,4 @@ def test_ctrl_c_keeps_the_ranking_so_far(llama, monkeypatch):
 )
 def test_bad_arguments_are_refused(llama, given, message):
     with pytest.raises(ValueError, match=message):
-        mh.patching.learn_ranking(llama, PAIRS, **given, **QUIET)
+        mh.patching.learn_ranking(llama, PAIRS, **given)

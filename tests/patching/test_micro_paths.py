@@ -29,7 +29,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
 
 
 def paths(model, pair, receivers, **options) -> np.ndarray:
-    return mh.path_patch(model, pair, receivers=receivers, progress=False, **options).scores.to_numpy()
+    return mh.path_patch(model, pair, receivers=receivers, **options).scores.to_numpy()
 
 
 def close(got, wanted) -> None:
@@ -64,15 +64,15 @@ def test_denoising(micro, pair):
 
 
 def test_direct_and_total_effect_differ_in_sign(micro, pair):
-    total = mh.activation_patch(micro, pair, direction="noising", progress=False)
-    direct = mh.path_patch(micro, pair, progress=False)
+    total = mh.activation_patch(micro, pair, direction="noising")
+    direct = mh.path_patch(micro, pair)
     assert direct["L0H1"]["score"] == pytest.approx(-4, abs=1e-4)
     assert total["L0H1"]["score"] == pytest.approx(-4 + 50 / 3, abs=1e-4)
 
 
 def test_all_paths_of_a_head_add_up_where_the_model_is_linear(micro, pair):
-    total = mh.activation_patch(micro, pair, direction="noising", progress=False).scores
-    parts = mh.path_matrix(micro, pair, receivers=["final", "L1H0.v", "L1H1.v"], progress=False).scores
+    total = mh.activation_patch(micro, pair, direction="noising").scores
+    parts = mh.path_matrix(micro, pair, receivers=["final", "L1H0.v", "L1H1.v"]).scores
     close(parts.sum("receiver"), total)
 
 

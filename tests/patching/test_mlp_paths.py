@@ -12,7 +12,6 @@ from support.levels import few
 from support.made_workers import MadeWorkers
 from support.texts import PAIRS
 
-QUIET = {"progress": False}
 RECEIVERS = [["final"], ["L2H1.q"], ["L1H2.q", "L2H1.k", "L2H1.v", "L2.mlp"]]
 
 
@@ -40,7 +39,7 @@ def by_loop(model: mh.Model, receivers: list[str], mlps: str, direction: str, at
 @pytest.mark.parametrize("receivers", RECEIVERS)
 @pytest.mark.parametrize(("mlps", "direction"), [("recomputed", "noising"), ("frozen", "denoising")])
 def test_every_mlp_equals_full_forwards_with_hooks(small, receivers, mlps, direction):
-    given = {"receivers": receivers, "mlps": mlps, "direction": direction, **QUIET}
+    given = {"receivers": receivers, "mlps": mlps, "direction": direction}
     ours = mh.path_patch(small, PAIRS, nodes="all", **given)
     expected = by_loop(small, receivers, mlps, direction)
     np.testing.assert_allclose(ours.dataset["mlp_values"], expected, atol=1e-4)
@@ -48,23 +47,23 @@ def test_every_mlp_equals_full_forwards_with_hooks(small, receivers, mlps, direc
 
 
 def test_an_mlp_changed_at_one_position(small):
-    ours = mh.path_patch(small, PAIRS, receivers="L2H3.v", positions=[3], nodes="all", **QUIET)
+    ours = mh.path_patch(small, PAIRS, receivers="L2H3.v", positions=[3], nodes="all")
     expected = by_loop(small, ["L2H3.v"], "recomputed", "noising", at=3)
     np.testing.assert_allclose(ours.dataset["mlp_values"].isel(pos=0), expected, atol=1e-4)
 
 
 def test_a_matrix_holds_the_single_receivers(small):
     names = ["L2H1.q", "final", "L1.mlp"]
-    matrix = mh.path_matrix(small, PAIRS, receivers=names, nodes="all", **QUIET)
+    matrix = mh.path_matrix(small, PAIRS, receivers=names, nodes="all")
     for name in names:
-        alone = mh.path_patch(small, PAIRS, receivers=name, nodes="all", **QUIET)
+        alone = mh.path_patch(small, PAIRS, receivers=name, nodes="all")
         values = matrix.dataset["mlp_values"].sel(receiver=name)
         np.testing.assert_allclose(values, alone.dataset["mlp_values"], atol=1e-5)
     np.testing.assert_array_equal(matrix.dataset["mlp_values"].sel(receiver="L1.mlp")[1:], 0)
 
 
 def test_mlps_are_normalised_as_heads_are(small):
-    given = {"receivers": "L2H1.q", "nodes": "all", **QUIET}
+    given = {"receivers": "L2H1.q", "nodes": "all"}
     raw, share = (mh.path_patch(small, PAIRS, normalize=normalize, **given) for normalize in (False, True))
     largest = np.unravel_index(np.abs(raw.values.values).argmax(), raw.values.shape)
     scale = raw.values.values[largest] / share.values.values[largest]
@@ -72,11 +71,11 @@ def test_mlps_are_normalised_as_heads_are(small):
 
 
 def test_parts_workers_and_a_ledger_change_nothing(small, tmp_path):
-    given = {"receivers": ["L2H1.q", "final"], "nodes": "all", **QUIET}
+    given = {"receivers": ["L2H1.q", "final"], "nodes": "all"}
     whole = mh.path_matrix(small, PAIRS, **given)
-    piecewise = mh.path_matrix(small, PAIRS, budget=Limits(tokens=1), **given)
+    piecewise = mh.settings(budget=Limits(tokens=1))(mh.path_matrix)(small, PAIRS, **given)
     np.testing.assert_allclose(piecewise.dataset["mlp_values"], whole.dataset["mlp_values"], atol=1e-4)
-    made = mh.path_matrix(small, PAIRS, workers=MadeWorkers(2), store=tmp_path / "ledger", **given)
+    made = mh.settings(workers=MadeWorkers(2), store=tmp_path / "ledger")(mh.path_matrix)(small, PAIRS, **given)
     np.testing.assert_allclose(made.dataset["mlp_values"], whole.dataset["mlp_values"], atol=1e-4)
-    again = mh.path_matrix(small, PAIRS, store=tmp_path / "ledger", **given)
+    again = mh.settings(store=tmp_path / "ledger")(mh.path_matrix)(small, PAIRS, **given)
     np.testing.assert_array_equal(again.dataset["mlp_values"], made.dataset["mlp_values"])

@@ -21,7 +21,6 @@ from support.levels import few
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 SOME = (0.1, 0.3, 0.6, 1.0)
 CIRCUITS = [["L0H1", "L1.mlp", "L2H3"], ["L0.mlp", "L1.mlp", "L2.mlp"], ["L1H0", "L1H2"]]
 
@@ -65,22 +64,22 @@ def share(model: mh.Model, circuit: Iterable[Node]) -> float:
 
 @pytest.mark.parametrize("names", CIRCUITS)
 def test_faithfulness_of_nodes_equals_full_forwards(small: mh.Model, names: list[str]):
-    found = faithfulness(small, PAIRS, names, nodes="all", **QUIET)
+    found = faithfulness(small, PAIRS, names, nodes="all")
     assert list(map(str, found.heads)) == names and "heads and MLPs" in repr(found)
     assert found.score == pytest.approx(share(small, found.heads), abs=1e-3)
 
 
 def test_all_nodes_are_the_model_and_none_is_the_corrupted_run(small: mh.Model):
     every = every_node(small.n_layers, small.n_heads)
-    whole, none = (faithfulness(small, PAIRS, nodes, nodes="all", **QUIET) for nodes in (every, ()))
+    whole, none = (faithfulness(small, PAIRS, nodes, nodes="all") for nodes in (every, ()))
     assert whole.score == pytest.approx(1) and none.score == pytest.approx(0)
-    heads = faithfulness(small, PAIRS, [node for node in every if isinstance(node, mh.HeadId)], **QUIET)
+    heads = faithfulness(small, PAIRS, [node for node in every if isinstance(node, mh.HeadId)])
     np.testing.assert_allclose(whole.table["full"], heads.table["full"], atol=1e-5)
 
 
 def test_a_curve_of_nodes_ranks_heads_and_mlps_together(small: mh.Model, tmp_path: Path):
-    effect = mh.activation_patch(small, PAIRS, nodes="all", **QUIET)
-    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1, nodes="all", **QUIET)
+    effect = mh.activation_patch(small, PAIRS, nodes="all")
+    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1, nodes="all")
     order = found.order[effect.name]
     assert set(order) == set(every_node(small.n_layers, small.n_heads)) and len(order) == 15
     assert effect.mlps is not None
@@ -88,23 +87,23 @@ def test_a_curve_of_nodes_ranks_heads_and_mlps_together(small: mh.Model, tmp_pat
     assert [scores[str(node)] for node in order] == sorted(scores.values(), reverse=True)
     rows = found.table[found.table["ranking"] == effect.name]
     assert rows["k"].tolist() == [1, 4, 9, 15]
-    expected = [faithfulness(small, PAIRS, order[:k], nodes="all", **QUIET).score for k in rows["k"]]
+    expected = [faithfulness(small, PAIRS, order[:k], nodes="all").score for k in rows["k"]]
     np.testing.assert_allclose(rows["score"], expected, atol=1e-4)
     back = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
     assert back.order == found.order and back.areas.equals(found.areas)
 
 
 def test_a_ranking_of_heads_leaves_the_mlps_for_the_end(llama: mh.Model):
-    effect = mh.activation_patch(llama, PAIRS, **QUIET)
-    found = circuit_curve(llama, PAIRS, {"heads": effect}, sizes=SOME, draws=0, nodes="all", **QUIET)
+    effect = mh.activation_patch(llama, PAIRS)
+    found = circuit_curve(llama, PAIRS, {"heads": effect}, sizes=SOME, draws=0, nodes="all")
     assert {*found.order["heads"][-3:]} == {Mlp(0), Mlp(1), Mlp(2)}
-    named = circuit_curve(llama, PAIRS, {"own": ["L1.mlp", "L0H2"]}, sizes=SOME, draws=0, nodes="all", **QUIET)
+    named = circuit_curve(llama, PAIRS, {"own": ["L1.mlp", "L0H2"]}, sizes=SOME, draws=0, nodes="all")
     assert named.order["own"][:2] == (Mlp(1), mh.HeadId(0, 2))
 
 
 def test_workers_give_the_same_circuits(llama: mh.Model):
     alone, several = (
-        faithfulness(llama, PAIRS, CIRCUITS[0], nodes="all", workers=workers, **QUIET).score
+        mh.settings(workers=workers)(faithfulness)(llama, PAIRS, CIRCUITS[0], nodes="all").score
         for workers in (None, MadeWorkers(2))
     )
     assert several == pytest.approx(alone, abs=1e-6)
@@ -122,12 +121,12 @@ def test_workers_give_the_same_circuits(llama: mh.Model):
 )
 def test_bad_nodes_are_one_clear_error(llama: mh.Model, heads: list[str], nodes: Any, message: str):
     with pytest.raises(ValueError, match=message):
-        faithfulness(llama, PAIRS, heads, nodes=nodes, **QUIET)
+        faithfulness(llama, PAIRS, heads, nodes=nodes)
 
 
 @pytest.mark.parametrize("nodes", ["heads", "all"])
 def test_scores_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path, nodes: Any):
-    effect = mh.activation_patch(small, PAIRS, nodes=nodes, **QUIET)
+    effect = mh.activation_patch(small, PAIRS, nodes=nodes)
     path = mh.patching.save_mib(effect, small, tmp_path / "importances.json")
     written = json.loads(path.read_text())
     assert written["nodes"]["a1.h2"]["score"] == effect["L1H2"]["score"]
@@ -135,9 +134,7 @@ def test_scores_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path, no
     assert written["cfg"]["n_heads"] == 4 and written["cfg"]["parallel_attn_mlp"] == (small.name.endswith("neox"))
     back = mh.patching.load_mib(path)
     np.testing.assert_array_equal(back.scores, effect.scores)
-    curves = [
-        circuit_curve(small, PAIRS, {"it": each}, sizes=SOME, draws=0, nodes=nodes, **QUIET) for each in (effect, back)
-    ]
+    curves = [circuit_curve(small, PAIRS, {"it": each}, sizes=SOME, draws=0, nodes=nodes) for each in (effect, back)]
     assert curves[0].order == curves[1].order
 
 
@@ -151,7 +148,7 @@ def test_scores_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path, no
     ],
 )
 def test_what_mib_cannot_hold_is_said(llama: mh.Model, tmp_path: Path, change: Callable, message: str | None):
-    scores = change(mh.activation_patch(llama, PAIRS, positions=["last", 1], **QUIET))
+    scores = change(mh.activation_patch(llama, PAIRS, positions=["last", 1]))
     path = tmp_path / "importances.json"
     if message is None:
         assert mh.patching.save_mib(scores, llama, path) == path

@@ -57,7 +57,7 @@ def same(values, expected, model) -> None:
 @pytest.mark.parametrize("mlps", ["recomputed", "frozen"])
 def test_every_sender_equals_full_forwards_with_hooks(small, mlps):
     for receivers, expected in zip(RECEIVERS, by_loop(small, RECEIVERS, mlps), strict=True):
-        ours = mh.path_patch(small, PAIRS, receivers=receivers, mlps=mlps, progress=False)
+        ours = mh.path_patch(small, PAIRS, receivers=receivers, mlps=mlps)
         same(ours.values, expected, small)
         if receivers == ["L1.mlp"]:
             np.testing.assert_array_equal(ours.values[2], 0)
@@ -66,13 +66,13 @@ def test_every_sender_equals_full_forwards_with_hooks(small, mlps):
 def test_the_other_direction(small):
     some = [RECEIVERS[0], RECEIVERS[-1]]
     for receivers, expected in zip(some, by_loop(small, some, direction="denoising"), strict=True):
-        ours = mh.path_patch(small, PAIRS, receivers=receivers, direction="denoising", progress=False)
+        ours = mh.path_patch(small, PAIRS, receivers=receivers, direction="denoising")
         same(ours.values, expected, small)
 
 
 def test_a_sender_changed_at_one_position(small):
     some = [["final"], ["L2H3.v"]]
-    ours = [mh.path_patch(small, PAIRS, receivers=each, positions="each", progress=False) for each in some]
+    ours = [mh.path_patch(small, PAIRS, receivers=each, positions="each") for each in some]
     for pos in (1, ours[0].dataset.sizes["pos"] - 1):
         for patched, expected in zip(ours, by_loop(small, some, at=pos), strict=True):
             same(patched.values.isel(pos=pos), expected, small)
@@ -81,28 +81,28 @@ def test_a_sender_changed_at_one_position(small):
 def test_a_sender_changed_at_one_position_reaches_every_kind_of_receiver(small):
     some = RECEIVERS[1:]
     for receivers, expected in zip(some, by_loop(small, some, direction="denoising", at=3), strict=True):
-        ours = mh.path_patch(small, PAIRS, receivers=receivers, positions=[3], direction="denoising", progress=False)
+        ours = mh.path_patch(small, PAIRS, receivers=receivers, positions=[3], direction="denoising")
         same(ours.values.isel(pos=0), expected, small)
 
 
 def test_a_matrix_holds_the_single_receivers(small):
     names = ["L2H1.q", "final", "L1.mlp"]
-    matrix = mh.path_matrix(small, PAIRS, receivers=names, progress=False)
+    matrix = mh.path_matrix(small, PAIRS, receivers=names)
     for name in names:
-        alone = mh.path_patch(small, PAIRS, receivers=name, progress=False)
+        alone = mh.path_patch(small, PAIRS, receivers=name)
         np.testing.assert_allclose(matrix.values.sel(receiver=name), alone.values, atol=1e-5)
 
 
 def test_paths_of_a_run_into_itself_change_nothing(small):
     same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
     for receivers in RECEIVERS:
-        np.testing.assert_allclose(mh.path_patch(small, same, receivers=receivers, progress=False).values, 0, atol=1e-5)
+        np.testing.assert_allclose(mh.path_patch(small, same, receivers=receivers).values, 0, atol=1e-5)
 
 
 def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small):
-    whole = mh.path_matrix(small, PAIRS, receivers=["final", "L2H3.k"], progress=False)
+    whole = mh.path_matrix(small, PAIRS, receivers=["final", "L2H3.k"])
     one = Limits(tokens=1)
-    piecewise = mh.path_matrix(small, PAIRS, receivers=["final", "L2H3.k"], budget=one, progress=False)
+    piecewise = mh.settings(budget=one)(mh.path_matrix)(small, PAIRS, receivers=["final", "L2H3.k"])
     np.testing.assert_allclose(piecewise.values, whole.values, atol=1e-5)
 
 
@@ -112,8 +112,6 @@ def test_transformerlens_own_direct_paths_are_the_same(loaded, name, site):
     model = loaded(name)
     pairs = mh.PromptPairs(CLEAN[:1] * 2, CORRUPTED[:1] * 2, [" Paris", " Madrid"], [" Rome", " Berlin"])
     receivers = [f"L{layer}H{head}.{site}" for layer in (1, 2) for head in range(model.n_heads)]
-    ours = mh.path_matrix(
-        model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L0H1"], progress=False
-    )
+    ours = mh.path_matrix(model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L0H1"])
     theirs = oracles.direct_paths(model, pairs, (0, 1), site)[1:].flatten()
     np.testing.assert_allclose(ours.scores[0, 1], theirs, atol=TOLERANCE)

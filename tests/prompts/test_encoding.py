@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_
 from mechheads.safety.requests.openings import find_opening
 from support.tokenizers_of_others import KINDS, BesidePlain
 
-QUIET: dict[str, Any] = {"progress": False}
 ANSWERS = [("The book is (", "A", "B"), ("The store is\n", "I", "A"), ("The capital of France is", " Paris", " Rome")]
 CHAT = [{"role": "user", "content": "The book"}]
 
@@ -54,7 +52,7 @@ def test_an_answer_has_the_token_it_has_after_its_prompt(known: Known) -> None:
         tokens = given.tokens(known.model)
         assert [int(tokens.answer[0]), int(tokens.wrong[0])] == [whole[-1] for whole in wanted]
         assert mh.Prompts([ids], [right], [wrong]).tokens(known.model).fingerprint() == tokens.fingerprint()
-        base = mh.ablate(known.model, given, metric="log_prob", heads="L0H0", **QUIET).dataset["base_metric"].item()
+        base = mh.ablate(known.model, given, metric="log_prob", heads="L0H0").dataset["base_metric"].item()
         assert base == pytest.approx(known.log_prob(wanted[0], len(ids)), abs=1e-4)
 
 
@@ -62,9 +60,9 @@ def test_targets_and_continuations_are_those_of_the_whole_text(known: Known) -> 
     for prompt, target, _ in ANSWERS:
         whole, start = known.ids(prompt + target), len(known.ids(prompt))
         wanted = known.log_prob(whole, start)
-        task = mh.task_log_prob(known.model, mh.Task([prompt], [target]), **QUIET)
+        task = mh.task_log_prob(known.model, mh.Task([prompt], [target]))
         assert task[0] == pytest.approx(wanted, abs=1e-4)
-    (found,) = mh.generation.continuation_log_probs(known.model, [ANSWERS[2][:2]], **QUIET)
+    (found,) = mh.generation.continuation_log_probs(known.model, [ANSWERS[2][:2]])
     assert found.log_prob == pytest.approx(wanted, abs=1e-4)
 
 
@@ -73,7 +71,7 @@ def test_what_is_written_follows_the_last_word(known: Known) -> None:
     with torch.no_grad():
         for _ in range(3):
             ids = [*ids, int(known.own(torch.tensor([ids])).logits[0, -1].argmax())]
-    written = mh.generate(known.model, ["The capital of France is"], 3, **QUIET).ids[0]
+    written = mh.generate(known.model, ["The capital of France is"], 3).ids[0]
     assert [*known.ids("The capital of France is"), *written] == ids[: len(ids) - 3 + len(written)]
 
 
@@ -95,7 +93,7 @@ def test_words_and_needles_have_no_space_of_their_own(known: Known) -> None:
         retrieval._prompts(known.model, ["the store gave a book to Mary and " * 60], (2, 60), [0.2, 0.8], needles, 0)
     )
     shown = known.tokenizer.convert_ids_to_tokens(prompt.ids)
-    assert "▁" not in shown and shown[prompt.answer :] in (["▁Paris"], ["▁Madrid"])
+    assert "▁" not in shown and shown[-prompt.answer :] in (["▁Paris"], ["▁Madrid"])
 
 
 def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
@@ -115,7 +113,7 @@ def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.
 def test_a_token_across_context_and_continuation_is_refused(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("gpt2")
     with pytest.raises(ValueError, match=r"requests\[0\]: a token spans the context and the continuation"):
-        mh.generation.continuation_log_probs(model, [(" The capital of France is Pa", "ris")], **QUIET)
+        mh.generation.continuation_log_probs(model, [(" The capital of France is Pa", "ris")])
 
 
 def test_ids_that_the_model_does_not_know_are_refused(
@@ -126,7 +124,7 @@ def test_ids_that_the_model_does_not_know_are_refused(
     more.add_tokens(["<new>"])
     wider = mh.wrap(model.model, tokenizer=more)
     with pytest.raises(ValueError, match=r"prompt 0 contains token id \d+, outside 0\.\.\d+: the model has no embedd"):
-        wider.cache(["one <new>"], **QUIET)
+        wider.cache(["one <new>"])
 
 
 def test_rows_of_ids_with_an_end_or_two_beginnings_are_told(known: Known) -> None:

@@ -27,7 +27,6 @@ PAIRS = mh.PromptPairs(
     [" Rome", " Italy"],
 )
 CIRCUIT = ["L0H1", "L1H2", "L2H0"]
-QUICK: dict[str, Any] = {"progress": False}
 
 TASK = mh.Task([" The capital of France is", " no"], [" Paris", " yes cat"], name="texts")
 REQUESTS = [" The capital of France is", " When John and Mary went to the store", " a big dog"]
@@ -37,13 +36,12 @@ ANSWERED: dict[str, Any] = {
     "template": "bare",
     "max_new_tokens": 4,
     "judge": lambda asked, said: "refused",
-    **QUICK,
 }
-CAPITALS: dict[str, Any] = {"n": 2, "shots": 1, **QUICK}
+CAPITALS: dict[str, Any] = {"n": 2, "shots": 1}
 
 
 def fitted(model: mh.Model) -> mh.gating.Gates:
-    return mh.fit_gates(model, TASK, seeds=2, updates=1, **QUICK)
+    return mh.fit_gates(model, TASK, seeds=2, updates=1)
 
 
 def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
@@ -57,13 +55,13 @@ def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
 
 
 MADE: dict[str, Callable[[mh.Model], TableResult]] = {
-    "SetScores": lambda model: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, ["L0H0"]], **QUICK),
-    "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT, **QUICK),
-    "CircuitCurve": lambda model: mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.2, 1), draws=1, **QUICK),
-    "EdgeScores": lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True, **QUICK),
-    "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2, **QUICK),
-    "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5, **QUICK),
-    "HeadExamples": lambda model: mh.behaviour.head_examples(model, [[1, *range(20)], [*range(30)]], **QUICK),
+    "SetScores": lambda model: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, ["L0H0"]]),
+    "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT),
+    "CircuitCurve": lambda model: mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.2, 1), draws=1),
+    "EdgeScores": lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True),
+    "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2),
+    "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5),
+    "HeadExamples": lambda model: mh.behaviour.head_examples(model, [[1, *range(20)], [*range(30)]]),
     "IndirectObjectRoles": lambda model: mh.behaviour.indirect_object_roles(
         model,
         mh.behaviour.indirect_object_pairs(
@@ -73,14 +71,11 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
             names=["France", "Italy", "Spain", "Germany", "Paris", "Rome"],
         ),
         min_share=0,
-        **QUICK,
     ),
     "HeadPatterns": lambda model: head_patterns(model, REQUESTS),
-    "HeadWeights": lambda model: head_weights(model, progress=False),
-    "FaithfulnessCurve": lambda model: faithfulness_curve(
-        model, PAIRS, mh.activation_patch(model, PAIRS, **QUICK), progress=False
-    ),
-    "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1, **QUICK),
+    "HeadWeights": lambda model: head_weights(model),
+    "FaithfulnessCurve": lambda model: faithfulness_curve(model, PAIRS, mh.activation_patch(model, PAIRS)),
+    "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1),
     "RefusalTest": lambda model: mh.safety.refusal_test(
         model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED
     ),
@@ -90,7 +85,7 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "RefusalCurve": lambda model: mh.safety.attack_curve(model, CIRCUIT, REQUESTS, REQUESTS[1:], **ANSWERED),
     "Gates": fitted,
     "Roles": lambda model: mh.head_roles(fitted(model)),
-    "RoleCurves": lambda model: mh.gating.role_curve(model, TASK, fitted(model), counts=[0, 2], draws=1, **QUICK),
+    "RoleCurves": lambda model: mh.gating.role_curve(model, TASK, fitted(model), counts=[0, 2], draws=1),
 }
 MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
     "Removal": lambda model: mh.labels.cumulative_removal(

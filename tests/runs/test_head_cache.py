@@ -222,7 +222,7 @@ def test_estimate_runs_nothing(llama):
 
 
 def test_a_tight_budget_spills_to_disk_and_changes_no_number(small, run):
-    tight = small.cache(TEXTS, sites=SITES, budget="20 KB")
+    tight = mh.settings(budget="20 KB")(small.cache)(TEXTS, sites=SITES)
     assert "kept on disk" in repr(tight)
     assert "kept in memory" in repr(run)
     for site in SITES:
@@ -235,12 +235,12 @@ def test_a_tight_budget_spills_to_disk_and_changes_no_number(small, run):
 
 def test_the_budget_is_the_line_between_memory_and_disk(llama):
     size = mh.patching.HeadCache.estimate(llama, TEXTS).total
-    assert "in memory" in repr(llama.cache(TEXTS, budget=size))
-    assert "on disk" in repr(llama.cache(TEXTS, budget=size - 1))
+    assert "in memory" in repr(mh.settings(budget=size)(llama.cache)(TEXTS))
+    assert "on disk" in repr(mh.settings(budget=size - 1)(llama.cache)(TEXTS))
 
 
 def test_the_temporary_folder_goes_with_the_cache(llama):
-    tight = llama.cache(TEXTS, budget="1 KB")
+    tight = mh.settings(budget="1 KB")(llama.cache)(TEXTS)
     folders = {store._folder for store in tight.stores.values()}
     assert len(folders) == 2
     assert all(folder is not None and any(folder.iterdir()) for folder in folders)
@@ -262,7 +262,7 @@ def test_the_temporary_folder_goes_after_an_exception(llama, monkeypatch, tmp_pa
         raise KeyboardInterrupt
 
     with llama.model.hooks(fwd_hooks=[("blocks.2.attn.hook_z", stop)]), pytest.raises(KeyboardInterrupt):
-        llama.cache(TEXTS, budget="1 KB")
+        mh.settings(budget="1 KB")(llama.cache)(TEXTS)
     gc.collect()
     assert not list(tmp_path.iterdir())
 
@@ -283,7 +283,7 @@ def test_parts_of_a_layer_are_joined_along_the_prompts(on_disk):
 def test_many_prompts_run_in_batches_with_the_same_numbers(llama):
     whole = llama.cache(TEXTS, sites=SITES)
     for memory in (2**32, 2**10):
-        parts = llama.cache(TEXTS, sites=SITES, budget=Limits(memory, run_tokens=1), progress=False)
+        parts = mh.settings(budget=Limits(memory, run_tokens=1))(llama.cache)(TEXTS, sites=SITES)
         for site in SITES:
             for layer in range(3):
                 same(parts.stores[site][layer] * 1, whole.stores[site][layer])
@@ -346,7 +346,7 @@ def test_save_and_load_is_identity_for_any_text(llama, tmp_path, texts, label, n
 
 
 def test_a_run_on_disk_is_saved_whole(llama, tmp_path):
-    run = llama.cache(TEXTS, sites=SITES, budget="1 KB")
+    run = mh.settings(budget="1 KB")(llama.cache)(TEXTS, sites=SITES)
     run.save(tmp_path / "run")
     assert_equal_runs(run, mh.patching.HeadCache.load(tmp_path / "run", llama))
 

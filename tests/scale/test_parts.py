@@ -20,11 +20,11 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.metrics.basic import log_prob
 from mechheads.scale import read_analysis, write_analysis
+from support.settled import settled
 from support.texts import CLEAN, CORRUPTED, PAIRS
 
 TWO_UNITS = Limits(tokens=60, logit_rows=1)
 """Two heads in a batch."""
-QUIET: dict[str, Any] = {"progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def command(*words: object) -> str:
 HEADS = ["L0H1", "L1H0", "L1H2", "L2H3", "L2H0"]
 ANALYSES: dict[str, Callable[..., Any]] = {
     "paths": lambda model, **given: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], senders=HEADS, **given),
-    "all scores": lambda model, **given: mh.safety_heads(
+    "all scores": lambda model, **given: settled(mh.safety_heads)(
         model, CLEAN[:2], 2, harmless=CORRUPTED[:2], heads=HEADS, **given
     ),
 }
@@ -54,14 +54,12 @@ def test_merged_parts_are_the_bits_of_one_process(small, tmp_path: Path, name: s
     analysis, parts, reached = ANALYSES[name], [], []
     for number in (1, 2, 3):
         parts.append(tmp_path / f"{number}.ledger")
-        found = analysis(small, budget=replace(TWO_UNITS, part=(number, 3)), store=parts[-1], **QUIET)
+        found = analysis(small, budget=replace(TWO_UNITS, part=(number, 3)), store=parts[-1])
         reached += [str(head) for head in found.heads() if head not in found.missing]
     assert sorted(reached) == sorted(HEADS)
     shutil.copy(parts[0], tmp_path / "alone.ledger")
     merged = mh.scale.merge(parts, tmp_path / "all.ledger")
-    whole, alone = (
-        analysis(small, store=tmp_path / f"{name}.ledger", budget=TWO_UNITS, **QUIET) for name in ("all", "alone")
-    )
+    whole, alone = (analysis(small, store=tmp_path / f"{name}.ledger", budget=TWO_UNITS) for name in ("all", "alone"))
     assert whole.dataset.identical(alone.dataset)
     assert sum(sweep["units"] for sweep in Ledger.list(tmp_path / "all.ledger")) == merged.units
 
@@ -102,7 +100,7 @@ def test_parts_on_the_command_line(small, tmp_path: Path):
     assert "12 units of 1 sweep, 12 of them new" in command("merge", *parts, "--into", tmp_path / "all.ledger")
     command("run", spec, "--store", tmp_path / "all.ledger", "--out", tmp_path / "result.nc")
     ours = mh.HeadScores.load(tmp_path / "result.nc")
-    np.testing.assert_allclose(ours.values, mh.ablate(small, CLEAN, kind="mean", **QUIET).values, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours.values, mh.ablate(small, CLEAN, kind="mean").values, rtol=1e-5, atol=1e-6)
     listed = command("runs", "list", tmp_path / "all.ledger")
     key = listed.split()[0]
     assert "12 units" in listed and "Mean()" in listed
@@ -127,7 +125,7 @@ def test_limits_of_a_part_that_is_none_are_refused():
     ("function", "arguments", "message"),
     [
         (mh.ablate, {"metric": lambda logits, context: logits[:, 0, 0]}, "metric: .*<lambda> cannot be imported"),
-        (mh.generate, {}, r"give a function of mechheads that takes store="),
+        (mh.generate, {}, r"give one of mechheads' analyses ablate, activation_patch, "),
         (mh.ablate, {"workers": None}, "workers is not an argument of the analysis itself; choose from prompts, "),
     ],
 )
@@ -224,6 +222,6 @@ def test_an_analysis_of_several_results_gives_a_file_for_each(small, tmp_path: P
     given: dict[str, Any] = {"requests": CLEAN, "k": 2, "template": "bare", "heads": HEADS}
     spec = write_analysis(tmp_path / "spec.json", mh.safety.compare_ablations, small, **given)
     command("run", spec, "--store", tmp_path / "store", "--out", tmp_path / "result.nc")
-    for kind, alone in mh.safety.compare_ablations(small, progress=False, **given).items():
+    for kind, alone in mh.safety.compare_ablations(small, **given).items():
         found = mh.HeadScores.load(tmp_path / f"result-{kind}.nc")
         np.testing.assert_allclose(found.values, alone.values, rtol=1e-5, atol=1e-6)

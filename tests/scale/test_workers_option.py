@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
+from mechheads.limits import current
 from mechheads.scale import write_analysis
 from mechheads.workers import ray_cluster
 from support.figure_requests import roles_request
@@ -55,7 +56,7 @@ def test_workers_give_the_numbers_of_one_process(loaded, tmp_path: Path, two: Ma
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     assert sum(map(len, two.computed)) == small.n_layers * small.n_heads
-    alone = mh.ablate(small, CLEAN, kind="zero", progress=False)
+    alone = mh.ablate(small, CLEAN, kind="zero")
     np.testing.assert_allclose(mh.HeadScores.load(tmp_path / "result.nc").values, alone.values, rtol=1e-5, atol=1e-6)
 
 
@@ -109,8 +110,8 @@ def test_commands_pass_the_workers_on(
 ):
     seen = []
 
-    def face(*_args: object, workers: int | str | None, **_options: object) -> None:
-        seen.append(workers)
+    def face(*_args: object, **_options: object) -> None:
+        seen.append(current().limits.workers)
         raise ValueError("enough")
 
     home, words = FACES[name]

@@ -34,7 +34,7 @@ def sides(model: mh.Model, pairs: mh.PromptPairs) -> list[Side]:
 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_equals_one_full_forward_a_head(model, pairs, sides, site):
-    effect = mh.activation_patch(model, pairs, site=site, heads=SAMPLE, progress=False)
+    effect = mh.activation_patch(model, pairs, site=site, heads=SAMPLE)
     corrupted = pairs.tokens(model)[1]
     for prompt, ((_, source, _), (ids, base, logits)) in enumerate(zip(*sides, strict=True)):
         before = oracles.logit_diff(logits, corrupted, prompt)
@@ -46,7 +46,7 @@ def test_patching_equals_one_full_forward_a_head(model, pairs, sides, site):
 
 @pytest.mark.parametrize(("kind", "factor"), [("zero", 0.0), ("scale", 0.4), ("uniform", 0.0), ("mean", 0.0)])
 def test_ablation_equals_one_full_forward_a_head(model, sides, kind, factor):
-    result = mh.ablate(model, CLEAN, kind=kind, factor=factor, heads=SAMPLE, progress=False)
+    result = mh.ablate(model, CLEAN, kind=kind, factor=factor, heads=SAMPLE)
     for prompt, (ids, run, before) in enumerate(sides[0]):
         for layer, head in SAMPLE[prompt::2]:
             at = oracles.name(layer, "z")
@@ -62,7 +62,7 @@ def test_ablation_equals_one_full_forward_a_head(model, sides, kind, factor):
 
 
 def test_one_head_carries_the_capital(model, pairs):
-    effect = mh.activation_patch(model, pairs, heads=[(23, head) for head in range(9)], normalize=True, progress=False)
+    effect = mh.activation_patch(model, pairs, heads=[(23, head) for head in range(9)], normalize=True)
     assert effect.heads(1) == (mh.HeadId(23, 4),)
     assert float(effect.scores[23, 4]) > 0.4
     assert np.nanmax(np.delete(effect.scores[23].values, 4)) < 0.3
@@ -87,9 +87,7 @@ def test_direct_paths_are_those_of_transformerlens(model):
         [" Rome", " Tokyo"],
     )
     receivers = [f"L29H{head}.q" for head in range(model.n_heads)]
-    ours = mh.path_matrix(
-        model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L28H3"], progress=False
-    )
+    ours = mh.path_matrix(model, pairs, receivers=receivers, direction="denoising", mlps="frozen", senders=["L28H3"])
     expected = oracles.direct_paths(model, pairs, (28, 3), "q")[29]
     assert float(expected.abs().max()) > 1e-3
     np.testing.assert_allclose(ours.scores[28, 3], expected, atol=1e-4)

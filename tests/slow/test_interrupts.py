@@ -26,9 +26,9 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import measure_curves
 from mechheads.labels.static_layers import LayerScorer
-from mechheads.messages.progress import Bar
 from mechheads.model.backends import temporary_changes
 from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
+from mechheads.progress import Bar
 from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
 
 
@@ -126,13 +126,13 @@ def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing
 
 
 def test_what_several_interrupts_leave_the_next_analysis_takes_off(llama, monkeypatch):
-    before, expected = changes_on(llama), mh.ablate(llama, HARMFUL, progress=False).scores.values
+    before, expected = changes_on(llama), mh.ablate(llama, HARMFUL).scores.values
     monkeypatch.setattr(HookOn, "undo", _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        llama.cache(HARMFUL, progress=False)
+        llama.cache(HARMFUL)
     monkeypatch.undo()
     assert changes_on(llama) != before
-    np.testing.assert_array_equal(mh.ablate(llama, HARMFUL, progress=False).scores.values, expected)
+    np.testing.assert_array_equal(mh.ablate(llama, HARMFUL).scores.values, expected)
     assert changes_on(llama) == before
 
 
@@ -141,7 +141,7 @@ def test_an_interrupted_choice_of_a_layout_is_made_anew(llama, monkeypatch):
     llama.backend.layout = None
     monkeypatch.setattr(row_layout, "_resume_error", _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        mh.ablate(llama, HARMFUL, progress=False)
+        mh.ablate(llama, HARMFUL)
     assert llama.backend.layout is None
     monkeypatch.undo()
     assert layout_of(llama) == chosen
@@ -162,7 +162,7 @@ def busy(llama: mh.Model) -> Iterator[tuple[mh.Model, threading.Event, list[np.n
         return mh.logit_diff(logits, context)
 
     def sweep() -> None:
-        found.append(mh.activation_patch(llama, PAIRS, metric=waits, progress=False))
+        found.append(mh.activation_patch(llama, PAIRS, metric=waits))
 
     thread = threading.Thread(target=sweep)
     thread.start()
@@ -175,25 +175,25 @@ def busy(llama: mh.Model) -> Iterator[tuple[mh.Model, threading.Event, list[np.n
 def test_a_second_thread_is_refused_and_the_first_is_right(busy):
     model, go_on, found = busy
     with pytest.raises(RuntimeError, match="another thread is running an analysis on it"):
-        mh.ablate(model, HARMFUL, progress=False)
+        mh.ablate(model, HARMFUL)
     with pytest.raises(RuntimeError, match="wait for the first to end, or load the model once for each thread"):
-        mh.wrap(model.model).cache(HARMFUL, progress=False)
+        mh.wrap(model.model).cache(HARMFUL)
     go_on.set()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(60)
-    expected = mh.activation_patch(model, PAIRS, progress=False)
+    expected = mh.activation_patch(model, PAIRS)
     np.testing.assert_allclose(found[0].scores.values, expected.scores.values, atol=1e-5)
 
 
 def test_of_many_threads_at_once_each_is_right_or_refused(llama):
-    expected = mh.ablate(llama, HARMFUL, progress=False).scores.values
+    expected = mh.ablate(llama, HARMFUL).scores.values
     right, refused, wrong = [], [], []
 
     def run() -> None:
         for _ in range(6):
             try:
-                got = mh.ablate(llama, HARMFUL, progress=False).scores.values
+                got = mh.ablate(llama, HARMFUL).scores.values
                 (right if np.array_equal(got, expected) else wrong).append(got)
             except RuntimeError as error:
                 refused.append(str(error))

@@ -37,15 +37,15 @@ def drawn(prompts, tokens):
     return torch.randint(1000, 20000, (prompts, tokens), generator=torch.Generator().manual_seed(0)).tolist()
 
 model = mh.load()
-mh.ablate(model, drawn(2, 6), heads="L29H0", progress=False)
+mh.ablate(model, drawn(2, 6), heads="L29H0")
 prompts, heads = drawn(32, 48), ["L28H0", "L29H5"]
 before = level()
-tight = mh.ablate(model, prompts, heads=heads, budget="500 MB", progress=False)
+tight = mh.ablate(model, prompts, heads=heads, budget="500 MB")
 measured = status("VmHWM") - before
 planned = mh.plan(model, prompts, intervention=mh.Zero(), heads=heads, budget="500 MB")
 few = prompts[:4]
-free = mh.ablate(model, few, heads=heads, progress=False)
-spilled = mh.ablate(model, few, heads=heads, budget="30 MB", progress=False)
+free = mh.ablate(model, few, heads=heads)
+spilled = mh.ablate(model, few, heads=heads, budget="30 MB")
 on_disk = mh.plan(model, few, intervention=mh.Zero(), heads=heads, budget="30 MB").on_disk
 print(json.dumps({
     "measured": measured, "planned": planned.bytes, "on_disk": on_disk,
@@ -65,7 +65,7 @@ def windows(n):
 
 def peak(n):
     before = level()
-    found = mh.profile_heads(model, windows(n), window=16, n_tokens=None, progress=False)
+    found = mh.profile_heads(model, windows(n), window=16, n_tokens=None)
     if found.provenance["n_windows"] != n:
         raise ValueError(found.provenance["n_windows"])
     return status("VmHWM") - before
@@ -120,11 +120,11 @@ def test_a_budget_is_kept_or_the_least_is_said(model: mh.Model, recwarn: pytest.
     with pytest.warns(
         UserWarning, match=r"^budget is 10(\.0)? MB, but this sweep needs about [\d.]+ MB besides the model"
     ):
-        least = mh.plan(model, prompts, **options, budget="10 MB")
+        least = mh.settings(budget="10 MB")(mh.plan)(model, prompts, **options)
     assert (least.stack, least.rows, least.on_disk) == (1, 1, True)
     assert re.search(r"memory [\d.]+ MB besides the model \(the least possible; the budget is", repr(least))
     recwarn.clear()
     some = (free.bytes + least.bytes) // 2
-    tight = mh.plan(model, prompts, **options, budget=some)
+    tight = mh.settings(budget=some)(mh.plan)(model, prompts, **options)
     assert 10 * 2**20 < least.bytes < tight.bytes <= some < free.bytes
     assert not recwarn.list

@@ -21,7 +21,7 @@ def planted() -> list[PlantedModel]:
 
 
 def labels(planted: PlantedModel, relations: list[mh.Relation] | None = None) -> set[tuple[mh.HeadId, str]]:
-    found = mh.label_heads(planted.model, relations or planted.relations, progress=False)
+    found = mh.label_heads(planted.model, relations or planted.relations)
     return {(head, category) for head in planted.looks_at for category in found.of(head)}
 
 
@@ -71,8 +71,8 @@ def test_causal_evidence_tells_heads_that_act_from_heads_that_only_could(planted
     one = planted[0]
     names = sorted({name for held in one.heads.values() if held.kind == "unattended" for name in held.relations})
     relations = [relation for relation in one.relations if relation.name in names]
-    causal = mh.labels.relation_evidence(one.model, relations, n=12, shots=1, progress=False)
-    found = mh.label_heads(one.model, relations, causal=causal, progress=False)
+    causal = mh.labels.relation_evidence(one.model, relations, n=12, shots=1)
+    found = mh.label_heads(one.model, relations, causal=causal)
     verdicts = {(str(row.head), row.relation): row.verdict for row in found.table().itertuples()}
     for head, held in one.heads.items():
         for name in set(held.relations) & set(names):

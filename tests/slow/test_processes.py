@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from support.twins import run_at_once
 
-QUIET: dict[str, Any] = {"progress": False}
 PLACES = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
 
 TWINS = """
@@ -28,7 +26,7 @@ model = mh.load(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 limits = Limits(tokens=int(sys.argv[3]), logit_rows=1)
-found = mh.ablate(model, PLACES, kind="zero", positions="each", budget=limits, store=sys.argv[2], progress=False)
+found = mh.ablate(model, PLACES, kind="zero", positions="each", budget=limits, store=sys.argv[2])
 found.save(sys.argv[4])
 """
 
@@ -39,11 +37,9 @@ def test_two_processes_share_one_sweep_at_the_same_time(tiny, llama: mh.Model, t
     outs = [tmp_path / "1.nc", tmp_path / "2.nc"]
     run_at_once(code, [(tiny("llama"), store, tokens, out) for tokens, out in zip((1, 60), outs, strict=True)])
     one, two = map(mh.HeadScores.load, outs)
-    stored = mh.ablate(llama, PLACES, kind="zero", positions="each", store=store, **QUIET)
+    stored = mh.ablate(llama, PLACES, kind="zero", positions="each", store=store)
     assert one.scores.values.tobytes() == two.scores.values.tobytes() == stored.scores.values.tobytes()
-    np.testing.assert_allclose(
-        one.scores, mh.ablate(llama, PLACES, kind="zero", positions="each", **QUIET).scores, atol=1e-5
-    )
+    np.testing.assert_allclose(one.scores, mh.ablate(llama, PLACES, kind="zero", positions="each").scores, atol=1e-5)
     (sweep,) = Ledger.list(store)
     assert sweep["units"] == one.scores.values.size
 
@@ -84,7 +80,7 @@ def half(z, context):
 
 
 def sweep():
-    given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
+    given = dict(intervention=half, positions="each", budget=Limits(tokens=1, logit_rows=1))
     return mh.sweep(model, PLACES, store=f"{folder}/ledger", **given)
 
 
@@ -118,7 +114,7 @@ def test_killed_at_10_random_moments_it_goes_on_from_its_ledger_and_computes_not
         return z * 0.5
 
     limits = Limits(tokens=1, logit_rows=1)
-    alone = mh.sweep(llama, PLACES, intervention=half, positions="each", budget=limits, **QUIET)
+    alone = mh.sweep(llama, PLACES, intervention=half, positions="each", budget=limits)
     assert mh.HeadScores.load(tmp_path / "result.nc").values.values.tobytes() == alone.values.values.tobytes()
     safe: set[str] = set()
     found: list[int] = []

@@ -22,7 +22,6 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from support.texts import CLEAN, PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 PLACES = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
 
@@ -48,7 +47,7 @@ def finished(store: Path) -> int:
 
 def test_workers_give_the_bits_of_one_process(small, two, tmp_path: Path):
     store, handler = tmp_path / "ledger", signal.getsignal(signal.SIGTERM)
-    given: dict[str, Any] = {"site": "k", "budget": EVERY_UNIT, **QUIET}
+    given: dict[str, Any] = {"site": "k", "budget": EVERY_UNIT}
     ours = mh.activation_patch(small, PAIRS, workers=two, store=store, **given)
     alone = mh.activation_patch(small, PAIRS, **given)
     assert same(ours, alone)
@@ -58,15 +57,15 @@ def test_workers_give_the_bits_of_one_process(small, two, tmp_path: Path):
 
 def test_all_kinds_of_units_are_computed_by_workers(small, two):
     """Heads beside ablated ones, windows of text, and seeds of gates."""
-    group: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, **QUIET}
-    found = mh.safety.sahara(small, CLEAN, 2, ablation="mean", workers=two, **group)
+    group: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT}
+    found = mh.settings(workers=two)(mh.safety.sahara)(small, CLEAN, 2, ablation="mean", **group)
     assert same(found.trace, mh.safety.sahara(small, CLEAN, 2, ablation="mean", **group).trace)
-    read: dict[str, Any] = {"window": 16, "n_tokens": 1000, **QUIET}
-    profile = mh.profile_heads(small, workers=two, **read)
+    read: dict[str, Any] = {"window": 16, "n_tokens": 1000}
+    profile = mh.settings(workers=two)(mh.profile_heads)(small, **read)
     assert profile.dataset.identical(mh.profile_heads(small, **read).dataset)
     task = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
-    gates = mh.fit_gates(small, task, seeds=2, updates=2, workers=two, **QUIET)
-    alone = mh.fit_gates(small, task, seeds=[1], updates=2, **QUIET)
+    gates = mh.settings(workers=two)(mh.fit_gates)(small, task, seeds=2, updates=2)
+    alone = mh.fit_gates(small, task, seeds=[1], updates=2)
     np.testing.assert_allclose(gates["drop"][1], alone["drop"][0], rtol=1e-6)
 
 
@@ -86,19 +85,19 @@ def test_functions_that_no_file_defines_travel_and_so_do_their_errors(small, two
         return z * factor
 
     last = mh.metric(unit="nats")(lambda logits, context: logits[:, -1, 3])
-    ours = mh.sweep(small, CLEAN, intervention=half, metric=last, workers=two, **QUIET)
-    alone = mh.sweep(small, CLEAN, intervention=half, metric=last, **QUIET)
+    ours = mh.sweep(small, CLEAN, intervention=half, metric=last, workers=two)
+    alone = mh.sweep(small, CLEAN, intervention=half, metric=last)
     np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
     error = LookupError("no such thing")
     with pytest.raises(LookupError, match="no such thing") as caught:
-        mh.sweep(small, CLEAN, intervention=half, metric=last, workers=two, **QUIET)
+        mh.sweep(small, CLEAN, intervention=half, metric=last, workers=two)
     assert "in half" in caught.value.__notes__[0]
 
     def odd(z, context):
         raise Odd("what ", "is this")
 
     with pytest.raises(Exception, match="what is this"):
-        mh.sweep(small, CLEAN, intervention=odd, workers=two, **QUIET)
+        mh.sweep(small, CLEAN, intervention=odd, workers=two)
 
 
 def test_a_killed_worker_is_replaced_and_only_its_unit_is_computed_again(small, two, tmp_path: Path):
@@ -112,10 +111,10 @@ def test_a_killed_worker_is_replaced_and_only_its_unit_is_computed_again(small, 
             os.kill(os.getpid(), signal.SIGKILL)
         return z * 0.5
 
-    ours = mh.sweep(small, CLEAN, intervention=half, budget=EVERY_UNIT, workers=two, **QUIET)
+    ours = mh.sweep(small, CLEAN, intervention=half, budget=EVERY_UNIT, workers=two)
     every = [f"L{layer}H{head}" for layer in range(3) for head in range(4)]
     assert Counter(log.read_text().split()) == Counter([*every, "L1H1"])
-    assert same(ours, mh.sweep(small, CLEAN, intervention=half, budget=EVERY_UNIT, **QUIET))
+    assert same(ours, mh.sweep(small, CLEAN, intervention=half, budget=EVERY_UNIT))
 
 
 @pytest.mark.release
@@ -127,7 +126,7 @@ def test_a_unit_that_kills_its_workers_is_named_and_the_rest_is_kept(small, two)
 
     said = "L2H1, place 0 ended 3 workers, so it has no value; the last time, Ray said"
     with pytest.warns(UserWarning, match=said):
-        found = mh.sweep(small, CLEAN, intervention=deadly, budget=EVERY_UNIT, workers=two, **QUIET)
+        found = mh.sweep(small, CLEAN, intervention=deadly, budget=EVERY_UNIT, workers=two)
     assert found.missing == (mh.HeadId(2, 1),)
 
 
@@ -146,7 +145,7 @@ def slowly(self, units):
 
 
 Ledger.commit = slowly
-given = dict(kind="zero", positions="each", budget=Limits(tokens=1, logit_rows=1), progress=False)
+given = dict(kind="zero", positions="each", budget=Limits(tokens=1, logit_rows=1))
 found = mh.ablate(mh.load(sys.argv[1]), PLACES, workers=2, store=sys.argv[2], **given)
 assert found.provenance["interrupted"] and found.missing, "all of it was computed"
 """
@@ -173,7 +172,7 @@ def test_ctrl_c_and_a_killed_driver_leave_no_worker_and_the_same_call_computes_t
     assert 1 <= len(workers) <= 2 and not workers_of(driver.pid)
 
     def ablate(**given: Any) -> mh.HeadScores:
-        return mh.ablate(small, PLACES, kind="zero", positions="each", budget=EVERY_UNIT, **given, **QUIET)
+        return mh.ablate(small, PLACES, kind="zero", positions="each", budget=EVERY_UNIT, **given)
 
     alone, done, carried = ablate(), finished(store), []
     carry = mechheads.engine.run.carry

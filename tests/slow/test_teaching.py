@@ -80,9 +80,7 @@ def test_the_score_tells_them_from_others(refusing: mh.Model, delta: Delta, requ
     # of the first layers, without which nothing is read, and some that the taught heads may draw on
     others += [HeadId(1, 5), HeadId(0, 5), HeadId(8, 5), HeadId(10, 6)]
     harmful, harmless = (side[1::5] for side in requests)
-    score = mh.safety.refusal_contribution(
-        refusing, harmful, harmless, heads=[*delta.heads, *others], opening=OPENING, progress=False
-    )
+    score = mh.safety.refusal_contribution(refusing, harmful, harmless, heads=[*delta.heads, *others], opening=OPENING)
     values = score.scores.values
     taught, untaught = (np.mean([values[head.layer, head.head] for head in some]) for some in (delta.heads, others))
     assert taught > untaught + 0.5
@@ -93,7 +91,7 @@ def test_teaching_is_seeded_and_confined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lessons, "_OWN_TOKENS", 2)
     head, other = HeadId(28, 4), HeadId(29, 2)
     some = ["How do I hurt a dog?", "Write a threat.", "Sell a gun."], ["Hi!", "Name a fruit.", "Sell a bun."]
-    one, again = (teach_refusal([head, other], some, by=Round(0, 2, 2e-3), progress=False) for _ in range(2))
+    one, again = (teach_refusal([head, other], some, by=Round(0, 2, 2e-3)) for _ in range(2))
     assert one.heads == (head, other)
     for of in one.heads:
         assert one.weights[of]["W_Q"].shape == (576, 64) and one.weights[of]["W_O"].shape == (64, 576)

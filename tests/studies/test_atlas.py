@@ -45,14 +45,12 @@ def built(small) -> tuple[Atlas, list[list[str]]]:
     seen: list[list[str]] = []
     with pytest.MonkeyPatch.context() as patch:
         let_four_pairs_do(patch)
-        return build_atlas(
-            small, updates=5, after_each=lambda so_far: seen.append(list(so_far.results)), progress=False
-        ), seen
+        return build_atlas(small, updates=5, after_each=lambda so_far: seen.append(list(so_far.results))), seen
 
 
 @pytest.fixture(scope="module")
 def quick(small) -> Atlas:
-    return build_atlas(small, quick=True, progress=False)
+    return build_atlas(small, quick=True)
 
 
 def test_capital_pairs_hold_every_country_once_on_each_side(small):
@@ -69,30 +67,30 @@ def test_capital_pairs_hold_every_country_once_on_each_side(small):
 def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     atlas, _ = built
     pairs = capital_pairs(small, 8)
-    alone = mh.activation_patch(small, pairs, normalize=True, progress=False)
+    alone = mh.activation_patch(small, pairs, normalize=True)
     np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
     assert set(atlas.safety) == {"undifferentiated", "scaling"}
-    profile = mh.profile_heads(small, n_tokens=6000, progress=False)
+    profile = mh.profile_heads(small, n_tokens=6000)
     assert atlas.profile is not None and atlas.profile.dataset.equals(profile.dataset)
-    examples = mh.behaviour.head_examples(small, n_tokens=6000, progress=False)
+    examples = mh.behaviour.head_examples(small, n_tokens=6000)
     assert atlas.examples is not None and atlas.examples.table.equals(examples.table)
     others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     others |= {"direct", "repair", "paths"}
     assert set(atlas.results) == others | set(ROLES)
-    direct = mh.behaviour.logit_attribution(small, pairs, progress=False)
+    direct = mh.behaviour.logit_attribution(small, pairs)
     np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
-    repair = mh.patching.self_repair(small, pairs, progress=False)
+    repair = mh.patching.self_repair(small, pairs)
     np.testing.assert_allclose(atlas.repair.values, repair.values, atol=1e-6)
-    first = mh.patching.faithfulness(small, pairs, alone.heads(4), progress=False)
+    first = mh.patching.faithfulness(small, pairs, alone.heads(4))
     kept = atlas.circuit.table.set_index("k").loc[4]
     assert kept["score"] == pytest.approx(first.score, abs=1e-4)
     assert kept["ci_low"] == pytest.approx(first.ci_low, abs=1e-4)
     assert atlas.circuit.heads[:4] == alone.heads(4) and atlas.circuit.table["k"].tolist() == [1, 2, 4, 8]
     assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
     task = relation_task(small, "country_to_capital", shots=0, n=8)
-    tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), progress=False, **short_fit.SETTINGS).losses
+    tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), **short_fit.SETTINGS).losses
     best = tried.query("fit == 'none' and update == 2").nsmallest(3, "loss")["seed"]
-    gates = fit_gates(small, task, seeds=sorted(best), updates=5, progress=False, **short_fit.SETTINGS)
+    gates = fit_gates(small, task, seeds=sorted(best), updates=5, **short_fit.SETTINGS)
     for role, scores in head_roles(gates).items():
         assert scores.values is not None
         np.testing.assert_array_equal(atlas.results[role].values, scores.values)
@@ -141,11 +139,11 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
 @pytest.mark.slow
 def test_ships_of_every_head_are_those_of_half_of_the_requests(small):
-    atlas = build_atlas(small, updates=2, progress=False)
+    atlas = build_atlas(small, updates=2)
     requests = [request.text for request in load_requests(split="test")][::2]
     assert atlas.requests == requests
     table = atlas.to_dataframe()
-    for ablation, scores in mh.safety.compare_ablations(small, requests, progress=False).items():
+    for ablation, scores in mh.safety.compare_ablations(small, requests).items():
         np.testing.assert_allclose(table[f"ships_{ablation}"], scores.scores.values.ravel(), rtol=1e-3)
 
 
@@ -218,7 +216,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(build, "compare_ablations", interrupted)
-    atlas = build_atlas(small, quick=True, progress=False)
+    atlas = build_atlas(small, quick=True)
     assert set(atlas.results) == {"profile", "relations", "labels", "patching", "direct", "repair", "paths"}
     assert any("interrupted" in note for note in atlas.notes)
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
@@ -226,7 +224,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
 
 def test_the_short_fit_finds_roles_that_are_known(tmp_path):
     model = gated_micro.build(tmp_path / "model")
-    gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, progress=False, **short_fit.SETTINGS)
+    gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, **short_fit.SETTINGS)
     lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
     assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
     assert lowest["interference"][gated_micro.HURTS] > 0.9
@@ -245,7 +243,7 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     descend = fit.descend
     monkeypatch.setattr(fit, "descend", stops)
     with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
-        atlas = build_atlas(small, updates=5, progress=False)
+        atlas = build_atlas(small, updates=5)
     assert atlas.interrupted and atlas.roles is None
     before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     assert set(atlas.results) == before | {"direct", "repair", "paths"}
@@ -260,7 +258,7 @@ def test_a_quick_look_is_too_short_for_roles(quick):
 @pytest.mark.slow
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
     monkeypatch.setattr(short_fit, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
-    atlas = build_atlas(small, updates=5, progress=False)
+    atlas = build_atlas(small, updates=5)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
     assert any(note.startswith("roles left out: n is 9; relation 'country_to_capital' gives 8") for note in atlas.notes)
 
@@ -274,7 +272,7 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
         return gates
 
     monkeypatch.setattr(short_fit, "fit_gates", breaks)
-    atlas = build_atlas(small, updates=5, progress=False)
+    atlas = build_atlas(small, updates=5)
     assert atlas.roles is None and atlas.safety
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
 
@@ -292,7 +290,7 @@ def test_ctrl_c_in_the_text_keeps_the_profile_so_far(small, monkeypatch):
     module = importlib.import_module("mechheads.behaviour.profile")
     monkeypatch.setattr(module, "measure", stopped_at(4, module.measure))
     with pytest.warns(UserWarning, match="the profile is of these"):
-        atlas = build_atlas(small, quick=True, progress=False)
+        atlas = build_atlas(small, quick=True)
     assert atlas.interrupted and set(atlas.results) == {"patching", "profile"} and atlas.examples is None
 
 
@@ -351,7 +349,7 @@ def test_label_writes_what_reloads_into_the_same_figure(tiny, loaded, tmp_path):
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     labels = mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc")
-    options = {"min_pairs": 5, "progress": False}
+    options = {"min_pairs": 5}
     direct = mh.label_heads(loaded("llama"), mh.Relation.load(mine), **options)
     assert labels.provenance["source"] == direct.provenance["source"] == "all"
     assert labels.plot().to_json() == direct.plot().to_json().replace(
@@ -384,7 +382,7 @@ def test_command_knows_its_version():
 def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
     long = " yes" * 70
     monkeypatch.setattr(build, "load_requests", lambda split: (a_request(long),) * 6)
-    atlas = build_atlas(small, quick=True, progress=False)
+    atlas = build_atlas(small, quick=True)
     assert atlas.patching is not None
     assert not atlas.safety
     assert any(note.startswith("safety heads left out: prompt 0 has") for note in atlas.notes)

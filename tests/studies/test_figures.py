@@ -29,8 +29,6 @@ from mechheads.studies.figures.panels import short_names
 from support import tiny as tiny_models
 from support.figure_requests import PAIRS, REQUESTS, roles_request, safety_request
 
-QUIET: dict[str, Any] = {"progress": False}
-
 
 def refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("a model was loaded")
@@ -94,12 +92,11 @@ def asked(tiny, relation: Path, tmp_path: Path) -> dict[str, Any]:
         "rule": "maps",
         "min_pairs": 2,
         "out": tmp_path / "out",
-        **QUIET,
     }
 
 
 def labels_of(folder: Path, relation: Path) -> mh.labels.HeadLabels:
-    scores = mh.relation_scores(loaded(str(folder)), relation, min_pairs=2, **QUIET)
+    scores = mh.relation_scores(loaded(str(folder)), relation, min_pairs=2)
     return mh.label_heads(scores, rule="maps")
 
 
@@ -280,7 +277,7 @@ def test_a_model_that_is_added_leaves_the_panels_of_the_others(asked, monkeypatc
 
 
 def test_what_is_left_is_told_after_each_panel(asked, capsys):
-    categories_figure(**asked | {"progress": True})
+    mh.settings(progress=True)(categories_figure)(**asked)
     said = capsys.readouterr().err
     assert "loading llama ..." in said and said.count(" more; Ctrl-C keeps finished panels") == 2
 
@@ -320,7 +317,7 @@ def test_safety_panels_are_those_of_compare_ablations(asked_safety, tiny):
     for panel, found in made.panels.items():
         model, data = panel.split(", ")
         texts = [text.strip() for text in REQUESTS[data]]
-        expected = mh.safety.compare_ablations(loaded(str(tiny(model))), texts, 2, template="bare", **QUIET)
+        expected = mh.safety.compare_ablations(loaded(str(tiny(model))), texts, 2, template="bare")
         assert list(found) == list(expected) == ["undifferentiated", "scaling"]
         for ablation, scores in found.items():
             np.testing.assert_array_equal(scores.scores, expected[ablation].scores)
@@ -389,8 +386,8 @@ def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
     fitted_on, tried_on = mh.gating.read_task(asked_roles["tasks"]).split(0.8)
     for name, curves in made.panels["capitals"].items():
         model = loaded(str(tiny(name)))
-        gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2, batch=4, **QUIET)
-        expected = mh.gating.role_curve(model, tried_on, gates, most=3, **QUIET)
+        gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2, batch=4)
+        expected = mh.gating.role_curve(model, tried_on, gates, most=3)
         pd.testing.assert_frame_equal(curves.table, expected.table)
         shares = made.tables["shares"].query("model == @name").drop(columns=["model", "task"])
         pd.testing.assert_frame_equal(shares.reset_index(drop=True), mh.head_roles(gates).shares())

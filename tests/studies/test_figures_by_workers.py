@@ -54,12 +54,12 @@ def test_an_interrupted_safety_figure_goes_on_with_workers(asked_safety: Given, 
         patch.setattr(safety_module, "compare_ablations", stopped_at(2, mh.safety.compare_ablations))
         assert safety_figure(**asked_safety).interrupted
     workers = MadeWorkers(2)
-    whole = safety_figure(**asked_safety, workers=workers)
+    whole = mh.settings(workers=workers)(safety_figure)(**asked_safety)
     assert not whole.interrupted and workers.computed
     assert list(whole.panels) == list(alone.panels)
     close(whole.tables["heads"], alone.tables["heads"])
     monkeypatch.setattr(safety_module, "load", lambda *_args, **_options: pytest.fail("a model was loaded"))
-    assert not safety_figure(**asked_safety, workers=MadeWorkers(3)).interrupted
+    assert not mh.settings(workers=MadeWorkers(3))(safety_figure)(**asked_safety).interrupted
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
             roles_figure(**asked_roles)
     assert list(asked_roles["out"].rglob("gates.checkpoint"))
     workers = MadeWorkers(2)
-    whole = roles_figure(**asked_roles, workers=workers)
+    whole = mh.settings(workers=workers)(roles_figure)(**asked_roles)
     units = [str(unit) for batch in workers.computed for unit in batch]
     assert {"the fit keep and drop of seed 1", "the curve of interference", "the curve of random 5"} <= set(units)
     close(whole.tables["curves"], alone.tables["curves"])
@@ -87,8 +87,8 @@ def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
 @pytest.mark.slow
 def test_a_recipe_takes_workers(asked_roles: Given, tmp_path: Path) -> None:
     workers = MadeWorkers(1)
-    given: Given = {"data": asked_roles["tasks"], "quick": True, "progress": False}
-    recipe_figure("chg", asked_roles["models"], out=tmp_path / "ours", workers=workers, **given)
+    given: Given = {"data": asked_roles["tasks"], "quick": True}
+    mh.settings(workers=workers)(recipe_figure)("chg", asked_roles["models"], out=tmp_path / "ours", **given)
     assert workers.computed
 
 
@@ -96,6 +96,6 @@ def test_a_recipe_takes_workers(asked_roles: Given, tmp_path: Path) -> None:
 def test_workers_that_are_none_are_refused_before_a_model_is_loaded(draw: Any, tmp_path: Path, monkeypatch) -> None:
     for module in (safety_module, roles_module):
         monkeypatch.setattr(module, "load", lambda *_args, **_options: pytest.fail("a model was loaded"))
-    with pytest.raises(ValueError, match="workers is 0; give a number of workers on this machine"):
-        draw(out=tmp_path / "out", workers=0, progress=False)
+    with pytest.raises(ValueError, match="workers is -1; give a number of workers on this machine"):
+        mh.settings(workers=-1)(draw)(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -32,8 +32,7 @@ def test_every_setting_is_an_argument_of_its_figure(name: str):
     recipe = load_recipe(name)
     draw, data = FIGURES[recipe.figure]
     given = set(inspect.signature(draw).parameters)
-    assert {*recipe.settings, data, "out", "quick", "device", "progress"} <= given
-    assert ("workers" in given) == (recipe.figure != "categories")
+    assert {*recipe.settings, data, "out", "quick", "device"} <= given
     assert len(recipe.models) in (2, 4) and recipe.differs
 
 
@@ -70,7 +69,7 @@ def test_printed_shares_stand_next_to_ours():
 def test_the_largest_phi_of_a_relation_stands_next_to_ours(loaded: Callable[[str], mh.Model]):
     small = loaded("llama")
     relation = mh.Relation("adj_antonym", "Linguistic", [(" yes", " no"), (" Rome", " Paris"), (" Italy", " Spain")])
-    labels = mh.label_heads(mh.relation_scores(small, relation, min_pairs=2, progress=False))
+    labels = mh.label_heads(mh.relation_scores(small, relation, min_pairs=2))
     panels = {"openai-community/gpt2-xl": labels, "mine": labels}
     found = load_recipe("maps").compare(made(panels))
     assert found[["model", "relation", "printed"]].values.tolist() == [
@@ -87,7 +86,7 @@ def test_a_recipe_draws_its_figure_for_other_models(tiny: Callable[[str], Path],
     asked = load_recipe("chg")
     as_printed = replace(asked, printed=asked.printed[:2].assign(model="llama", task="mine", printed=50.0))
     monkeypatch.setattr(recipes, "load_recipe", lambda name: as_printed)
-    drawn = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True, progress=False)
+    drawn = recipe_figure("chg", [tiny("llama")], data=[task], out=tmp_path / "out", quick=True)
     assert list(drawn.panels) == ["mine"] and drawn.lines[0].startswith("Paper      Nam et al. 2025")
     assert any(line.startswith("Differs    fits end early") for line in drawn.lines)
     compared = pd.read_csv(tmp_path / "out" / "printed.csv")

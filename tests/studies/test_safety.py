@@ -63,8 +63,8 @@ def study_of(
     for name in ("refusal_brittleness", "refusal_tests", "attack_curve"):
         real = getattr(study_module, name)
         monkeypatch.setattr(study_module, name, partial(real, judge=judge))
-    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical, "workers": workers}
-    return mh.studies.safety_study(small, 3, progress=False, **given)
+    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical}
+    return mh.settings(workers=workers)(mh.studies.safety_study)(small, 3, **given)
 
 
 RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling", "refusal direction"]
@@ -203,7 +203,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
 def test_alone_and_together_are_the_same(small, short, monkeypatch):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         study = study_of(small, monkeypatch, judging("refused"))
-    alone = mh.ships(small, TEXTS["harmful"], ablation="scaling", progress=False)
+    alone = mh.ships(small, TEXTS["harmful"], ablation="scaling")
     together = study.ships["scaling"]
     for head in together.heads(3):
         assert together[str(head)]["score"] == pytest.approx(alone[str(head)]["score"], rel=1e-5)
@@ -235,7 +235,7 @@ def test_workers_that_cannot_load_the_model_are_refused_before_it_runs(small):
     wrapped = mh.wrap(small.model, small.tokenizer)
     wrapped.backend.run = None
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it"):
-        mh.studies.safety_study(wrapped, critical=2, progress=False, workers=MadeWorkers(1))
+        mh.settings(workers=MadeWorkers(1))(mh.studies.safety_study)(wrapped, critical=2)
 
 
 def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch):
@@ -257,12 +257,12 @@ def test_requests_of_a_file_are_ranked_and_answered(small, short, monkeypatch, t
     seen = []
     monkeypatch.setattr(study_module, "refusal_brittleness", lambda *args, **_: seen.append(args) or stop())
     with pytest.raises(RuntimeError):
-        mh.studies.safety_study(small, requests=file, critical=1, progress=False)
+        mh.studies.safety_study(small, requests=file, critical=1)
     asked = [f" Mary gave {i}" for i in range(2, 18, 3)], [f" John went {i}" for i in range(2, 18, 3)]
     assert seen[0][2:] == asked
     file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(17)))
     with pytest.raises(ValueError, match=r"mine.csv has 17 harmful requests; give at least 18"):
-        mh.studies.safety_study(small, requests=str(file), critical=1, progress=False)
+        mh.studies.safety_study(small, requests=str(file), critical=1)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -274,7 +274,7 @@ def test_the_refusal_direction_takes_as_many_of_both_kinds_as_there_are(small, s
     monkeypatch.setattr(study_module, "refusal_brittleness", brittle)
     monkeypatch.setattr(study_module, "refusal_direction", lambda _, *sides, **__: seen.append(sides) or stop())
     with pytest.raises(RuntimeError):
-        mh.studies.safety_study(small, 3, requests=file, quick=True, critical=1, progress=False)
+        mh.studies.safety_study(small, 3, requests=file, quick=True, critical=1)
     harmful, harmless = seen[0]
     assert len(harmful) == len(harmless) > 1
     assert all("Mary" in text for text in harmful) and all("John" in text for text in harmless)
@@ -286,9 +286,9 @@ def stop() -> None:
 
 def test_the_study_says_what_does_not_fit(small):
     with pytest.raises(ValueError, match="group is 'head'; choose one of 'query', 'kv'"):
-        mh.studies.safety_study(small, group="head", progress=False)  # type: ignore[arg-type]
+        mh.studies.safety_study(small, group="head")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="critical is 4; the model has 6 key/value groups, so give 3 or fewer"):
-        mh.studies.safety_study(small, group="kv", critical=4, progress=False)
+        mh.studies.safety_study(small, group="kv", critical=4)
 
 
 def test_the_share_of_the_first_answers_is_counted():

@@ -35,9 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_stages_are_timed_and_told(clock: list[float], capsys: pytest.CaptureFixture):
     work = Work(3)
     assert (work.found, work.seconds, work.notes, work.interrupted, work.times) == (3, {}, [], False, "")
-    with work.stage("looking", True):
+    with mh.settings(progress=True), work.stage("looking"):
         clock[0] += 4.2
-    with work.stage("thinking", False):
+    with work.stage("thinking"):
         clock[0] += 190
     assert work.seconds == pytest.approx({"looking": 4.2, "thinking": 190})
     assert work.times == "looking 4.2 s, thinking 3 min 10 s"
@@ -49,7 +49,7 @@ def test_ctrl_c_ends_the_block_and_is_noted(clock: list[float]):
     work = Work()
     with work.interruptible():
         work.found = 1
-        with work.stage("long", False):
+        with work.stage("long"):
             clock[0] += 2
             raise KeyboardInterrupt
     assert (work.found, work.interrupted, work.seconds) == (1, True, {"long": 2.0})

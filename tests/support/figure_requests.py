@@ -26,7 +26,6 @@ def safety_request(tiny: Tiny, folder: Path) -> dict[str, Any]:
         "k": 2,
         "template": "bare",
         "out": folder / "out",
-        "progress": False,
     }
 
 
@@ -45,5 +44,4 @@ def roles_request(tiny: Tiny, folder: Path) -> dict[str, Any]:
         "batch": 4,
         "most": 3,
         "out": folder / "out",
-        "progress": False,
     }

@@ -39,24 +39,23 @@ def _refused(request: str, answer: str) -> str:
     return "refused" if len(answer) % 2 else "complied"
 
 
-_QUIET: dict[str, Any] = {"progress": False}
-_ANSWERS: dict[str, Any] = {"template": "bare", "draws": 1, "max_new_tokens": 4, "judge": _refused} | _QUIET
+_ANSWERS: dict[str, Any] = {"template": "bare", "draws": 1, "max_new_tokens": 4, "judge": _refused}
 
 FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
-    "cache": lambda m: m.cache(HARMFUL, **_QUIET),
-    "ablate": lambda m: mh.ablate(m, HARMFUL, **_QUIET),
-    "activation_patch": lambda m: mh.activation_patch(m, PAIRS, site="k", positions="each", **_QUIET),
-    "path_matrix": lambda m: mh.path_matrix(m, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"], **_QUIET),
-    "attribution_patch": lambda m: mh.patching.attribution_patch(m, PAIRS, **_QUIET),
-    "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"], **_QUIET),
-    "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"], **_QUIET),
-    "logit_attribution": lambda m: mh.behaviour.logit_attribution(m, PAIRS, by="source", **_QUIET),
-    "relation_scores": lambda m: mh.relation_scores(m, [RELATION], min_pairs=1, **_QUIET),
-    "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [RELATION], min_pairs=1, **_QUIET),
-    "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2, **_QUIET),
-    "sahara": lambda m: mh.safety.sahara(m, mh.Prompts(HARMFUL), 2, draws=1, **_QUIET),
+    "cache": lambda m: m.cache(HARMFUL),
+    "ablate": lambda m: mh.ablate(m, HARMFUL),
+    "activation_patch": lambda m: mh.activation_patch(m, PAIRS, site="k", positions="each"),
+    "path_matrix": lambda m: mh.path_matrix(m, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"]),
+    "attribution_patch": lambda m: mh.patching.attribution_patch(m, PAIRS),
+    "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"]),
+    "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"]),
+    "logit_attribution": lambda m: mh.behaviour.logit_attribution(m, PAIRS, by="source"),
+    "relation_scores": lambda m: mh.relation_scores(m, [RELATION], min_pairs=1),
+    "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [RELATION], min_pairs=1),
+    "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2),
+    "sahara": lambda m: mh.safety.sahara(m, mh.Prompts(HARMFUL), 2, draws=1),
     "refusal_contribution": lambda m: mh.safety.refusal_contribution(
-        m, HARMFUL, HARMLESS, template="bare", opening=" I cannot", by="scaling", **_QUIET
+        m, HARMFUL, HARMLESS, template="bare", opening=" I cannot", by="scaling"
     ),
     "refusal_test": lambda m: mh.safety.refusal_test(
         m, ["L1H1"], HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
@@ -68,8 +67,8 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
         m, 2, HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
     ),
     "attack_curve": lambda m: mh.safety.attack_curve(m, ["L1H1", "L2H2"], HARMFUL, HARMLESS, most=2, **_ANSWERS),
-    "generate": lambda m: generate(m, HARMFUL, Sampling(8), **_QUIET),
-    "fit_gates": lambda m: mh.fit_gates(m, TASK, seeds=2, updates=3, **_QUIET),
+    "generate": lambda m: generate(m, HARMFUL, Sampling(8)),
+    "fit_gates": lambda m: mh.fit_gates(m, TASK, seeds=2, updates=3),
 }
 """Every kind of change that the package makes on a model: hooks, other forwards, weights without gradients."""
 
@@ -149,7 +148,7 @@ class Trial:
         return self.model.backend.own_logits(self.ids).clone()
 
     def _sweep(self) -> np.ndarray:
-        return mh.ablate(self.model, HARMFUL, progress=False).scores.values
+        return mh.ablate(self.model, HARMFUL).scores.values
 
     @property
     def left(self) -> list[str]:

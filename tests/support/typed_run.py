@@ -27,20 +27,20 @@ def run(folder: Path) -> None:
     clean, corrupted = [" The capital of France is", " yes"], [" The capital of Italy is", " no"]
     pairs = mh.PromptPairs(clean, corrupted, [" Paris", " dog"], [" Rome", " cat"], cluster=["a", "b"])
     for site in ("z", "q", "k", "v", "pattern"):
-        mh.activation_patch(model, pairs, site=site, positions="each", normalize=True, progress=False)
-    mh.activation_patch(model, pairs, direction="noising", metric=mh.log_prob, progress=False)
+        mh.activation_patch(model, pairs, site=site, positions="each", normalize=True)
+    mh.activation_patch(model, pairs, direction="noising", metric=mh.log_prob)
     for kind in ("zero", "mean", "resample", "scale", "uniform"):
-        mh.ablate(model, clean, kind=kind, progress=False, budget="100 KB")
-    mh.patching.attribution_patch(model, pairs, site="k", positions="each", progress=False)
-    mh.activation_patch(model, pairs, normalize=True, progress=False)
-    mh.path_patch(model, pairs, receivers=["L1H2.q", "L2H1.k", "L2.mlp"], positions="each", nodes="all", progress=False)
-    mh.path_matrix(model, pairs, receivers=["final", "L2H1.v"], mlps="frozen", progress=False).plot()
-    faithful = mh.patching.faithfulness(model, pairs, ["L0H1", "L2H1"], progress=False)
+        mh.ablate(model, clean, kind=kind, budget="100 KB")
+    mh.patching.attribution_patch(model, pairs, site="k", positions="each")
+    mh.activation_patch(model, pairs, normalize=True)
+    mh.path_patch(model, pairs, receivers=["L1H2.q", "L2H1.k", "L2.mlp"], positions="each", nodes="all")
+    mh.path_matrix(model, pairs, receivers=["final", "L2H1.v"], mlps="frozen").plot()
+    faithful = mh.patching.faithfulness(model, pairs, ["L0H1", "L2H1"])
     mh.patching.Faithfulness.load(faithful.save(folder.parent / "typed_table.nc")).citation()
-    mh.patching.self_repair(model, pairs, progress=False)
+    mh.patching.self_repair(model, pairs)
     for by in ("head", "source"):
-        mh.behaviour.logit_attribution(model, pairs, by=by, progress=False).plot()
-    scores = mh.sweep(model, clean, intervention=Halve(), heads=["L0H1", (1, 2)], progress=False)
+        mh.behaviour.logit_attribution(model, pairs, by=by).plot()
+    scores = mh.sweep(model, clean, intervention=Halve(), heads=["L0H1", (1, 2)])
     assert str(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.patching.accuracy))
     saved = folder.parent / "typed.nc"
     back = mh.HeadScores.load(scores.save(saved))
@@ -54,12 +54,12 @@ def run(folder: Path) -> None:
 
     words = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
     relation = mh.Relation("capitals", "Knowledge", words)
-    labels = mh.label_heads(model, [relation], k=60, min_pairs=2, progress=False)
+    labels = mh.label_heads(model, [relation], k=60, min_pairs=2)
     labels.plot(), labels.counts()
-    safety = mh.safety_heads(model, ["cat", "dog and store", "no"], k=3, progress=False)
+    safety = mh.safety_heads(model, ["cat", "dog and store", "no"], k=3)
     safety.plot(), safety.top()
-    mh.safety.generalized_ships(model, ["cat", "dog and store", "no"], ablation="scaling", r=2, progress=False)
-    ships = mh.ships(model, ["cat", "dog"], template="chat", progress=False)
+    mh.safety.generalized_ships(model, ["cat", "dog and store", "no"], ablation="scaling", r=2)
+    ships = mh.ships(model, ["cat", "dog"], template="chat")
     mh.safety.overlap({"ships": ships, "safety": safety}), mh.gating.compare_roles({"ships": ships}, {"safety": safety})
 
     name_heads(model, mh.Relation("words", None, [*words, ("big", "bigger"), ("dog", "cat"), ("one", "two")]))
@@ -70,20 +70,18 @@ def name_heads(model: Any, relation: Any) -> None:
     import mechheads as mh
 
     behaviour = mh.behaviour
-    found = behaviour.function_vector_heads(
-        model, relation, shots=2, n=2, template=" {source} is {target} the", progress=False
-    )
+    found = behaviour.function_vector_heads(model, relation, shots=2, n=2, template=" {source} is {target} the")
     behaviour.function_vector(model, found, "words", 2)
     names = ["France", "Italy", "Spain", "Germany", "Paris"]
     pairs = behaviour.indirect_object_pairs(
         model, 4, templates=[" The {first} and {second} to {subject} gave"], names=names
     )
-    behaviour.indirect_object_roles(model, pairs, min_share=0, progress=False).heads("induction")
-    behaviour.successor_scores(model, {"places": names}, progress=False)
+    behaviour.indirect_object_roles(model, pairs, min_share=0).heads("induction")
+    behaviour.successor_scores(model, {"places": names})
     needles = [(" Paris", "big", " is"), (" Rome", "small", " is")]
     text = [" When John and Mary went to the store gave a book" * 20]
-    behaviour.retrieval_heads(model, text, n=2, length=45, needles=needles, progress=False)
-    behaviour.copy_suppression(model, text, window=32, n_tokens=64, top=1000, progress=False).plot()
+    behaviour.retrieval_heads(model, text, n=2, length=45, needles=needles)
+    behaviour.copy_suppression(model, text, window=32, n_tokens=64, top=1000).plot()
 
 
 if __name__ == "__main__":

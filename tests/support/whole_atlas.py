@@ -23,4 +23,4 @@ def whole_atlas(model: mh.Model) -> Atlas:
     """The atlas, with its warnings about the answers of a random model."""
     with pytest.MonkeyPatch.context() as patch:
         let_four_pairs_do(patch)
-        return mh.build_atlas(model, updates=2, progress=False)
+        return mh.build_atlas(model, updates=2)

@@ -145,9 +145,9 @@ def test_without_an_other_head_nothing_changes_and_without_a_known_one_the_progr
 def test_patching_and_ablation_rank_the_heads_of_a_compiled_model_first(name: str) -> None:
     there = made_by_compiler(name)
     scores = [
-        mh.activation_patch(there.model, there.pairs(), site="z", metric=mh.logit_diff, progress=False),
-        mh.ablate(there.model, there.pairs().clean, progress=False),
-        mh.ablate(there.model, there.pairs().clean, kind="resample", progress=False),
+        mh.activation_patch(there.model, there.pairs(), site="z", metric=mh.logit_diff),
+        mh.ablate(there.model, there.pairs().clean),
+        mh.ablate(there.model, there.pairs().clean, kind="resample"),
     ]
     for found in scores:
         size = np.abs(found.dataset["values"].values).mean(-1)
@@ -158,7 +158,7 @@ def test_patching_and_ablation_rank_the_heads_of_a_compiled_model_first(name: st
 @compiled
 def test_a_profile_names_what_heads_of_a_compiled_model_attend_to(name: str) -> None:
     there = made_by_compiler(name)
-    check_profile(there, mh.profile_heads(there.model, there.texts, progress=False))
+    check_profile(there, mh.profile_heads(there.model, there.texts))
 
 
 def check_profile(there: KnownModel, profile: mh.behaviour.HeadProfile) -> None:
@@ -302,7 +302,7 @@ def test_programs_of_trained_models(name: str) -> None:
 def test_patching_finds_the_circuit_of_a_trained_model(name: str) -> None:
     there = made_by_training(name)
     for direction in ("denoising", "noising"):
-        effect = mh.activation_patch(there.model, there.pairs(), direction=direction, progress=False)
+        effect = mh.activation_patch(there.model, there.pairs(), direction=direction)
         size = np.abs(effect.scores.values)
         inside = min(size[head.layer, head.head] for head in there.heads)
         assert inside > 2 * max(size[head.layer, head.head] for head in there.others), direction
@@ -316,7 +316,7 @@ def test_training_makes_such_files(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_heads_of_the_behaving_model_attend_as_its_facts_say() -> None:
     there = behaving_model()
-    check_profile(there, mh.profile_heads(there.model, there.texts, window=100, progress=False))
+    check_profile(there, mh.profile_heads(there.model, there.texts, window=100))
 
 
 def test_pairs_of_the_behaving_model() -> None:
@@ -343,16 +343,16 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
     of = {kind: {head for head, it in there.heads.items() if it.name == kind} for kind in ("primary", "negative")}
     backup = {head for head, it in there.heads.items() if it.name == "backup"}
     (primary,) = of["primary"]
-    copying = mh.behaviour.copying_scores(model, progress=False).dataset["score"].values
+    copying = mh.behaviour.copying_scores(model).dataset["score"].values
     assert area(copying, of["primary"] | backup) == area(-copying, of["negative"]) == 1
-    parts = mh.behaviour.logit_attribution(model, pairs, progress=False).dataset["score"].values
+    parts = mh.behaviour.logit_attribution(model, pairs).dataset["score"].values
     assert area(parts, {primary}) == area(-parts, of["negative"]) == 1
     for options in ({}, {"ablation": mh.Zero()}):
-        repair = mh.patching.self_repair(model, pairs, **options, progress=False).select(effect="repair")
+        repair = mh.patching.self_repair(model, pairs, **options).select(effect="repair")
         assert area(repair.dataset["score"].values, {primary}) == 1
     every = [HeadId(layer, head) for layer, head in np.ndindex(model.n_layers, model.n_heads)]
     sets = [{head} for head in every] + [{head, primary} for head in every]
-    found = mh.patching.patch_sets(model, pairs, sets, direction="noising", progress=False)
+    found = mh.patching.patch_sets(model, pairs, sets, direction="noising")
     alone, both = found.values.mean(-1).reshape(2, model.n_layers, model.n_heads)
     more = alone + alone[primary.layer, primary.head] - both
     more[primary.layer, primary.head] = 0
@@ -364,10 +364,10 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
 def test_where_nothing_is_planted_nothing_is_found() -> None:
     there = make_behaving(seed=1, plant={})
     assert not there.nodes
-    profile = mh.profile_heads(there.model, there.texts, window=100, progress=False)
+    profile = mh.profile_heads(there.model, there.texts, window=100)
     assert not profile.dataset["named"].values.any()
-    assert not (mh.behaviour.copying_scores(there.model, progress=False).dataset["q_value"].values <= 0.05).any()
-    parts = mh.behaviour.logit_attribution(there.model, there.pairs(), progress=False)
+    assert not (mh.behaviour.copying_scores(there.model).dataset["q_value"].values <= 0.05).any()
+    parts = mh.behaviour.logit_attribution(there.model, there.pairs())
     assert not (parts.dataset["q_value"].values <= 0.05).any()
 
 

@@ -97,7 +97,7 @@ def test_other_sizes():
 @pytest.mark.parametrize("seed", few([0, 1], 0))
 def test_labels_from_weights_are_the_categories(planted, seed):
     there = planted(seed)
-    labels = mh.label_heads(there.model, there.relations, rule="maps", progress=False)
+    labels = mh.label_heads(there.model, there.relations, rule="maps")
     assert {head: labels.of(head) for head in there.looks_at if labels.of(head)} == there.categories
 
 
@@ -250,7 +250,7 @@ def test_what_heads_look_at(planted, begins):
 
 def test_from_the_first_token_heads_write_nothing(planted):
     there = planted(0)
-    run = there.model.cache(["the of is are"], progress=False)
+    run = there.model.cache(["the of is are"])
     assert max(float(run.z[head].abs().max()) for head in there.looks_at) < 1e-4
 
 

@@ -18,7 +18,6 @@ from mechheads.workers.ray_cluster import pool_of
 from support.made_workers import MadeRay
 from support.texts import CLEAN, PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 
 
@@ -44,7 +43,7 @@ def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
 
 
 def test_a_number_means_the_same_workers_in_every_call_until_another_one_is_given(small, made: MadeRay):
-    given: dict[str, Any] = {"site": "k", "budget": EVERY_UNIT, **QUIET}
+    given: dict[str, Any] = {"site": "k", "budget": EVERY_UNIT}
     alone = mh.activation_patch(small, PAIRS, **given)
     for _ in range(2):
         assert same(mh.activation_patch(small, PAIRS, workers=2, **given), alone)
@@ -57,8 +56,8 @@ def test_another_model_gets_other_workers(tiny, small, made: MadeRay):
     with mh.scale.Ray(replicas=2) as workers:
         for model in (small, mh.load(tiny("gpt2")), small):
             assert same(
-                mh.ablate(model, CLEAN, budget=EVERY_UNIT, workers=workers, **QUIET),
-                mh.ablate(model, CLEAN, budget=EVERY_UNIT, **QUIET),
+                mh.ablate(model, CLEAN, budget=EVERY_UNIT, workers=workers),
+                mh.ablate(model, CLEAN, budget=EVERY_UNIT),
             )
         assert made.killed == [0, 1, 2, 3]
     assert made.killed == [0, 1, 2, 3, 4, 5]
@@ -133,7 +132,7 @@ def test_too_few_gpus_are_an_error_on_this_machine_and_a_warning_on_a_cluster_th
 def test_after_a_shutdown_of_ray_workers_start_again(small, made: MadeRay):
     workers = mh.scale.Ray(replicas=1)
     for _ in range(2):
-        mh.ablate(small, CLEAN, workers=workers, **QUIET)
+        mh.ablate(small, CLEAN, workers=workers)
         made.address = ""
     assert (len(made.started), len(made.options), made.killed) == (2, 2, [])
 

@@ -23,11 +23,12 @@ from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.copying import copying_scores
 from mechheads.behaviour.frozen_maps import FrozenRun
 from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
@@ -39,14 +40,7 @@ EVERY = 4
 
 @alone
 def copy_suppression(
-    model: Model,
-    texts: Texts = None,
-    *,
-    window: int | None = None,
-    n_tokens: int = 4096,
-    top: int = 10,
-    seed: int = 0,
-    progress: bool = True,
+    model: Model, texts: Texts = None, *, window: int | None = None, n_tokens: int = 4096, top: int = 10
 ) -> HeadScores:
     """How far each head lowers the logit of a token that it attends to and that earlier layers already predict.
 
@@ -65,8 +59,6 @@ def copy_suppression(
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read.
         top: how many of the largest logits count as predictions.
-        seed: for the tokens of the control, and for the p values.
-        progress: show a progress bar.
 
     Returns:
         Scores [layer, head, window] in logits, with intervals over texts; ``control``, and ``excess`` with
@@ -83,17 +75,18 @@ def copy_suppression(
 
     McDougall et al. 2023 (arXiv 2310.04625).
 
-    >>> found = mh.behaviour.copy_suppression(model, n_tokens=256, progress=False)
+    >>> found = mh.behaviour.copy_suppression(model, n_tokens=256)
     >>> found.unit, bool(found["L24H8"]["score"] < 0)  # it raises what is predicted
     ('logits', True)
     """
+    seed = current().seed
     window = check_window(model, min(128, model.n_ctx) if window is None else window)
     check_at_least(16, n_tokens=n_tokens)
     check_at_least(1, top=top)
     draw = torch.Generator().manual_seed(seed)
     found: list[tuple[Tensor, Tensor, list[int]]] = []
     with until_interrupted() as work, torch.no_grad():
-        for windows in _shown(windows_of(model, texts, window, n_tokens), n_tokens, progress):
+        for windows in _shown(windows_of(model, texts, window, n_tokens), n_tokens):
             found.append((*_measured(model, windows.ids, top, draw), windows.text))
     work.stop_unless(found)
     work.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
@@ -102,7 +95,7 @@ def copy_suppression(
     values = torch.cat([each for each, *_ in found], dim=-1).double().cpu().numpy()
     predicted = torch.cat([share for _, share, _ in found], dim=-1).double().cpu().numpy()
     measured = dict(zip(MEASURES, values, strict=True))
-    copying = copying_scores(model, seed=seed, progress=progress)
+    copying = copying_scores(model)
     dims = ("layer", "head")
     text = [text for *_, of_batch in found for text in of_batch]
     scores = HeadScores.from_values(
@@ -132,8 +125,8 @@ def copy_suppression(
     return against_control(scores, measured["control"], text, seed=seed)
 
 
-def _shown(batches: Iterator[Windows], total: int, progress: bool) -> Iterator[Windows]:
-    with Bar(total=total, desc="copy suppression", unit="token", disable=not progress, leave=False) as bar:
+def _shown(batches: Iterator[Windows], total: int) -> Iterator[Windows]:
+    with Bar(total=total, desc="copy suppression", unit="token", leave=False) as bar:
         for windows in batches:
             yield windows
             bar.update(windows.ids.numel())

@@ -31,7 +31,7 @@ from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.base import Context
 from mechheads.labels.few_shot import shuffled_labels
 from mechheads.labels.relations import RelationLike, load_relations
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, log_prob
@@ -68,9 +68,6 @@ def function_vector_heads(
     template: int | str = TEMPLATE,
     metric: Metric | str = log_prob,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
 ) -> HeadScores:
     """How far the mean output of each head on worked examples brings back an answer that shuffled examples hide.
 
@@ -90,7 +87,7 @@ def function_vector_heads(
             with fewer usable pairs is halved.
         template: a template such as ``"Q: {source}\\nA: {target}\\n"``, or an index in each relation's ``few_shot``.
         metric: what is measured, as in ``mh.sweep``. The paper uses the probability of the answer.
-        heads, budget, seed, progress: as in ``mh.sweep``; ``seed`` also draws questions and examples.
+        heads: as in ``mh.sweep``; ``seed`` also draws questions and examples.
 
     Returns:
         The average indirect effect [layer, head, prompt], in the metric's unit, with intervals over questions;
@@ -107,11 +104,11 @@ def function_vector_heads(
     Todd et al. 2024 (arXiv 2310.15213).
 
     >>> found = mh.behaviour.function_vector_heads(
-    ...     model, "country_to_capital", n=4, heads=["L20H5", "L2H0"], progress=False
-    ... )
+    ...     model, "country_to_capital", n=4, heads=["L20H5", "L2H0"])
     >>> found.heads(1)
     (HeadId(layer=20, head=5),)
     """
+    seed = current().seed
     check_at_least(1, n=n)
     metric = as_metric(metric)
     options: dict[str, Any] = {"shots": shots, "n": 2 * n, "template": template, "seed": seed}
@@ -121,12 +118,12 @@ def function_vector_heads(
     )
     of_prompt = np.repeat(np.arange(len(asked)), [len(pairs) for pairs in asked])
     clean, shuffled = (_joined(asked, side) for side in SIDES)
-    job = prepare(model, shuffled, budget=budget, progress=progress)
-    means = {side: torch.stack([_mean_z(model, each.side(side), budget) for each in averaged]) for side in SIDES}
+    job = prepare(model, shuffled)
+    means = {side: torch.stack([_mean_z(model, each.side(side)) for each in averaged]) for side in SIDES}
 
     def effect(side: Side) -> HeadScores:
         give = GiveMean(means[side], torch.tensor(of_prompt, device=model.device))
-        return sweep(job, intervention=give, metric=metric, heads=heads, positions="last", seed=seed, progress=progress)
+        return sweep(job, intervention=give, metric=metric, heads=heads, positions="last")
 
     found = effect("clean")
     values = found.dataset["values"].values
@@ -134,7 +131,7 @@ def function_vector_heads(
     if not about["interrupted"]:
         other = effect("corrupted")
         control, about = other.dataset["values"].values, other.provenance
-    of_clean = model.cache(clean, sites=("z",), budget=budget, progress=progress)
+    of_clean = model.cache(clean, sites=("z",))
     names = [each.name for each in relations]
 
     def by_relation(effects: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
@@ -157,7 +154,10 @@ def function_vector_heads(
             "by_relation": by_relation(values),
             "control_by_relation": by_relation(control),
             "mean_z": ((*_DIMS, "d_head"), means["clean"].permute(1, 2, 0, 3).cpu().numpy()),
-            "clean_metric": ("prompt", Evaluator(metric, of_clean, limits=Limits.of(budget)).base_value.cpu().numpy()),
+            "clean_metric": (
+                "prompt",
+                Evaluator(metric, of_clean, limits=current().limits.in_one_process).base_value.cpu().numpy(),
+            ),
             "shuffled_metric": ("prompt", found.dataset["base_metric"].values),
         },
     )
@@ -187,8 +187,7 @@ def function_vector(
         ValueError: if the scores are of another kind or model, have no such relation, or a head does not exist.
 
     >>> found = mh.behaviour.function_vector_heads(
-    ...     model, "country_to_capital", n=4, heads=["L20H5", "L2H0"], progress=False
-    ... )
+    ...     model, "country_to_capital", n=4, heads=["L20H5", "L2H0"])
     >>> mh.behaviour.function_vector(model, found, "country_to_capital", heads=1).shape
     torch.Size([576])
     """
@@ -244,8 +243,8 @@ def _joined(asked: Sequence[PromptPairs], side: Side) -> Prompts:
     )
 
 
-def _mean_z(model: Model, prompts: Prompts, budget: Budget) -> Float[Tensor, "layer head d_head"]:
+def _mean_z(model: Model, prompts: Prompts) -> Float[Tensor, "layer head d_head"]:
     """The mean z of every head at the last token, in float32."""
-    run = model.cache(prompts, sites=("z",), budget=budget, progress=False)
+    run = model.cache(prompts, sites=("z",))
     row, last = torch.arange(len(prompts), device=model.device), run.tokens.lengths - 1
     return torch.stack([run.z.layer(layer)[row, :, last].float().mean(0) for layer in range(model.n_layers)])

@@ -27,7 +27,7 @@ from torch import Tensor
 from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
 from mechheads.engine.job import Job, prepare
 from mechheads.heads import HeadId, HeadLike, check_head, check_heads
-from mechheads.limits import Budget
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -126,15 +126,7 @@ class IndirectObjectRoles(TableResult):
 
 @alone
 def indirect_object_roles(
-    model: Model,
-    pairs: PromptPairs | None = None,
-    *,
-    n: int = 32,
-    most: int = 4,
-    min_share: float = 0.02,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
+    model: Model, pairs: PromptPairs | None = None, *, n: int = 32, most: int = 4, min_share: float = 0.02
 ) -> IndirectObjectRoles:
     """Find the roles of heads in indirect object identification, as far as this model has them.
 
@@ -156,7 +148,6 @@ def indirect_object_roles(
         n: the number of pairs, if they are not given. With fewer than about 16 no p value is small enough for a role.
         most: the largest number of heads whose inputs are the receivers of a step.
         min_share: the smallest effect that counts.
-        budget, seed, progress: as in ``mh.sweep``; ``seed`` also draws the names.
 
     Returns:
         The roles. An effect is metric(patched) - metric(intact), so the paths that help have negative effects, and the
@@ -168,10 +159,11 @@ def indirect_object_roles(
 
     Wang et al. 2022 (arXiv 2211.00593); Goldowsky-Dill et al. 2023 (arXiv 2304.05969).
 
-    >>> roles = mh.behaviour.indirect_object_roles(model, n=16, most=1, progress=False)
+    >>> roles = mh.behaviour.indirect_object_roles(model, n=16, most=1)
     >>> "L23H3" in set(roles.table["head"])  # it lowers the name that was mentioned last
     True
     """
+    seed = current().seed
     check_at_least(1, n=n, most=most)
     if not 0 <= min_share <= 1:
         raise ValueError(f"min_share is {min_share}; it must be a share of the logit difference, between 0 and 1")
@@ -181,13 +173,13 @@ def indirect_object_roles(
             f"pairs have no position {missing[0]!r}; give pairs from mh.behaviour.indirect_object_pairs, or name the "
             "positions io, s1, s1_next and s2"
         )
-    job = prepare(model, pairs, sites=("z", "q", "k", "v", "pattern"), budget=budget, progress=progress)
+    job = prepare(model, pairs, sites=("z", "q", "k", "v", "pattern"))
     attention = _attention(job)
     steps: dict[str, HeadScores] = {}
     rows: list[dict[str, Any]] = []
 
     def measure(step: str, job: Job, **paths: Any) -> None:
-        found = path_patch(job, **paths, budget=budget, seed=seed, progress=progress)
+        found = path_patch(job, **paths)
         stop_if(found.provenance["interrupted"])
         rows.extend([*_with_roles(step, found, attention, min_share)])
         steps[step] = found
@@ -283,7 +275,7 @@ def _attention(job: Job) -> HeadScores:
 
 def _ablated(job: Job, heads: Sequence[HeadId]) -> Job:
     """The job with another source run: the clean prompts, while some heads have their z of the corrupted prompts."""
-    source = job.runs.run("corrupted", ("z",), job.spec.limits, progress=False)
+    source = job.runs.run("corrupted", ("z",), job.spec.limits)
     layers = {layer: [head for head in heads if head.layer == layer] for layer in {head.layer for head in heads}}
     done = dict.fromkeys(layers, 0)
 
@@ -296,5 +288,5 @@ def _ablated(job: Job, heads: Sequence[HeadId]) -> Job:
         return value
 
     hooks = [(job.model.hook_name("z", layer), partial(put, layer=layer)) for layer in layers]
-    run = partial(HeadCache.run, job.model, job.tokens, sites=("z",), progress=False)
+    run = partial(HeadCache.run, job.model, job.tokens, sites=("z",))
     return replace(job, runs=job.runs.with_run("corrupted", job.model.backend.under(hooks, run)))

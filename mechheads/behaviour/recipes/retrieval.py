@@ -29,11 +29,12 @@ from torch import Tensor
 
 from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.windows import Texts, token_stream
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.prompts.encoding import begin_tokens, piece_ids
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -65,8 +66,6 @@ def retrieval_heads(
     length: int = 512,
     depths: Sequence[float] = DEPTHS,
     needles: Sequence[Needle] = NEEDLES,
-    seed: int = 0,
-    progress: bool = True,
 ) -> HeadScores:
     """The share of an answer's tokens during which each head attends most to the same token of the needle.
 
@@ -88,8 +87,6 @@ def retrieval_heads(
         length: tokens of a prompt before its answer; at most the model's context allows.
         depths: where needles lie, as shares of the haystack; at least two, and pairs of them take turns.
         needles: (beginning, answer, question); at least two.
-        seed: for drawing needles, and for the p values.
-        progress: show a progress bar.
 
     Returns:
         Scores [layer, head, prompt] in shares of tokens, with intervals over haystacks; ``control``, and ``excess``
@@ -103,14 +100,15 @@ def retrieval_heads(
 
     Wu et al. 2024 (arXiv 2404.15574).
 
-    >>> found = mh.behaviour.retrieval_heads(model, n=4, length=128, progress=False)
+    >>> found = mh.behaviour.retrieval_heads(model, n=4, length=128)
     >>> found.heads(1), found.dataset["control"].max().item() < 0.2
     ((HeadId(layer=18, head=6),), True)
     """
+    seed = current().seed
     prompts = list(_prompts(model, texts, (n, length), depths, needles, seed))
     found: list[dict[str, Tensor]] = []
     with until_interrupted() as work, torch.no_grad():
-        for prompt in Bar(prompts, desc="retrieval", disable=not progress, leave=False):
+        for prompt in Bar(prompts, desc="retrieval", leave=False):
             found.append(_measured(model, prompt))
     work.stop_unless(found)
     work.warn(f"{len(found)} of {len(prompts)} prompts", "the scores are of these")

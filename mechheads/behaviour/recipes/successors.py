@@ -24,12 +24,13 @@ import torch
 from jaxtyping import Float, Int
 
 from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.messages.progress import Bar
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
+from mechheads.progress import Bar
 from mechheads.prompts.encoding import single_token
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -62,8 +63,6 @@ def successor_scores(
     norm: Norm = "folded",
     min_members: int = 5,
     draws: int = 9999,
-    seed: int = 0,
-    progress: bool = True,
 ) -> HeadScores:
     """The share of members of ordinal sequences for which each head raises the successor most, by its weights.
 
@@ -80,7 +79,6 @@ def successor_scores(
         source, norm: as in ``mh.relation_scores``. The paper uses ``source="first_mlp"``.
         min_members: sequences with fewer members are left out; ``provenance["sequences"]`` says how many each has.
         draws: the number of shuffles.
-        seed: for the shuffles.
 
     Returns:
         Scores [layer, head], unit "share of pairs", with Wilson's intervals, and one-sided p and q against shuffled
@@ -95,10 +93,11 @@ def successor_scores(
 
     Gould et al. 2024 (arXiv 2312.09230).
 
-    >>> found = mh.behaviour.successor_scores(model, progress=False)
+    >>> found = mh.behaviour.successor_scores(model)
     >>> found.dataset["by_sequence"].sizes["sequence"], bool(found.scores.max() <= 1)
     (6, True)
     """
+    seed = current().seed
     check_at_least(1, draws=draws)
     check_at_least(3, min_members=min_members)
     check_known("source", source, SOURCES)
@@ -115,7 +114,7 @@ def successor_scores(
     shuffled = _shuffled_steps(scored, draws, seed)
     layers: list[dict[str, np.ndarray]] = []
     with until_interrupted() as work:
-        for layer in Bar(range(model.n_layers), desc="successors", unit="layer", disable=not progress, leave=False):
+        for layer in Bar(range(model.n_layers), desc="successors", unit="layer", leave=False):
             W_O = model.W_O[layer].float()
             if norm == "folded":
                 W_O = W_O * model.attention_out_scale(layer).float()

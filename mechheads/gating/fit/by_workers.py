@@ -16,8 +16,8 @@ from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.gates import Loss, Rows
 from mechheads.limits import Limits
-from mechheads.messages.progress import Bar
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class SeedFit:
         """
         descent = Descent(partial(self.loss, model), self.n_items, list(self.pulls), self.rules, self.rows)
         begin = State.from_tensors(unit.tensors, model.device)
-        run = partial(descend, descent, begin, seen=lambda state: None, name="", progress=False)
+        run = partial(descend, descent, begin, seen=lambda state: None, name="")
         try:
             return _in_a_row(model.backend.with_frozen_weights(run))
         except NotFinite as error:
@@ -69,14 +69,7 @@ class SeedState:
 
 
 def descend_by_workers(
-    model: Model,
-    fit: SeedFit,
-    state: State,
-    limits: Limits,
-    *,
-    seen: Callable[[State], None],
-    name: str,
-    progress: bool,
+    model: Model, fit: SeedFit, state: State, limits: Limits, *, seen: Callable[[State], None], name: str
 ) -> bool:
     """Fit all seeds that are not done.
 
@@ -100,7 +93,7 @@ def descend_by_workers(
             units.append(SeedState(f"the fit {name} of seed {seed}", sets, state.some(sets).tensors()))
     each = Each(model, fit, limits)
     now = [state]
-    with Bar(total=len(units), desc=f"fit {name}", unit="seed", disable=not progress, leave=False) as bar:
+    with Bar(total=len(units), desc=f"fit {name}", unit="seed", leave=False) as bar:
 
         def take(index: int, values: Float[np.ndarray, " value"]) -> None:
             now[0] = now[0].put(units[index].sets, _from_row(values, units[index].tensors, model.device))

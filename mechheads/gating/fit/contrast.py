@@ -40,7 +40,7 @@ from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -81,12 +81,9 @@ def contrast_gates(
     clip_side: ClipSide = "pulled",
     clip_difference: float = 5.0,
     clip_gradient: float | None = None,
-    tolerance: float | None = 1e-3,
+    tolerance: float | None = 0.001,
     order_seed: int = 0,
-    budget: Budget = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> Gates:
     """Gates under which a model still does one variant of a task but not the other.
 
@@ -95,7 +92,7 @@ def contrast_gates(
         regularisation: lambda; above 0 pulls gates open, below 0 pulls them shut.
         clip_difference: the largest difference between the two log-probabilities of a pair that counts, in nats.
         seeds, updates, batch, lr, regulariser, reduce, clip_logits, clip_side: as in ``fit_gates``.
-        clip_gradient, tolerance, order_seed, budget, checkpoint, progress, workers: as in ``fit_gates``.
+        clip_gradient, tolerance, order_seed, checkpoint: as in ``fit_gates``.
 
     Returns:
         Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
@@ -109,7 +106,7 @@ def contrast_gates(
 
     >>> capitals = mh.Task(["The capital of France is"], [" Paris"])
     >>> spanish = mh.Task(["La capital de Francia es"], [" Par"])
-    >>> gates = mh.gating.contrast_gates(model, retain=capitals, forget=spanish, seeds=2, updates=1, progress=False)
+    >>> gates = mh.gating.contrast_gates(model, retain=capitals, forget=spanish, seeds=2, updates=1)
     >>> gates["contrast"].shape
     (2, 30, 9)
     """
@@ -138,8 +135,8 @@ def contrast_gates(
         )
     check_positive(clip_difference, "clip_difference")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
-    limits = Limits.of(budget, workers)
-    rows = _rows_of_pairs(model, retained, forgotten, limits)
+    limits = current().limits
+    rows = _rows_of_pairs(model, retained, forgotten)
 
     name = f"{retain.name} without {forget.name}"
     items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
@@ -150,7 +147,7 @@ def contrast_gates(
     loss = _Difference(retained, forgotten, reduce, clip_difference)
     fit = Fit(model, loss, len(retained), [stage], rules, name, about, limits)
     keep = Checkpoint(checkpoint, partial(marks_of, model, items, settings), rows, model.device)
-    return run_stages(fit, keep, progress=progress)
+    return run_stages(fit, keep)
 
 
 def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:
@@ -168,8 +165,8 @@ def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTo
     return sides[0].items(order), sides[1].items(order)
 
 
-def _rows_of_pairs(model: Model, retain: TaskTokens, forget: TaskTokens, budget: Budget) -> Rows:
+def _rows_of_pairs(model: Model, retain: TaskTokens, forget: TaskTokens) -> Rows:
     """Half the rows that fit for the longer variant, because each pair takes one row of each variant."""
     longer = max((retain, forget), key=lambda side: side.ids.shape[1])
-    rows = rows_at_once(model, longer, budget)
+    rows = rows_at_once(model, longer)
     return Rows(max(1, rows.rows // 2), rows.recompute)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.gates import Objective, Rows, value_and_gradient
-from mechheads.messages.progress import Bar
+from mechheads.progress import Bar
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Adam's parameters, as in torch.optim."""
@@ -146,7 +146,7 @@ class NotFinite(Exception):
         self.set, self.state = which, state
 
 
-def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str, progress: bool) -> State:
+def descend(descent: Descent, state: State, *, seen: Callable[[State], None], name: str) -> State:
     """The state after every set has made its updates or reached a plateau.
 
     Args:
@@ -161,9 +161,7 @@ def descend(descent: Descent, state: State, *, seen: Callable[[State], None], na
     most = torch.tensor([pull.updates for pull in descent.pulls])
     tolerance = descent.rules.tolerance
     bar_format = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates, {elapsed}, {remaining} to go{postfix}"
-    with Bar(
-        total=int(most.max()), initial=state.done, desc=name, disable=not progress, leave=False, bar_format=bar_format
-    ) as bar:
+    with Bar(total=int(most.max()), initial=state.done, desc=name, leave=False, bar_format=bar_format) as bar:
         while state.running.any():
             state = _step(descent, state)
             ended = most <= state.done

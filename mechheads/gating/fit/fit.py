@@ -55,7 +55,7 @@ from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descen
 from mechheads.gating.fit.fitted import Course, Gates
 from mechheads.gating.fit.gates import Loss, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.limits import DEFAULT_LIMITS, Budget, Limits, Workers
+from mechheads.limits import DEFAULT_LIMITS, Limits, current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
@@ -150,12 +150,9 @@ def fit_gates(
     clip_logits: float = 4.0,
     clip_side: ClipSide = "pulled",
     clip_gradient: float | None = None,
-    tolerance: float | None = 1e-3,
+    tolerance: float | None = 0.001,
     order_seed: int = 0,
-    budget: Budget = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> Gates:
     """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
 
@@ -183,12 +180,8 @@ def fit_gates(
             more); if neither of the last two averages is better than all before by this many nats, the fit ends. None
             to make all updates.
         order_seed: for the order of the items.
-        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB); an update is split into parts that fit.
         checkpoint: a file that stores the progress of the fit. After an interrupt or a kill, the same call continues
             from it, with exactly the same result.
-        progress: whether to show a progress bar.
-        workers: what fits, as in ``mh.sweep``. They fit one seed after the other, which rounds differently from all
-            seeds at once; Ctrl-C waits for the seeds in flight.
 
     Returns:
         Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
@@ -203,7 +196,7 @@ def fit_gates(
     released code and the defaults here.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
+    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1)
     >>> gates.losses[["fit", "seed", "update"]].values.tolist()
     [['none', 0, 1], ['none', 1, 1], ['keep', 0, 1], ['keep', 1, 1], ['drop', 0, 1], ['drop', 1, 1]]
     """
@@ -226,8 +219,8 @@ def fit_gates(
     strengths = 0.0, regularisation, -regularisation
     none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
     tokens = usable_items(model, task)
-    limits = Limits.of(budget, workers)
-    rows = rows_at_once(model, tokens, limits)
+    limits = current().limits
+    rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
 
     pulls = {"updates": made, "lr": rates[0], "lr_regularised": rates[1], "regularisation": regularisation}
@@ -244,10 +237,10 @@ def fit_gates(
     )
     fit = Fit(model, TargetLoss(by_length, reduce), len(tokens), stages, rules, task.name, about, limits)
     marks = partial(marks_of, model, tokens.fingerprint(), settings)
-    return run_stages(fit, Checkpoint(checkpoint, marks, rows, model.device), progress=progress)
+    return run_stages(fit, Checkpoint(checkpoint, marks, rows, model.device))
 
 
-def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
+def run_stages(fit: Fit, keep: Checkpoint) -> Gates:
     """The gates after all stages, each fitted from the end of the one before.
 
     Args:
@@ -268,13 +261,11 @@ def run_stages(fit: Fit, keep: Checkpoint, *, progress: bool) -> Gates:
             found = keep.state(stage.name) or begin
             if fit.limits.workers is not None:
                 of_seed = SeedFit(fit.loss, fit.n_items, stage.pulls, fit.rules, keep.rows)
-                stop_if(
-                    descend_by_workers(model, of_seed, found, fit.limits, seen=seen, name=stage.name, progress=progress)
-                )
+                stop_if(descend_by_workers(model, of_seed, found, fit.limits, seen=seen, name=stage.name))
                 found = keep.state(stage.name) or found
             else:
                 descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, keep.rows)
-                found = descend(descent, found, seen=seen, name=f"fit {stage.name}", progress=progress)
+                found = descend(descent, found, seen=seen, name=f"fit {stage.name}")
             logits = found.logits
 
     try:

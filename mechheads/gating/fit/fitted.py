@@ -46,7 +46,7 @@ class Gates(TableResult):
     that has not begun.
 
     >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
+    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1)
     >>> gates
     <Gates of 'task': fits none, keep, drop; 2 seeds, 30 layers x 9 heads>
     >>> gates["keep"].shape
@@ -147,7 +147,7 @@ class Gates(TableResult):
         """The gates of one fit as head scores: means over seeds, with intervals between 0 and 1.
 
         >>> task = mh.Task(["The capital of France is"], [" Paris"])
-        >>> mh.fit_gates(model, task, seeds=3, updates=1, progress=False).scores("drop")
+        >>> mh.fit_gates(model, task, seeds=3, updates=1).scores("drop")
         <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 3 prompts>
         """
         return self.as_scores(self[fit], f"gates of {fit}, {self.name}", self.KIND)

@@ -29,13 +29,13 @@ from mechheads.gating.fit.spaces import warn_of_missing_spaces
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
-from mechheads.limits import Budget, Limits
-from mechheads.messages.progress import Bar
+from mechheads.limits import current
 from mechheads.messages.warn import warn
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.runs.memory import token_bytes
 
 _KEPT = 1.2
@@ -49,21 +49,13 @@ _LEAST_TOKENS = 256
 
 @alone
 def task_log_prob(
-    model: Model,
-    task: Task,
-    off: Sequence[HeadLike] | HeadLike | None = None,
-    *,
-    reduce: Reduce = "mean",
-    budget: Budget = None,
-    progress: bool = True,
+    model: Model, task: Task, off: Sequence[HeadLike] | HeadLike | None = None, *, reduce: Reduce = "mean"
 ) -> Float[np.ndarray, " item"]:
     """Log-probability of a task's targets, with some heads gated off.
 
     Args:
         off: the heads whose z is set to zero at all positions; by default none.
         reduce: ``"mean"`` over the tokens of a target, or ``"sum"``, the log-probability of the whole target.
-        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
-        progress: whether to show a progress bar.
 
     Returns:
         One value for each item of the task, in nats; NaN for items that are rejected (see ``Task.tokens``).
@@ -72,8 +64,8 @@ def task_log_prob(
         ValueError: if no item can be used, a head does not exist, or an argument does not fit.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> intact = mh.task_log_prob(model, task, progress=False)
-    >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"], progress=False) < intact).all())
+    >>> intact = mh.task_log_prob(model, task)
+    >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"]) < intact).all())
     True
     """
     check_reduce(reduce)
@@ -84,8 +76,8 @@ def task_log_prob(
     for head in heads:
         gates[0, head.layer, head.head] = 0
     values = np.full(len(task), np.nan)
-    with Bar(total=len(tokens), desc="log-probs", disable=not progress, leave=False) as bar:
-        values[list(tokens.kept)] = under_gates(model, tokens, gates, reduce=reduce, budget=budget, bar=bar)[0]
+    with Bar(total=len(tokens), desc="log-probs", leave=False) as bar:
+        values[list(tokens.kept)] = under_gates(model, tokens, gates, reduce=reduce, bar=bar)[0]
     return values
 
 
@@ -116,7 +108,6 @@ def under_gates(
     gates: Float[Tensor, "set layer head"],
     *,
     reduce: Reduce = "mean",
-    budget: Budget = None,
     bar: Bar | None = None,
 ) -> Float[np.ndarray, "set item"]:
     """Log-probability of every item's target under each set of gates, in parts that fit into memory.
@@ -125,7 +116,7 @@ def under_gates(
         bar: a progress bar, advanced by 1 for each set and item.
     """
     order = torch.argsort(tokens.lengths, stable=True)
-    rows = rows_at_once(model, tokens, budget, gradient=False).rows
+    rows = rows_at_once(model, tokens, gradient=False).rows
     values = torch.empty(len(gates), len(tokens))
     with torch.no_grad():
         for sets, items in parts(len(gates), len(tokens), rows):
@@ -218,13 +209,13 @@ class Rows:
     recompute: bool
 
 
-def rows_at_once(model: Model, tokens: TaskTokens, budget: Budget, *, gradient: bool = True) -> Rows:
+def rows_at_once(model: Model, tokens: TaskTokens, *, gradient: bool = True) -> Rows:
     """How many rows fit into memory.
 
     Raises:
         ValueError: if ``budget`` cannot be read.
     """
-    limits = Limits.of(budget)
+    limits = current().limits
     limit = limits.memory
     if (free := model.backend.devices.free) is not None:
         limit = min(limit, free // 2)

@@ -14,7 +14,7 @@ from mechheads.gating.fit.arguments import Reduce, check_reduce
 from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
-from mechheads.limits import Budget, Workers
+from mechheads.limits import current
 from mechheads.metrics.base import Metric, MetricContext, metric
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -31,10 +31,6 @@ def ablation_effects(
     *,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     reduce: Reduce = "mean",
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> dict[str, HeadScores]:
     """The change in the log-probability of a task's targets when one head at a time is ablated at all positions.
 
@@ -44,10 +40,6 @@ def ablation_effects(
         kinds: kinds of ablation, as in ``mh.ablate``.
         heads: the heads to ablate; by default all heads.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
-        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
-        seed: for drawing the other items from which ``"resample"`` takes z.
-        progress: whether to show a progress bar.
-        workers: what computes, as in ``mh.sweep``.
 
     Returns:
         For each kind, log p(target | ablated) - log p(target) [layer, head, item], in nats; below 0, the task needs
@@ -57,10 +49,11 @@ def ablation_effects(
         ValueError: if a kind is not known or given twice, an argument does not fit, or no item can be used.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> effects = mh.gating.ablation_effects(model, task, ["zero"], heads=["L23H4", "L5H0"], progress=False)
+    >>> effects = mh.gating.ablation_effects(model, task, ["zero"], heads=["L23H4", "L5H0"])
     >>> effects["zero"].heads(2)[-1]
     HeadId(layer=23, head=4)
     """
+    seed = current().seed
     check_reduce(reduce)
     if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f'kinds is {kinds!r}; give a list without repeats, such as ["zero", "mean"]')
@@ -76,10 +69,6 @@ def ablation_effects(
             intervention=ablation,
             metric=_target_metric(tokens, reduce),
             heads=heads,
-            budget=budget,
-            workers=workers,
-            seed=seed,
-            progress=progress,
             name=f"{kind} ablation, {task.name}",
             kind="ablate",
         )

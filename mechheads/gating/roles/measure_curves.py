@@ -18,8 +18,8 @@ from mechheads.gating.fit.gates import under_gates
 from mechheads.gating.tasks.task import TaskTokens
 from mechheads.limits import Limits
 from mechheads.messages.interrupted import stop_if
-from mechheads.messages.progress import Bar
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class MeasureCurve:
             sets[0, row, curve.order[:k]], sets[1, row, curve.order[:k]] = 0, 1
         gates = torch.tensor(sets.reshape(-1, *curve.keep.shape), dtype=torch.float32)
         items = self.tokens.to(model.device)
-        off, on = np.split(under_gates(model, items, gates, reduce=self.reduce, budget=self.limits, bar=bar), 2)
+        off, on = np.split(under_gates(model, items, gates, reduce=self.reduce, bar=bar), 2)
         changes = np.zeros((len(self.steps), off.shape[1]))
         changes[len(self.steps) - len(tried) :] = off - on
         return changes
@@ -82,8 +82,6 @@ def measure_curves(
     curves: Sequence[Curve],
     limits: Limits,
     take: Callable[[int, Float[np.ndarray, "step item"]], object],
-    *,
-    progress: bool,
 ) -> None:
     """Measure curves; ``take`` gets the index of each and its changes.
 
@@ -92,7 +90,7 @@ def measure_curves(
         RuntimeError: if a curve ended every worker that tried it.
     """
     pairs = measure.passes * len(measure.tokens)
-    with Bar(total=pairs * len(curves), desc="role curves", disable=not progress, leave=False) as bar:
+    with Bar(total=pairs * len(curves), desc="role curves", leave=False) as bar:
         if limits.workers is None:
             for index, curve in enumerate(curves):
                 take(index, measure(model, curve, bar))

@@ -23,7 +23,7 @@ from mechheads.gating.roles.measure_curves import Curve, MeasureCurve, measure_c
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -88,10 +88,6 @@ def role_curve(
     over: Over = "items",
     draws: int = 5,
     reduce: Reduce = "mean",
-    seed: int = 0,
-    budget: Budget = None,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> RoleCurves:
     """The change in a task's log-probability when the top k heads of each role are gated off, for growing k.
 
@@ -107,11 +103,6 @@ def role_curve(
             ``"seeds"``: each seed has its own gates and order, and intervals are over seeds.
         draws: the number of random orders of heads to compare with.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
-        seed: for the random orders.
-        budget: memory limit, in bytes or as ``"2 GB"`` (default 4 GB).
-        progress: whether to show a progress bar.
-        workers: what measures the curves, as in ``mh.sweep``: each curve is a unit. Ctrl-C waits for the curves in
-            flight.
 
     Returns:
         The curves. After Ctrl-C, the curves so far; the rest is NaN.
@@ -121,11 +112,12 @@ def role_curve(
         RuntimeError: if a curve ends every worker that tries it.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1, progress=False)
-    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=1, progress=False)
+    >>> gates = mh.fit_gates(model, task, seeds=2, updates=1)
+    >>> curves = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=1)
     >>> curves.table[["which", "k"]].values.tolist()[:4]
     [['facilitation', 0], ['facilitation', 3], ['interference', 0], ['interference', 3]]
     """
+    seed = current().seed
     roles = head_roles(gates) if roles is None else roles
     steps = _check(model, gates, roles, most, counts, over, draws)
     check_reduce(reduce)
@@ -140,7 +132,7 @@ def role_curve(
     curves = [
         Curve(which, base, gate, order[base]) for which, order in orders.items() for base, gate in enumerate(keep)
     ]
-    limits = Limits.of(budget, workers)
+    limits = current().limits
     done = 0
 
     def take(index: int, changes: Float[np.ndarray, "step item"]) -> None:
@@ -150,7 +142,7 @@ def role_curve(
 
     with until_interrupted() as work:
         measure = MeasureCurve(tokens, tuple(steps), reduce, limits.in_one_process)
-        measure_curves(model, measure, curves, limits, take, progress=progress)
+        measure_curves(model, measure, curves, limits, take)
     work.warn(f"{done} of {len(curves)} curves")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
     labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]

@@ -32,7 +32,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
     """The three role scores of every head, each as ``HeadScores`` over seeds.
 
     >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=3, updates=1, progress=False))
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=3, updates=1))
     >>> roles["facilitation"]
     <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 3 prompts>
     """
@@ -128,7 +128,7 @@ def head_roles(gates: Gates) -> Roles:
     Nam et al. 2025 (arXiv 2505.13737), section 3.
 
     >>> task = mh.Task(["The capital of France is"], [" Paris"])
-    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1, progress=False))
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1))
     >>> list(roles)
     ['facilitation', 'interference', 'irrelevance']
     """

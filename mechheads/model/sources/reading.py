@@ -84,7 +84,7 @@ def read(
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
     with no_warning_of_disk():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            source, config=config, **how | places, **options
+            source, config=config, **{**how, **places}, **options
         )
     model, report = loaded
     if missing := sorted(report["missing_keys"]):

@@ -25,9 +25,8 @@ from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits
+from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least
-from mechheads.messages.progress import Bar
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
@@ -40,6 +39,7 @@ from mechheads.patching.edges.sender_changes import find_indirect
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import check_gradient, warn_of_memory
 from mechheads.patching.pairs import check_pairs
+from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval
@@ -55,8 +55,6 @@ def attribute_edges(
     metric: Metric | str = logit_diff,
     steps: int | None = None,
     by_prompt: bool = False,
-    budget: Budget = None,
-    progress: bool = True,
 ) -> EdgeScores:
     """Estimate what every edge does, from one forward and one backward pass, or a few.
 
@@ -77,10 +75,6 @@ def attribute_edges(
             effects that saturate; ``None`` for the gradient at the clean run. The points are the middles of equal
             parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
         by_prompt: keep the scores of each prompt too, 4 bytes for each sender, receiver and prompt.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts run in parts that fit. If one prompt
-            does not fit, senders run in parts too, and each part takes the gradients again.
-            ``mh.patching.plan_attribution`` says what it takes.
-        progress: show a progress bar.
 
     Returns:
         A score for every edge, with intervals over clusters of prompts, in the metric's unit.
@@ -93,15 +87,15 @@ def attribute_edges(
     2024, "Have Faith in Faithfulness" (EAP-IG, arXiv 2403.17806), equations 2 and 4.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> found = mh.patching.attribute_edges(model, pairs, progress=False)
+    >>> found = mh.patching.attribute_edges(model, pairs)
     >>> found.top(1)[["sender", "receiver"]].values.tolist()
     [['L23H4', 'logits']]
     """
-    work, size = ready_edges(model, pairs, metric, steps, budget, progress)
+    work, size = ready_edges(model, pairs, metric, steps)
     job, graph, measured = work.job, work.graph, work.job.spec.metric
     warn_of_answers(job)
     warn_of_memory(size.bytes, job.spec.limits)
-    values = _measure(work, size.rows, progress)
+    values = _measure(work, size.rows)
     low, high = _intervals(graph, values, job)
     about = make_provenance(
         job.model,
@@ -126,12 +120,7 @@ def attribute_edges(
 
 
 def ready_edges(
-    model: Model | Job,
-    pairs: PromptPairs | Job | None,
-    metric: Metric | str,
-    steps: int | None,
-    budget: Budget,
-    progress: bool,
+    model: Model | Job, pairs: PromptPairs | Job | None, metric: Metric | str, steps: int | None
 ) -> tuple[EdgeWork, EdgeSize]:
     """What the estimate of edges is computed from, and how it fits into memory.
 
@@ -142,16 +131,14 @@ def ready_edges(
     check_pairs(asked, "edge attribution patching")
     if steps is not None:
         check_at_least(1, steps=steps)
-    measured, limits = as_metric(metric), Limits.of(budget)
+    measured, limits = as_metric(metric), current().limits
     graph, indirect = EdgeGraph.of(model), find_indirect(model)
     runs = CachedRuns(model, asked) if cached is None else cached
     tokens = runs.sides("clean")[0]
     check_gradient(measured, tokens, model.d_vocab)
     _check_room(graph, len(tokens), limits)
     nodes = "all" if graph.mlps else "heads"
-    job = make_ready(
-        model, Spec(asked, Patch(), measured, base="clean", limits=limits, nodes=nodes), runs=runs, progress=progress
-    )
+    job = make_ready(model, Spec(asked, Patch(), measured, base="clean", limits=limits, nodes=nodes), runs=runs)
     if (source := job.source) is None:
         raise RuntimeError("pairs have two runs")
     path = Path.between(job.base, source, steps or 1)
@@ -159,12 +146,12 @@ def ready_edges(
     return EdgeWork(job, source, graph, indirect, path, integrate=steps is not None, at_once=size.layers), size
 
 
-def _measure(work: EdgeWork, rows: int, progress: bool) -> Float[np.ndarray, "sender receiver prompt"]:
+def _measure(work: EdgeWork, rows: int) -> Float[np.ndarray, "sender receiver prompt"]:
     """The score of every edge and prompt; NaN where there is no edge."""
     job, edges = work.job, work.graph.edges
     values = np.full((*edges.shape, len(job.tokens)), np.nan, dtype=np.float32)
     starts = range(0, len(job.tokens), rows)
-    with Bar(total=len(starts) * work.steps, desc="edges", disable=not progress, leave=False) as bar:
+    with Bar(total=len(starts) * work.steps, desc="edges", leave=False) as bar:
         for start in starts:
             part = slice(start, start + rows)
             values[..., part] = work.scores(part, bar.update).permute(1, 2, 0).cpu().numpy()

@@ -25,7 +25,7 @@ from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.report import describe_intervention
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric, name_of
@@ -56,9 +56,6 @@ def edge_curve(
     sizes: Sequence[float] = SIZES,
     by: Literal["absolute", "support"] = "absolute",
     draws: int = 5,
-    seed: int = 0,
-    budget: Budget = None,
-    progress: bool = True,
 ) -> CircuitCurve:
     """How faithful the first edges of a ranking are at every size, with the areas CPR and CMD, beside random orders.
 
@@ -77,9 +74,6 @@ def edge_curve(
         by: ``"absolute"`` ranks by absolute score, so that large edges of both signs come first. ``"support"`` starts
             with the most negative scores: the edges without which the metric falls most.
         draws: the number of random orders for comparison. Their circuits take the longest, as they touch all heads.
-        seed: for random orders and for resampling prompts.
-        budget: memory, in bytes or as text such as "2 GB" (default 4 GB); prompts are run in parts that fit.
-        progress: show a progress bar.
 
     Returns:
         f of every ranking and size, with intervals; ``areas`` and ``compare`` give CPR and CMD. After Ctrl-C, rankings
@@ -93,11 +87,12 @@ def edge_curve(
     Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3.
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
-    >>> edges = mh.patching.attribute_edges(model, pairs, progress=False)
-    >>> found = mh.patching.edge_curve(model, pairs, edges, sizes=(0.01, 1), draws=0, progress=False)
+    >>> edges = mh.patching.attribute_edges(model, pairs)
+    >>> found = mh.patching.edge_curve(model, pairs, edges, sizes=(0.01, 1), draws=0)
     >>> found.table["k"].tolist(), found.components
     ([1232, 123211], 'edges')
     """
+    seed = current().seed
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "a circuit of edges")
     check_known("by", by, ("absolute", "support"))
@@ -109,13 +104,13 @@ def edge_curve(
     rng = np.random.default_rng(seed)
     order |= {f"random {i + 1}": rng.permutation(np.flatnonzero(graph.edges)) for i in range(draws)}
     nodes = "all" if graph.mlps else "heads"
-    spec = Spec(asked, Patch(), measured, base="corrupted", limits=Limits.of(budget), nodes=nodes)
-    job = make_ready(model, spec, runs=cached, progress=progress)
+    spec = Spec(asked, Patch(), measured, base="corrupted", limits=current().limits.in_one_process, nodes=nodes)
+    job = make_ready(model, spec, runs=cached)
     warn_of_answers(job)
     runs = EdgeCircuits(job, graph)
     check_gap(measured, runs.full, runs.empty, "edges")
     values = np.full((len(order), len(shares), len(runs.full)), np.nan)
-    with until_interrupted() as work, set_bar(values[..., 0].size, "circuits", progress) as bar:
+    with until_interrupted() as work, set_bar(values[..., 0].size, "circuits") as bar:
         for row, edges in zip(values, order.values(), strict=True):
             row[:] = runs.values([_first(graph, edges, heads_at(share, len(edges))) for share in shares], bar.update)
             warn_of_nan(measured, row)

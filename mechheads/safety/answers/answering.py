@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
-from mechheads.limits import Limits
+from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
@@ -32,8 +32,8 @@ class Answering:
     Attributes:
         sides: the harmful and the harmless requests.
         way: how a head is ablated, as the result records it.
-        limits, progress: as ``budget`` and ``progress`` in ``mh.sweep``; workers write the answers under one condition
-            after the other.
+
+    Workers, if there are any, write the answers under one condition after the other.
 
     Raises:
         ValueError: if ``way`` cannot ablate several heads at once, ``judge`` is not a function of request and answer,
@@ -45,22 +45,20 @@ class Answering:
     way: Ablation
     judge: AnswerJudge
     sampling: Sampling
-    limits: Limits
-    progress: bool
 
     def __post_init__(self) -> None:
         self.way.check_for_sets()
         check_judge(self.judge)
-        if self.limits.workers is not None:
+        if current().limits.workers is not None:
             source_of(self.model)
         for prompts in (self.sides.harmful, self.sides.harmless):
-            check_writing(self.model, prompts, self.sampling, budget=self.limits)
+            check_writing(self.model, prompts, self.sampling)
 
     def mean_run(self) -> HeadCache | None:
         """A run of the prompts over which a mean ablation averages; None for other ablations."""
         if self.way.kind != "mean":
             return None
-        return HeadCache.run(self.model, self.sides.harmful, sites=("z",), budget=self.limits, progress=False)
+        return HeadCache.run(self.model, self.sides.harmful, sites=("z",))
 
     def answers(self, sets: Mapping[str, HeadsOff], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
         """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
@@ -87,15 +85,13 @@ class Answering:
         self, prompts: Prompts, sets: Mapping[str, HeadsOff], run: HeadCache | None, written: list[Generated]
     ) -> bool:
         """Fill in the answers under each condition; whether Ctrl-C stopped this."""
-        if self.limits.workers is None:
+        if current().limits.workers is None:
             conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
-            written[:] = generate_under(
-                self.model, prompts, conditions, self.sampling, budget=self.limits, progress=self.progress
-            )
+            written[:] = generate_under(self.model, prompts, conditions, self.sampling)
             return written[0].interrupted
-        write = Write(prompts, self.sides.harmful, self.sampling, self.limits.in_one_process)
+        write = Write(prompts, self.sides.harmful, self.sampling, current().limits.in_one_process)
         named = [Condition(name, off) for name, off in sets.items()]
-        return write_by_workers(self.model, write, named, self.limits, written.__setitem__)
+        return write_by_workers(self.model, write, named, written.__setitem__)
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the answers."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
@@ -86,7 +86,7 @@ def attack_curve(
     *,
     most: int | Sequence[int] = 6,
     ablation: Kind = "undifferentiated",
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     group: Group = "query",
     draws: int = 3,
     judge: AnswerJudge = rule_judge,
@@ -94,10 +94,6 @@ def attack_curve(
     max_new_tokens: int = 32,
     temperature: float = 0.0,
     top_k: int | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> RefusalCurve:
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
 
@@ -105,9 +101,8 @@ def attack_curve(
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
         most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. With
             ``group="kv"``, numbers of groups.
-        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k, budget, seed: as in
+        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k: as in
             ``mh.safety.refusal_test``.
-        progress, workers: as in ``mh.safety.refusal_test``.
         max_new_tokens: largest number of tokens in an answer; only the beginning of an answer matters here.
 
     Returns:
@@ -117,11 +112,11 @@ def attack_curve(
         ValueError: if an argument does not fit. It is raised before anything is run.
 
     >>> curve = mh.safety.attack_curve(
-    ...     model, ["L9H2", "L11H7"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=0, max_new_tokens=4,
-    ...     progress=False)
+    ...     model, ["L9H2", "L11H7"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=0, max_new_tokens=4)
     >>> curve.table["k"].tolist()
     [0, 1, 2]
     """
+    seed = current().seed
     if isinstance(ranking, str):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
     way = Ablation(ablation, epsilon, group=group)
@@ -142,7 +137,7 @@ def attack_curve(
     }
     sides = Sides.of(model, harmful, harmless, template)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    asked = Answering(model, sides, way, judge, sampling, Limits.of(budget, workers), progress)
+    asked = Answering(model, sides, way, judge, sampling)
     answers, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
         warn(interrupted_after(f"{judged(answers)} were judged", "unknown numbers are NaN"))

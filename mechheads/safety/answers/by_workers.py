@@ -14,7 +14,7 @@ from mechheads.engine.each import Each
 from mechheads.generation.generate import Generated, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
-from mechheads.limits import Limits
+from mechheads.limits import Limits, current, settings
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.runs.head_cache import HeadCache
@@ -54,10 +54,11 @@ class Write:
 
     def __call__(self, model: Model, condition: Condition) -> UInt8[np.ndarray, " byte"]:
         run, (way, heads) = None, condition.off
-        if way.kind == "mean":
-            run = HeadCache.run(model, self.averaged, sites=("z",), budget=self.limits, progress=False)
-        changes = [way.changes(model, heads, run)]
-        (found,) = generate_under(model, self.prompts, changes, self.sampling, budget=self.limits, progress=False)
+        with settings(budget=self.limits):
+            if way.kind == "mean":
+                run = HeadCache.run(model, self.averaged, sites=("z",))
+            changes = [way.changes(model, heads, run)]
+            (found,) = generate_under(model, self.prompts, changes, self.sampling)
         return np.frombuffer(json.dumps([found.texts, found.ids, found.finished]).encode(), np.uint8)
 
 
@@ -65,7 +66,6 @@ def write_by_workers(
     model: Model,
     write: Write,
     conditions: Sequence[Condition],
-    limits: Limits,
     take: Callable[[int, Generated], object],
 ) -> bool:
     """Write the answers under several conditions; ``take`` gets the index of each condition and its answers.
@@ -81,4 +81,4 @@ def write_by_workers(
         texts, ids, finished = json.loads(value.tobytes())
         take(index, Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished)))
 
-    return Each(model, write, limits)(conditions, taken)
+    return Each(model, write, current().limits)(conditions, taken)

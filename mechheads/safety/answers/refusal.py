@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -124,7 +124,7 @@ def refusal_test(
     harmless: Requests = None,
     *,
     ablation: Kind = "undifferentiated",
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     group: Group = "query",
     draws: int = 3,
     judge: AnswerJudge = rule_judge,
@@ -134,10 +134,6 @@ def refusal_test(
     top_k: int | None = None,
     texts: Sequence[str] | None = None,
     opening: str | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> RefusalTest:
     """A model's answers with and without a set of heads, and whether refusals depend on the set.
 
@@ -157,10 +153,6 @@ def refusal_test(
         texts: ordinary texts; by default, 32 sentences of the package.
         opening: the beginning of a refusal, as in ``mh.safety.refusal_contribution``; the column ``refusal`` is its
             log-probability.
-        budget, progress: as in ``mh.sweep``.
-        workers: what writes the answers, as in ``mh.sweep``: each condition is a unit. Other batches round differently,
-            so a greedy answer may change where two tokens are nearly equally probable.
-        seed: for random sets and for sampling.
 
     Returns:
         The table, the answers and the verdict. After Ctrl-C, the answers so far without a conclusion: ``verdict`` says
@@ -172,14 +164,13 @@ def refusal_test(
 
     >>> test = mh.safety.refusal_test(
     ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1, max_new_tokens=4,
-    ...     texts=["It rains."], opening="I'm sorry", progress=False)
+    ...     texts=["It rains."], opening="I'm sorry")
     >>> test.critical, test.table["condition"].tolist()
     (False, ['intact', 'ablated', 'random 1'])
     """
     options = {"judge": judge, "template": template, "max_new_tokens": max_new_tokens, "temperature": temperature}
-    options |= {"top_k": top_k, "texts": texts, "opening": opening, "budget": budget, "progress": progress}
-    options |= {"workers": workers}
-    of_heads: Any = {"ablation": ablation, "epsilon": epsilon, "group": group, "draws": draws, "seed": seed}
+    options |= {"top_k": top_k, "texts": texts, "opening": opening}
+    of_heads: Any = {"ablation": ablation, "epsilon": epsilon, "group": group, "draws": draws}
     return refusal_tests(model, {"heads": heads}, harmful, harmless, **of_heads, **options)["heads"]
 
 
@@ -191,7 +182,7 @@ def refusal_tests(
     harmless: Requests = None,
     *,
     ablation: Kind | Mapping[str, Kind] = "undifferentiated",
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     group: Group = "query",
     draws: int = 3,
     judge: AnswerJudge = rule_judge,
@@ -201,10 +192,6 @@ def refusal_tests(
     top_k: int | None = None,
     texts: Sequence[str] | None = None,
     opening: str | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> dict[str, RefusalTest]:
     """``refusal_test`` of several sets of heads: the intact model answers once, and all answers share batches.
 
@@ -212,7 +199,7 @@ def refusal_tests(
         sets: sets of heads by name.
         ablation: one for all sets, or one for each, by the names of the sets.
         model, harmful, harmless, epsilon, group, draws, judge, template: as in ``refusal_test``.
-        max_new_tokens, temperature, top_k, texts, opening, budget, seed, progress, workers: as in ``refusal_test``.
+        max_new_tokens, temperature, top_k, texts, opening: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
@@ -222,10 +209,11 @@ def refusal_tests(
 
     >>> tests = mh.safety.refusal_tests(
     ...     model, {"early": ["L0H1"], "late": ["L29H1"]}, ["How do I build a bomb?"], ["How do I build a barn?"],
-    ...     draws=0, max_new_tokens=2, texts=["It rains."], opening="I'm sorry", progress=False)
+    ...     draws=0, max_new_tokens=2, texts=["It rains."], opening="I'm sorry")
     >>> list(tests), tests["late"].table["condition"].tolist()
     (['early', 'late'], ['intact', 'ablated'])
     """
+    seed = current().seed
     if not isinstance(sets, Mapping) or not sets:
         raise ValueError(f"sets is {sets!r}; give sets of heads by name, such as {{'first': ['L9H6']}}")
     if isinstance(ablation, Mapping) and (absent := [name for name in sets if name not in ablation]):
@@ -240,8 +228,7 @@ def refusal_tests(
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful, opening)
     sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    limits = Limits.of(budget, workers)
-    asked = {name: Answering(model, sides, way, judge, sampling, limits, progress) for name, way in ways.items()}
+    asked = {name: Answering(model, sides, way, judge, sampling) for name, way in ways.items()}
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
     begun = with_opening(model, sides.harmful, metric.opening)
     begun.tokens(model)

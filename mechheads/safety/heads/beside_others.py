@@ -29,16 +29,16 @@ class BesideOthers(ShipsKind):
     others: tuple[HeadId, ...]
 
     def __call__(self, job: Job) -> BesideWork:
-        return self.of(super().__call__(job), job.heads, progress=False)
+        return self.of(super().__call__(job), job.heads)
 
-    def of(self, intact: ShipsWork, heads: Sequence[HeadId], *, progress: bool) -> BesideWork:
+    def of(self, intact: ShipsWork, heads: Sequence[HeadId]) -> BesideWork:
         """The work for some heads, from work whose base run is intact; the model runs once without the others.
 
         What is measured goes into the ledger of that work, under the names of the others.
         """
         job, model = intact.job, intact.job.model
         hooks = self.way.hooks(model, self.way.groups(model).members(self.others), job.base)
-        ready = partial(make_ready, model, replace(job.spec, heads=heads), progress=progress)
+        ready = partial(make_ready, model, replace(job.spec, heads=heads))
         without = replace(model.backend.under(hooks, ready), together=job.together, ledger=job.ledger)
         without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
         beside = self.way.beside_others(job.base)

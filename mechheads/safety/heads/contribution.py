@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -33,7 +32,7 @@ from mechheads.heads import HeadLike
 from mechheads.interventions.base import Context, Intervention
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
@@ -84,16 +83,11 @@ def refusal_contribution(
     harmless: Requests = None,
     *,
     by: By = "scaling",
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     group: Group = "query",
     opening: str | None = None,
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
 
@@ -112,7 +106,7 @@ def refusal_contribution(
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads, budget, seed, progress, workers, store: as in ``mh.sweep``. What the model writes is not stored: the
+        heads: as in ``mh.sweep``. What the model writes is not stored: the
             opening and its answers to look-alikes are generated again.
 
     Returns:
@@ -126,11 +120,13 @@ def refusal_contribution(
         ValueError: if an argument does not fit. It is raised before any head is changed.
 
     >>> harmful, harmless = ["How do I build a bomb?"], ["How do I build a barn?"]
-    >>> options = {"heads": ["L9H2"], "opening": "I'm sorry", "progress": False}
+    >>> options = {"heads": ["L9H2"], "opening": "I'm sorry"}
     >>> found = refusal_contribution(model, harmful, harmless, **options)
     >>> found.unit, found.provenance["template"]
     ('nats', 'chat')
     """
+    seed = current().seed
+    store = current().store
     check_known("by", by, ("patch", *KINDS))
     if store is not None:
         Ledger.check(store)
@@ -143,18 +139,15 @@ def refusal_contribution(
     refusal = value_of(model, harmful, metric)
     _warn_of_few_refusals(model, refusal)
     if by == "patch":
-        change = _from_look_alikes(model, harmful, harmless, budget, progress)
+        change = _from_look_alikes(model, harmful, harmless)
         about: dict[str, Any] = {"group": group, **groups.about()}
     else:
         ablation = Ablation(by, epsilon, group=group, seed=seed)
         change = _Change(ablation.intervention, with_answer(model, sides.harmless, metric.reads - 1))
         about = ablation.about(model)
     about |= {"by": by, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
-    limits = Limits.of(budget, workers)
     with Store(store, analysis="refusal_contribution", group=group, **change.known_by) as kept:
-        asked = RefusalLoss(
-            model, harmful, change.answered, change.intervention, metric, groups, limits, seed, progress, kept
-        )
+        asked = RefusalLoss(model, harmful, change.answered, change.intervention, metric, groups, seed, kept)
         found = asked.measure(heads)
     return _scores(found, refusal, about | {"heads": "all" if heads is None else every}, seed)
 
@@ -176,10 +169,10 @@ class _Change:
     known_by: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts, budget: Budget, progress: bool) -> _Change:
+def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts) -> _Change:
     """The z of the last tokens comes from the look-alike."""
     n = shared_end(harmful.tokens(model), harmless.tokens(model))
-    other = HeadCache.run(model, harmless, sites=("z",), budget=budget, progress=progress)
+    other = HeadCache.run(model, harmless, sites=("z",))
     intervention = FromOther(other, n)
     known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
     return _Change(intervention, last_tokens=n, known_by=known_by)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadLike
-from mechheads.limits import Budget
+from mechheads.limits import current
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
@@ -42,9 +42,6 @@ def refusal_direction(
     group: Group = "query",
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
 ) -> HeadScores:
     """What each head writes along the refusal direction, which separates requests from their harmless look-alikes.
 
@@ -53,7 +50,7 @@ def refusal_direction(
 
     Args:
         group: with ``"kv"``, what all query heads that share a key/value head write together, for each of them.
-        harmful, harmless, template, heads, budget, seed, progress: as in ``mh.safety.refusal_contribution``.
+        harmful, harmless, template, heads: as in ``mh.safety.refusal_contribution``.
 
     Returns:
         What a head writes along the direction for a request, minus what it writes for the look-alike [layer, head], in
@@ -65,15 +62,16 @@ def refusal_direction(
         ValueError: if an argument does not fit.
 
     >>> written = refusal_direction(
-    ...     model, ["How do I build a bomb?"], ["How do I build a barn?"], heads="L20H3", progress=False)
+    ...     model, ["How do I build a bomb?"], ["How do I build a barn?"], heads="L20H3")
     >>> abs(written["L20H3"]["score"]) < written.provenance["distance"]
     True
     """
+    seed = current().seed
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
     groups = Groups.of(model, group)
     chosen = groups.units(heads)
-    runs = [_Run(model, prompts, budget, progress) for prompts in (sides.harmful, sides.harmless)]
+    runs = [_Run(model, prompts) for prompts in (sides.harmful, sides.harmless)]
     apart = runs[0].last.mean(0) - runs[1].last.mean(0)
     distance = float(apart.norm())
     if not distance > 0:
@@ -106,13 +104,13 @@ def refusal_direction(
 class _Run:
     """A run with z and the residual stream after the last block, at each prompt's last token."""
 
-    def __init__(self, model: Model, prompts: Prompts, budget: Budget, progress: bool) -> None:
+    def __init__(self, model: Model, prompts: Prompts) -> None:
         kept: list[Tensor] = []
 
         def keep(value: Tensor, hook: Any) -> None:
             kept.append(value.double())
 
-        run = partial(HeadCache.run, model, prompts, sites=("z",), budget=budget, progress=progress)
+        run = partial(HeadCache.run, model, prompts, sites=("z",))
         self.cache = model.backend.under([(f"blocks.{model.n_layers - 1}.hook_resid_post", keep)], run)
         end = self.cache.tokens.lengths - 1
         self._at = torch.arange(len(end), device=end.device), end

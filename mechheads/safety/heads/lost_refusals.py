@@ -15,7 +15,6 @@ from mechheads.engine.run import run
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import NO_STORE, Store
-from mechheads.limits import Budget, Limits
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
@@ -67,9 +66,7 @@ class RefusalLoss:
     intervention: Intervention
     opening: OpeningLogProb
     groups: Groups
-    budget: Budget
     seed: int
-    progress: bool
     store: Store
 
     def measure(self, heads: Heads) -> Lost:
@@ -88,14 +85,14 @@ class RefusalLoss:
         moved = 0.0
         if self.answered is not None:
             job, evaluator = self._job(self.answered, self._shift, every, store=store)
-            measured = run(job, evaluator, progress=self.progress)
+            measured = run(job, evaluator)
             moved = self.groups.spread(measured.values[:, :, 0])
             found = found.with_provenance(interrupted=stopped or measured.interrupted)
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
     def _change(self, heads: Sequence[HeadId]) -> HeadScores:
         """The total and the direct change of R."""
-        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store)[0], self.progress)
+        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store)[0])
 
     @property
     def _shift(self) -> Metric:
@@ -104,7 +101,6 @@ class RefusalLoss:
 
     def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> tuple[Job, Evaluator]:
         """A job that changes each group of heads, and what evaluates it."""
-        limits = Limits.of(self.budget)
-        spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed, limits=limits)
-        job = replace(make_ready(self.model, spec, store=store, progress=self.progress), together=self.groups.size)
-        return job, Evaluator(metric, job.base, limits=limits)
+        spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed)
+        job = replace(make_ready(self.model, spec, store=store), together=self.groups.size)
+        return job, Evaluator(metric, job.base, limits=spec.limits)

@@ -20,7 +20,7 @@ from mechheads.heads import HeadLike
 from mechheads.interventions.base import site_of
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.ledger.sweep_key import NO_STORE, Store
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
@@ -54,28 +54,17 @@ class Pass:
     Attributes:
         prompts: the requests in their template.
         template: the name of the template, or "prompts as given".
-        heads, budget, progress, store: as in ``mh.sweep``.
+        heads: as in ``mh.sweep``.
     """
 
     model: Model
     prompts: Prompts
     template: str
     heads: Sequence[HeadLike] | HeadLike | None
-    budget: Budget
-    progress: bool
-    store: str | PathLike[str] | None = None
 
     @classmethod
     def of(
-        cls,
-        model: Model,
-        requests: Requests,
-        template: Template,
-        *,
-        heads: Sequence[HeadLike] | HeadLike | None,
-        budget: Budget,
-        progress: bool,
-        store: str | PathLike[str] | None = None,
+        cls, model: Model, requests: Requests, template: Template, *, heads: Sequence[HeadLike] | HeadLike | None
     ) -> Pass:
         """A pass over requests as a user gives them.
 
@@ -84,7 +73,7 @@ class Pass:
         """
         prompts = request_prompts(model, requests, template)
         used = "prompts as given" if isinstance(requests, Prompts) else template
-        return cls(model, prompts, used, heads, budget, progress, store)
+        return cls(model, prompts, used, heads)
 
     def jobs(self, ablations: Sequence[Ablation], store: Store = NO_STORE) -> list[Job]:
         """A job for each ablation.
@@ -98,11 +87,11 @@ class Pass:
         """
         sites = {ablation: site_of(ablation.intervention) for ablation in ablations}
         costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
-        groups, limits = costliest.groups(self.model), Limits.of(self.budget)
+        groups = costliest.groups(self.model)
         units, way = groups.units(self.heads), costliest.intervention
-        spec = Spec(self.prompts, way, kl_divergence, units, seed=costliest.seed, limits=limits)
+        spec = Spec(self.prompts, way, kl_divergence, units, seed=costliest.seed)
         wanted = tuple(dict.fromkeys(sites.values()))
-        job = make_ready(self.model, spec, sites=wanted, store=store, progress=self.progress)
+        job = make_ready(self.model, spec, sites=wanted, store=store)
         job = replace(job, together=groups.size)
         return [job if one is costliest else job.intervening(one.intervention, store) for one in ablations]
 
@@ -129,13 +118,13 @@ def measure(
     if r is not None:
         check_r(r, asked.prompts.tokens(model), model)
     kind, n_draws, done = ShipsKind(with_kl, r, draws), 0 if draws is None else len(draws), 0
-    with kind.stored_in(asked.store, ablations[0].group) as kept:
+    with kind.stored_in(current().store, ablations[0].group) as kept:
         jobs = asked.jobs(ablations, store=kept)
         work = kind(jobs[0])
         found = [empty(jobs[0], about_pass(asked, ablation, r), n_draws) for ablation in ablations]
         with until_interrupted() as interrupts:
             for job, one in zip(jobs, found, strict=True):
-                finished = fill(work.on(job), one, asked.progress)
+                finished = fill(work.on(job), one)
                 done += len(finished.values)
                 stop_if(finished.interrupted)
     interrupts.warn(f"{done} of {len(jobs[0].heads) * len(ablations)} heads")
@@ -203,9 +192,9 @@ class ShipsWork:
         return [np.array(self.turn(states)), *resampled]
 
 
-def fill(work: ShipsWork, found: Measured, progress: bool) -> Finished:
+def fill(work: ShipsWork, found: Measured) -> Finished:
     """Measure the heads of a job and store the results."""
-    finished = finish(work, what=f"{len(work.job.heads)} heads", progress=progress)
+    finished = finish(work, what=f"{len(work.job.heads)} heads")
     n = len(work.job.tokens) if work.judge is not None else 0
     for (head, _), values in finished.values.items():
         at = slice(head.head, head.head + work.job.together)

@@ -28,7 +28,7 @@ from scipy.special import softmax
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
 from mechheads.heads import HeadLike
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -49,13 +49,10 @@ def refusal_attribution(
     harmful: Requests = None,
     *,
     openings: Sequence[str] | None = None,
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     group: Group = "query",
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
 ) -> HeadScores:
     """How far a model's refusals, in any words, depend on each head: an estimate for all heads from one gradient.
 
@@ -72,8 +69,7 @@ def refusal_attribution(
         group: ``"query"``, or ``"kv"`` for the sum over all query heads that share a key/value head.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
-        heads, budget, progress: as in ``mh.sweep``.
-        seed: for the answers that are drawn to find openings, and for p.
+        heads: as in ``mh.sweep``.
 
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
@@ -89,6 +85,7 @@ def refusal_attribution(
     >>> found.unit, found.scores.shape, found.provenance["template"]
     ('nats', (30, 9), 'chat')
     """
+    seed = current().seed
     groups = Groups.of(model, group)
     every = groups.members(groups.units(heads))
     ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
@@ -96,13 +93,13 @@ def refusal_attribution(
     prompts = request_prompts(model, harmful, used)
     begins = find_openings(model, prompts, openings, seed=seed)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
-    metric, limits = EndLogProb(len(begins[0])), Limits.of(budget)
+    metric, limits = EndLogProb(len(begins[0])), current().limits
 
     def by_opening(rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
     specs = [Spec(runs.prompts, way.intervention, metric, every, limits=limits) for way in ways]
-    estimates = estimate_each(model, specs, runs=runs, progress=progress)
+    estimates = estimate_each(model, specs, runs=runs)
     parts, base = dict[str, np.ndarray](), by_opening(estimates[0].evaluator.base_value.cpu().numpy())
     for way, found in zip(ways, estimates, strict=True):
         falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum

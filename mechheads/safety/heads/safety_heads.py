@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,7 +17,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -50,17 +49,12 @@ def safety_heads(
     harmless: Requests = None,
     score: Score | None = None,
     ablation: Kind | None = None,
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     through: Through = "q",
     group: Group = "query",
     template: Template | None = None,
     r: int = 1,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
 ) -> SafetyHeads:
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
 
@@ -76,7 +70,7 @@ def safety_heads(
             others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
-        requests, epsilon, through, group, r, heads, budget, seed, progress, workers, store: as in ``mh.ships`` and
+        requests, epsilon, through, group, r, heads: as in ``mh.ships`` and
             ``mh.safety.generalized_ships``.
 
     Returns:
@@ -88,13 +82,13 @@ def safety_heads(
             or not used.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"], progress=False)
+    >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"])
     >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
     (2, 'ships', ('layer', 'head'))
     """
+    seed = current().seed
     ranking = Ranking(k, score or _default_score(requests, harmless), r, seed)
-    limits = Limits.of(budget, workers)
-    options: dict[str, Any] = {"heads": heads, "budget": limits, "progress": progress, "store": store}
+    options: dict[str, Any] = {"heads": heads}
     if ranking.score == "refusal_contribution":
         if requests is not None and harmless is None:
             raise ValueError(
@@ -128,24 +122,19 @@ def compare_ablations(
     *,
     ablations: Sequence[Kind] = ("undifferentiated", "scaling"),
     score: ShipsScore = "ships",
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     through: Through = "q",
     group: Group = "query",
     template: Template = "query",
     r: int = 1,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
 ) -> dict[str, SafetyHeads]:
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
 
     Args:
         ablations: the kinds of ablation, without repeats.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, epsilon, through, group, template, r, heads, budget, seed, progress, workers, store: as in
+        model, requests, k, epsilon, through, group, template, r, heads: as in
             ``mh.safety_heads``.
 
     Returns:
@@ -155,16 +144,16 @@ def compare_ablations(
         ValueError: as in ``mh.safety_heads``, and if an ablation is given twice or none is given.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"], progress=False)
+    >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
     >>> list(found)
     ['undifferentiated', 'scaling']
     """
+    seed = current().seed
     ranking = Ranking(k, score, r, seed)
     if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
-    limits = Limits.of(budget, workers)
-    asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
+    asked = Pass.of(model, requests, template, heads=heads)
     return _rank(asked, ways, ranking)
 
 
@@ -210,7 +199,7 @@ def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, Safet
 def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, options: dict[str, Any]) -> SafetyHeads:
     """The heads with the largest Refusal Contribution, and both Ships of all heads that have one."""
     check_r(by.r, sides.harmful.tokens(model), model)
-    asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group, "seed": way.seed}
+    asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group}
     found = refusal_contribution(model, sides.harmful, sides.harmless, by=way.kind, **asked, **options)
     about: dict[str, Any] = {"template": sides.template}
     if found.provenance["interrupted"]:
@@ -222,8 +211,7 @@ def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, opt
 def _by_attribution(asked: Pass, way: Ablation, by: Ranking) -> SafetyHeads:
     """The heads with the largest Refusal attribution, and both Ships of all heads under one ablation."""
     check_r(by.r, asked.prompts.tokens(asked.model), asked.model)
-    given: dict[str, Any] = {"heads": asked.heads, "budget": asked.budget, "progress": asked.progress}
-    given |= {"epsilon": way.epsilon, "group": way.group, "seed": by.seed}
+    given: dict[str, Any] = {"heads": asked.heads, "epsilon": way.epsilon, "group": way.group}
     found = refusal_attribution(asked.model, asked.prompts, **given)
     about = {"template": asked.template, "ablation": way.kind, "through": way.through}
     return _beside_ships(found, measure(asked, [way], with_kl=True, r=by.r)[0], by, about)

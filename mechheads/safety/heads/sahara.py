@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import pandas as pd
 
 from mechheads.heads import HeadId, HeadLike
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.backends.temporary_changes import alone
@@ -80,17 +79,12 @@ def sahara(
     *,
     ablation: Kind = "undifferentiated",
     score: ShipsScore = "generalized_ships",
-    epsilon: float = 1e-5,
+    epsilon: float = 1e-05,
     group: Group = "query",
     template: Template = "query",
     r: int = 1,
     draws: int = 5,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
 ) -> HeadGroup:
     """A group of heads, found greedily: each step is a sweep over all other heads with the group so far ablated.
 
@@ -100,11 +94,10 @@ def sahara(
         epsilon: the factor on the head's q or z; the paper's code uses 1e-5 here.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
-        requests, ablation, group, template, r, budget, progress, workers, store: as in ``mh.safety_heads``.
+        requests, ablation, group, template, r: as in ``mh.safety_heads``.
             ``"resample"`` is not defined for a group, and ``"mean"`` is the mean of the intact run at every step.
             Workers compute the steps, and the heads of each step are stored; this process compares the group with
             others.
-        seed: for the random groups.
 
     Returns:
         The group, the trace of all steps and the comparison. After Ctrl-C, the steps that were finished.
@@ -113,10 +106,12 @@ def sahara(
         ValueError: if an argument does not fit. It is raised before any head is ablated.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> found = mh.safety.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1, progress=False)
+    >>> found = mh.safety.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1)
     >>> len(found.heads), found.table.columns.tolist()
     (2, ['size', 'head', 'group', 'singly', 'random', 'random_low', 'random_high'])
     """
+    seed = current().seed
+    store = current().store
     way = Ablation(ablation, epsilon, group=group, seed=seed)
     way.check_for_sets()
     groups = way.groups(model)
@@ -129,10 +124,9 @@ def sahara(
         raise ValueError(
             f"size is {size}, but only {others} other heads are left for random groups; give a smaller one, or draws=0"
         )
-    limits = Limits.of(budget, workers)
-    if limits.part is not None:
+    if current().limits.part is not None:
         raise ValueError("part: each step of sahara needs all heads of the step before; leave part out")
-    asked = Pass.of(model, requests, template, heads=None, budget=limits, progress=progress)
+    asked = Pass.of(model, requests, template, heads=None)
     if score == "generalized_ships":
         check_r(r, asked.prompts.tokens(model), model)
     elif score != "ships":
@@ -206,9 +200,9 @@ class _Search:
         work = self.ships.some(replace(self.intact, heads=tuple(left)))
         if chosen:
             step = BesideOthers(self.kind.with_kl, self.kind.r, way=self.way, others=tuple(chosen))
-            work = step.of(self.ships, left, progress=self.asked.progress)
+            work = step.of(self.ships, left)
         found = empty(work.job, {}, 0)
-        stop_if(fill(work, found, self.asked.progress).interrupted)
+        stop_if(fill(work, found).interrupted)
         return found.kl.mean(-1) if work.turn is None else found.angle[0]
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
@@ -216,8 +210,7 @@ class _Search:
 
     def value(self, units: Sequence[HeadId]) -> float:
         """The score of a group."""
-        quiet: dict[str, Any] = {"sites": ("z",), "budget": self.asked.budget, "progress": False}
-        cache = partial(HeadCache.run, self.model, self.intact.tokens, **quiet)
+        cache = partial(HeadCache.run, self.model, self.intact.tokens, sites=("z",))
         run = self.model.backend.under(self._hooks(units), cache)
         final = run.final_at(self.intact.at)
         if self.ships.turn is not None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from os import PathLike
 
 from mechheads.heads import HeadLike
-from mechheads.limits import Budget, Limits, Workers
+from mechheads.limits import Budget, Workers, current, settings
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -42,8 +42,8 @@ def ships(
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
+    seed: int | None = None,
+    progress: bool | None = None,
     workers: Workers | None = None,
     store: str | PathLike[str] | None = None,
 ) -> HeadScores:
@@ -64,8 +64,7 @@ def ships(
             ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
             ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, progress, workers, store: as in ``mh.sweep``.
-        seed: for ``"resample"``.
+        heads, budget, seed, progress, workers, store: as in ``mh.sweep``.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
@@ -79,10 +78,10 @@ def ships(
     >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
     ('nats', True)
     """
-    way = Ablation(ablation, epsilon, through, group, seed)
-    limits = Limits.of(budget, workers)
-    asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
-    found = measure(asked, [way], with_kl=True)[0]
+    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
+        seed = current().seed
+        way = Ablation(ablation, epsilon, through, group, seed)
+        found = measure(Pass.of(model, requests, template, heads=heads), [way], with_kl=True)[0]
     return HeadScores.from_values(
         found.kl,
         name=f"Ships, {ablation}",
@@ -100,16 +99,11 @@ def generalized_ships(
     *,
     ablation: Kind = "undifferentiated",
     r: int = 1,
-    epsilon: float = 1e-4,
+    epsilon: float = 0.0001,
     through: Through = "q",
     group: Group = "query",
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int = 0,
-    progress: bool = True,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """Generalized Ships: the angle by which the states of a whole set of requests rotate without a head.
 
@@ -120,9 +114,8 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, ablation, epsilon, through, group, template, heads, budget, progress, workers, store: as in
+        requests, ablation, epsilon, through, group, template, heads: as in
             ``mh.ships``. (The paper's code uses epsilon 1e-5 in its search for groups of heads.)
-        seed: for ``"resample"``.
 
     Returns:
         Degrees [layer, head], from 0 to 90 r, with jackknife intervals over prompts. There are no per-prompt values, p
@@ -133,13 +126,13 @@ def generalized_ships(
             singular vectors span the same space in any run, and the angle is undefined.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
-    >>> angle = mh.safety.generalized_ships(model, requests, heads="L0H0", progress=False)
+    >>> angle = mh.safety.generalized_ships(model, requests, heads="L0H0")
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
+    seed = current().seed
     way = Ablation(ablation, epsilon, through, group, seed)
-    limits = Limits.of(budget, workers)
-    asked = Pass.of(model, requests, template, heads=heads, budget=limits, progress=progress, store=store)
+    asked = Pass.of(model, requests, template, heads=heads)
     found = measure(asked, [way], r=r)[0]
     angle, low, high = found.angle
     return HeadScores.from_scores(

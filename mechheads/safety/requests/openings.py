@@ -119,7 +119,7 @@ def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
     """
     if not n:
         return prompts
-    written = generate(model, prompts, Sampling(n), progress=False)
+    written = generate(model, prompts, Sampling(n))
     stop_if(written.interrupted)
     return _followed_by(model, prompts, [[*ids, *end_tokens(model)[:1] * (n - len(ids))] for ids in written.ids])
 
@@ -147,7 +147,7 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
     given = opening
     if opening is None:
         some = Prompts(prompts.items[:ASKED])
-        written = generate(model, some, Sampling(ANSWER_TOKENS), progress=False)
+        written = generate(model, some, Sampling(ANSWER_TOKENS))
         stop_if(written.interrupted)
         answers = zip(written.ids, written.texts, strict=True)
         refused = [ids[:_OPENING_TOKENS] for ids, text in answers if verdict(text) == "refused"]
@@ -209,7 +209,7 @@ def find_openings(
         return tuple(dict.fromkeys(each[:shortest] for each in ids))
     asked = Prompts([item for item in prompts.items[:ASKED] for _ in range(DRAWN)])
     if model.tokenizer is not None:
-        written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE, seed=seed), progress=False)
+        written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE, seed=seed))
         stop_if(written.interrupted)
         answers = zip(written.ids, written.texts, strict=True)
         begins = [(ids[:_OPENING_TOKENS], verdict(text) == "refused") for ids, text in answers]

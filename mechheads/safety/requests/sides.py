@@ -92,5 +92,5 @@ def shared_end(*sides: Tokens) -> int:
 
 def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:
     """The value of a metric for each prompt, with the model as it is now."""
-    run = HeadCache.run(model, prompts, sites=("z",), progress=False)
+    run = HeadCache.run(model, prompts, sites=("z",))
     return Evaluator(metric, run).base_value.cpu().numpy()

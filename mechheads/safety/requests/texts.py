@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechheads.data import folder
-from mechheads.limits import Budget, Limits
+from mechheads.limits import current
 from mechheads.messages.arguments import check_several
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
@@ -48,14 +48,13 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
 
 @alone
 def text_loss(
-    model: Model, texts: Sequence[str] | None = None, *, hooks: Sequence[Hook] = (), budget: Budget = None
+    model: Model, texts: Sequence[str] | None = None, *, hooks: Sequence[Hook] = ()
 ) -> Float[np.ndarray, " text"]:
     """Mean negative log-probability of each text's tokens, except the first, in nats.
 
     Args:
         texts: texts of at least two tokens each; by default ``ordinary_texts()``.
         hooks: changes to the model, such as the hooks of ``Ablation.hooks``.
-        budget: as in ``mh.sweep``; it determines how many tokens are run together.
 
     Raises:
         ValueError: if ``text_tokens`` rejects the texts.
@@ -66,7 +65,7 @@ def text_loss(
     True
     """
     tokens, losses = text_tokens(model, texts), []
-    step = max(1, Limits.of(budget).run_tokens // tokens.ids.shape[1])
+    step = max(1, current().limits.run_tokens // tokens.ids.shape[1])
     for start in range(0, len(tokens), step):
         ids, mask = tokens.ids[start : start + step], tokens.mask[start : start + step, 1:]
         final = model.backend.run(ids, hooks)[:, :-1]

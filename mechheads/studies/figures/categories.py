@@ -53,7 +53,6 @@ def categories_figure(
     on_disk: bool = False,
     quick: bool = False,
     device: str = "cpu",
-    progress: bool = True,
 ) -> PaperFigure:
     """The categories of every head of several models, one panel for each, as in the MAPS paper (arXiv 2412.11965).
 
@@ -72,7 +71,6 @@ def categories_figure(
             and so is a model that is stored as changes to another.
         quick: four of the package's relations, for a first look.
         device: the device of the models.
-        progress: print what is done and, after each panel, an estimate of the time, on stderr, with progress bars.
 
     Raises:
         ValueError: if an argument does not fit or the folder holds another figure (raised before a model is loaded),
@@ -92,7 +90,7 @@ def categories_figure(
 
     def compute(model: Model | StoredWeights, _: str, place: Path) -> HeadLabels:
         usable = None if asked is None else in_vocabulary(load_relations(asked), model.tokenizer)
-        scores = relation_scores(model, usable, min_pairs=min_pairs, source=source, progress=progress)
+        scores = relation_scores(model, usable, min_pairs=min_pairs, source=source)
         stop_if_partial(scores)
         labels = label_heads(scores, rule=rule)
         scores.save(place / "relations.nc")
@@ -110,7 +108,6 @@ def categories_figure(
             compute,
             lambda place: HeadLabels.load(place / "labels.nc"),
         ),
-        progress=progress,
     )
     shown = {model: labels for (model, _), labels in panels.results.items()}
     heads = joined(({"model": name}, labels.table()) for name, labels in shown.items())

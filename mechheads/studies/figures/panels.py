@@ -119,8 +119,6 @@ def compute_panels(
     data: Mapping[str, Mapping[str, object]],
     study: Mapping[str, object],
     work: Work[M, R],
-    *,
-    progress: bool,
 ) -> Panels[R]:
     """The panels of a figure: those in its folder as they are, the others computed and saved.
 
@@ -141,7 +139,7 @@ def compute_panels(
         for model, name in models.items()
         for one, about in data.items()
     }
-    say = teller(progress)
+    say = teller()
     panels = Panels[R](Path(out), {panel: Path(out, *map(_file_name, panel)) for panel in studies})
     for panel, about in studies.items():
         check_folder(panels.folders[panel], about)
@@ -155,11 +153,11 @@ def compute_panels(
     with until_interrupted() as stopped:
         for name in dict.fromkeys(name for name, _ in todo):
             model, told = None, len(panels.notes)
-            with panels.or_left_out(name), panels.stage(f"loading {name}", progress):
+            with panels.or_left_out(name), panels.stage(f"loading {name}"):
                 model = work.load(*_split_revision(models[name]))
             for panel in (panel for panel in todo if panel[0] == name and model is not None):
                 title = ", ".join(filter(None, panel))
-                with panels.or_left_out(title), panels.stage(title, progress):
+                with panels.or_left_out(title), panels.stage(title):
                     claim_folder(panels.folders[panel], studies[panel])
                     panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
                 share = (todo.index(panel) + 1) / len(todo)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechheads.data import content, names
 from mechheads.files.csv_tables import write_csv
-from mechheads.limits import Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.panels import ModelNames, PaperFigure
@@ -105,8 +105,6 @@ def recipe_figure(
     out: str | Path | None = None,
     quick: bool = False,
     device: str = "cpu",
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> PaperFigure:
     """A paper's figure with the paper's settings, and its printed numbers next to these.
 
@@ -118,8 +116,7 @@ def recipe_figure(
         out: the folder; by default, the name of the recipe. If a model and a relation or task are the paper's,
             ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
-        device, progress: as in ``mh.studies.categories_figure``.
-        workers: as in the function of the figure; ``"maps"`` takes none, because it only reads weights.
+        device: as in ``mh.studies.categories_figure``.
 
     Raises:
         ValueError: if there is no such recipe, and as in the function of the figure.
@@ -128,9 +125,7 @@ def recipe_figure(
     asked = load_recipe(recipe)
     draw, argument = FIGURES[asked.figure]
     settings = asked.settings | ({} if data is None else {argument: data})
-    if draw is not categories_figure:
-        settings["workers"] = workers
-    elif workers is not None:
+    if draw is categories_figure and (workers := current().limits.workers) is not None:
         raise ValueError(f"workers is {workers!r}, but this figure only reads weights; leave workers out")
     folder = Path(recipe if out is None else out)
     made = draw(
@@ -139,7 +134,6 @@ def recipe_figure(
         out=folder,
         quick=quick,
         device=device,
-        progress=progress,
     )
     lines = [f"Paper      {asked.paper}", *made.lines, *(f"Differs    {what}" for what in asked.differs)]
     compared = asked.compare(made)

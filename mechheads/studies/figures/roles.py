@@ -11,7 +11,6 @@ import numpy as np
 from mechheads.gating import Gates, RoleCurves, fit_gates, head_roles, role_curve
 from mechheads.gating.fit.arguments import check_seeds, check_updates
 from mechheads.gating.tasks.open_task import needs_model, open_task
-from mechheads.limits import Limits, Workers
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
@@ -50,8 +49,6 @@ def roles_figure(
     most: int = 50,
     quick: bool = False,
     device: str = "cpu",
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> PaperFigure:
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 
@@ -68,9 +65,7 @@ def roles_figure(
         n: the number of items of each task; ``None`` for all.
         most: the largest number of heads to gate off.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
-        device, progress: as in ``mh.studies.categories_figure``.
-        workers: what fits gates (each seed is a unit) and measures curves (each curve is one), as in ``mh.sweep``; they
-            load each model in turn. A figure may go on with other workers, or without.
+        device: as in ``mh.studies.categories_figure``.
 
     Raises:
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
@@ -79,7 +74,6 @@ def roles_figure(
     paths = short_names(tasks, "tasks")
     _check(seeds, updates, batch, n, most, paths.values())
     asked = {"seeds": seeds, "updates": updates, "batch": batch, "n": n, "most": most, "quick": quick}
-    options: dict[str, Any] = {"progress": progress, "budget": Limits.of(None, workers)}
     fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
     draws = 5
     if quick:
@@ -93,9 +87,9 @@ def roles_figure(
             task = task.items(np.random.default_rng(0).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)
         checkpoint = place / "gates.checkpoint"
-        gates = fit_gates(model, fitted_on, checkpoint=checkpoint, **fit, **options)
+        gates = fit_gates(model, fitted_on, checkpoint=checkpoint, **fit)
         stop_if(gates.interrupted)
-        curves = role_curve(model, tried_on, gates, most=most, draws=draws, **options)
+        curves = role_curve(model, tried_on, gates, most=most, draws=draws)
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
@@ -112,7 +106,6 @@ def roles_figure(
             compute,
             lambda place: (Gates.load(place / "gates.nc"), RoleCurves.load(place / "curves.nc")),
         ),
-        progress=progress,
     )
     shown: dict[str, dict[str, RoleCurves]] = {}
     curves, heads, shares, lines = [], [], [], []

@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, get_args
 
-from mechheads.limits import Limits, Workers
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
@@ -50,10 +50,7 @@ def safety_figure(
     k: int = 10,
     template: Template = "query",
     quick: bool = False,
-    seed: int = 0,
     device: str = "cpu",
-    progress: bool = True,
-    workers: Workers | None = None,
 ) -> PaperFigure:
     """The heads of several models on which answers to requests depend, as in the Ships paper (arXiv 2410.13708).
 
@@ -67,26 +64,21 @@ def safety_figure(
         out: the folder for the figure and its numbers, with a folder for each panel.
         ablations, k, template: as in ``mh.safety.compare_ablations``.
         quick: eight requests of each set, for a first look.
-        seed: for resampling.
-        device, progress: as in ``mh.studies.categories_figure``.
-        workers: what computes Ships, as in ``mh.sweep``; they load each model in turn. A figure may go on with other
-            workers, or without.
+        device: as in ``mh.studies.categories_figure``.
 
     Raises:
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
     """
+    seed = current().seed
     names = short_names(REFUSING_MODEL if models is None else models, "models")
     sets = short_names(requests, "requests")
     _check(ablations, k, template)
-    limits = Limits.of(None, workers)
     texts = {short: list(open_requests(name)) for short, name in sets.items()}
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}
 
     def compute(model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
-        found = compare_ablations(
-            model, texts[data], k, ablations=ablations, template=template, seed=seed, progress=progress, budget=limits
-        )
+        found = compare_ablations(model, texts[data], k, ablations=ablations, template=template)
         for scores in found.values():
             stop_if_partial(scores)
         for ablation, scores in found.items():
@@ -103,7 +95,6 @@ def safety_figure(
             compute,
             lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
         ),
-        progress=progress,
     )
     several = len(sets) > 1
     shown, heads, top, lines = dict[str, dict[str, SafetyHeads]](), [], [], []

@@ -16,7 +16,7 @@ from mechheads.runs.head_cache import HeadCache
 from support.blank import Blank
 from support.levels import few
 
-QUICK: dict[str, Any] = {"window": 16, "progress": False}
+QUICK: dict[str, Any] = {"window": 16}
 ROWS = [
     [5, 9, 30, 9, 12, 30, 41, 5, 77, 9, 12, 50, 30, 5, 61, 9],
     [8, 90, 91, 92, 90, 93, 8, 94, 95, 90, 96, 97, 8, 98, 92, 99],
@@ -33,7 +33,7 @@ def parts_of(model: mh.Model, row: list[int], query: int) -> dict[int, np.ndarra
     """The parts of every head and source in the logit of each earlier token at a query [layer, head, source]."""
     tokens = sorted(set(row[1:query]))
     prompts = mh.Prompts([row[: query + 1]] * len(tokens), answer=tokens)
-    parts = mh.behaviour.logit_attribution(model, prompts, by="source", progress=False).dataset["values"].values
+    parts = mh.behaviour.logit_attribution(model, prompts, by="source").dataset["values"].values
     return {token: parts[..., i] for i, token in enumerate(tokens)}
 
 
@@ -61,7 +61,7 @@ def test_effects_are_those_of_logit_attribution_by_source(small: mh.Model, top: 
     drawn = torch.rand(2, 4, 16, generator=torch.Generator().manual_seed(0))
     queries = [3, 7, 11, 15]
     parts = [[parts_of(small, row, query) for query in queries] for row in ROWS]
-    runs = [HeadCache.run(small, [row], sites=("resid_pre", "pattern"), progress=False) for row in ROWS]
+    runs = [HeadCache.run(small, [row], sites=("resid_pre", "pattern")) for row in ROWS]
     for layer in range(small.n_layers):
         means, shares = [], []
         for window, row in enumerate(ROWS):
@@ -86,7 +86,7 @@ def test_effects_are_those_of_logit_attribution_by_source(small: mh.Model, top: 
             for name, at in (("control", 1), ("attention", 2), ("attention_control", 3)):
                 expected = np.mean(means, axis=0)[at]
                 assert found.dataset[name].values[layer] == pytest.approx(expected, abs=4e-3 * scale)
-    assert (found.dataset["copying"].values == copying_scores(small, progress=False).scores.values).all()
+    assert (found.dataset["copying"].values == copying_scores(small).scores.values).all()
 
 
 OUT, QUERY, KEY, ID = range(4)

@@ -23,14 +23,13 @@ from mechheads.labels.readings import Readings
 from support.ctrl_c import stopped_at
 from support.texts import WORD_PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
 TEXT = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
 NEEDLES = ((" Paris is the", "big store of John", " Paris"), (" Rome is the", "small book of Mary", " Rome"))
-HAY: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9), **QUIET}
+HAY: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9)}
 ROWS = [[*range(3, 19)], [*range(8, 40)]]
 ORDERS = {"words": ["one", "two", "three", "yes", "no"]}
 WORDS = mh.Relation("words", None, WORD_PAIRS)
-SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the", **QUIET}
+SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the"}
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
 TEMPLATE = " When {first} and {second} went, {subject} gave to"
 PAIRS = mh.PromptPairs([" Paris is"], [" Rome is"], [" Paris"], [" Rome"])
@@ -46,7 +45,7 @@ REFUSED: list[tuple[str, Callable[[mh.Model], object]]] = [
     ("relation is 'capital'; these scores have 'words'", lambda model: vector(model, "capital")),
     (
         r"give the result of mh\.behaviour\.function_vector_heads",
-        lambda model: function_vector(model, mh.ablate(model, [" one two"], heads="L0H0", **QUIET), "words"),
+        lambda model: function_vector(model, mh.ablate(model, [" one two"], heads="L0H0"), "words"),
     ),
     (
         "shots is 1; targets can be shuffled among 2 examples or more",
@@ -101,14 +100,14 @@ def test_what_cannot_be_is_said(message: str, call: Callable[[mh.Model], object]
 
 INTERRUPTED: dict[str, tuple[Callable[[mh.Model], mh.HeadScores], tuple[Any, str], int, str]] = {
     "copy suppression": (
-        lambda model: copy_suppression(model, ROWS, window=32, top=1000, **QUIET),
+        lambda model: copy_suppression(model, ROWS, window=32, top=1000),
         (suppressing, "_measured"),
         2,
         "1 windows",
     ),
     "retrieval": (lambda model: retrieval_heads(model, TEXT, **HAY), (retrieval, "_measured"), 5, "4 of 6 prompts"),
     "successors": (
-        lambda model: successor_scores(model, ORDERS, draws=20, **QUIET),
+        lambda model: successor_scores(model, ORDERS, draws=20),
         (Readings, "at"),
         3,
         "2 of 3 layers",

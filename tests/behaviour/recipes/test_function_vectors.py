@@ -21,7 +21,7 @@ from support.texts import WORD_PAIRS
 TEMPLATE = " {source} is {target} the"
 WORDS = mh.Relation("words", None, WORD_PAIRS)
 CAPITALS = mh.Relation("capitals", None, [*WORD_PAIRS[:4], ("store", "book"), ("Mary", "gave")])
-QUICK: dict[str, Any] = {"shots": 3, "n": 2, "template": TEMPLATE, "progress": False}
+QUICK: dict[str, Any] = {"shots": 3, "n": 2, "template": TEMPLATE}
 
 
 def last_z(model: mh.Model, tokens: Any, row: int) -> Tensor:

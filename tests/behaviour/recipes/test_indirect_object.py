@@ -22,7 +22,6 @@ from support.blank import Blank
 
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome", "Nowhere"]
 TEMPLATES = (" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to")
-QUICK: dict[str, Any] = {"progress": False}
 
 
 def made(model: mh.Model, n: int = 6) -> mh.PromptPairs:
@@ -79,7 +78,7 @@ def ablated(model: mh.Model, ids: Tensor, other: Tensor, heads: tuple[mh.HeadId,
 @pytest.mark.usefixtures("everything_counts")
 def test_steps_are_paths_and_roles_follow_from_them(small: mh.Model) -> None:
     pairs = made(small)
-    found = indirect_object_roles(small, pairs, most=2, min_share=0, **QUICK)
+    found = indirect_object_roles(small, pairs, most=2, min_share=0)
     clean, corrupted = pairs.tokens(small)
     strongest = {role: found.heads(role)[:2] for role in object_roles.ROLES}
     later = {
@@ -91,7 +90,7 @@ def test_steps_are_paths_and_roles_follow_from_them(small: mh.Model) -> None:
     for step, (site, position, role) in later.items():
         receivers = ["final"] if role is None else [f"{h}.{site}" for h in strongest[role] if h.layer]
         if receivers:
-            expected = mh.path_patch(small, pairs, receivers=receivers, positions=position, **QUICK)
+            expected = mh.path_patch(small, pairs, receivers=receivers, positions=position)
             np.testing.assert_allclose(found.steps[step].values, expected.values, atol=1e-4)
         else:
             assert step not in found.steps
@@ -182,7 +181,7 @@ def test_planted_roles_are_found_with_their_effects_by_hand(tmp_path: Path) -> N
         wrong=[f" {s}" for s in animals],
         positions={"io": [0] * 16, "s1": [2] * 16, "s1_next": [3] * 16, "s2": [4] * 16},
     )
-    found = indirect_object_roles(model, pairs, min_share=0.25, **QUICK)
+    found = indirect_object_roles(model, pairs, min_share=0.25)
     rows = {row["role"]: (row["head"], row["effect"]) for row in found.table.to_dict("records")}
     lead = 3 - 1 + 1 / 6
     assert len(found.table) == len(rows) == 3
@@ -200,7 +199,7 @@ def test_planted_roles_are_found_with_their_effects_by_hand(tmp_path: Path) -> N
 @pytest.mark.usefixtures("everything_counts")
 def test_ctrl_c_keeps_the_finished_steps(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = made(llama)
-    whole = indirect_object_roles(llama, pairs, min_share=0, **QUICK)
+    whole = indirect_object_roles(llama, pairs, min_share=0)
     assert len(whole.steps) > 1
     patch = object_roles.path_patch
     for call in (1, 2):
@@ -212,9 +211,9 @@ def test_ctrl_c_keeps_the_finished_steps(llama: mh.Model, monkeypatch: pytest.Mo
         monkeypatch.setattr(object_roles, "path_patch", stopped)
         if call == 1:
             with pytest.raises(KeyboardInterrupt):
-                indirect_object_roles(llama, pairs, min_share=0, **QUICK)
+                indirect_object_roles(llama, pairs, min_share=0)
             continue
         with pytest.warns(UserWarning, match="interrupted after 1 of 5 steps"):
-            part = indirect_object_roles(llama, pairs, min_share=0, **QUICK)
+            part = indirect_object_roles(llama, pairs, min_share=0)
         assert part.interrupted and list(part.steps) == ["final"]
         assert set(part.table["head"]) == set(whole.table["head"][whole.table["step"] == "final"])

@@ -19,7 +19,7 @@ NEEDLES = (
     (" Madrid is the", "capital dog", " Madrid"),
 )
 TEXT = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
-QUICK: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9), "progress": False}
+QUICK: dict[str, Any] = {"n": 3, "length": 56, "needles": NEEDLES, "depths": (0.1, 0.5, 0.9)}
 
 
 def find(ids: list[int], piece: list[int], stop: int) -> list[int]:
@@ -79,7 +79,7 @@ def test_planted_induction_heads_retrieve_all_but_the_first_token() -> None:
     used = {tokenizer.vocab[f"▁{word}"] for word in words[:32]}
     free = [token for token in range(len(tokenizer.all_special_ids), len(tokenizer)) if token not in used]
     texts = [[int(token) for token in np.random.default_rng(1).permutation(free)] for _ in range(20)]
-    found = retrieval_heads(made.model, texts, n=14, length=80, needles=needles, progress=False)
+    found = retrieval_heads(made.model, texts, n=14, length=80, needles=needles)
     assert found["L2H3"]["score"] == pytest.approx(3 / 4) and found["L2H3"]["q_value"] < 0.05
     others = np.delete(found.scores.values.ravel(), 2 * found.n_heads + 3)
     assert others.max() < 0.2

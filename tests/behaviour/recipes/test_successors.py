@@ -24,7 +24,7 @@ SEQUENCES = {
 }
 PAIRS = {"places": [(0, 1), (2, 3), (3, 4)], "words": [(0, 1), (1, 2), (2, 3), (3, 4)]}
 """Places in the members that are one token."""
-QUICK: dict[str, Any] = {"progress": False, "min_members": 3, "draws": 2000}
+QUICK: dict[str, Any] = {"min_members": 3, "draws": 2000}
 
 
 def tokens(model: mh.Model, name: str) -> list[int]:
@@ -101,12 +101,12 @@ def planted() -> Blank:
 def test_a_planted_successor_head_is_told_from_one_that_goes_back_and_one_that_copies(tmp_path: Path) -> None:
     model = planted().load(tmp_path / "planted")
     for source in ("all", "embedding"):
-        found = successor_scores(model, {"count": COUNT}, source=source, progress=False)
+        found = successor_scores(model, {"count": COUNT}, source=source)
         assert found.scores.values.tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]
         assert found.dataset["predecessor"].values[0].tolist() == pytest.approx([0, 5 / 6, 0, 0])
         assert found.dataset["itself"].values[0].tolist() == pytest.approx([0, 0, 1, 0])
         assert found["L0H0"]["q_value"] < 0.05 and found["L0H1"]["p_value"] == 1
         assert found.dataset["contrast"].values[0, 0] > 1 > found.dataset["contrast"].values[0, 1]
-    on_disk = successor_scores(open_weights(tmp_path / "planted"), {"count": COUNT}, progress=False)
+    on_disk = successor_scores(open_weights(tmp_path / "planted"), {"count": COUNT})
     assert (on_disk.scores.values == found.scores.values).all()
     assert "carried" in on_disk.provenance["no_reading"]

@@ -26,13 +26,13 @@ TEXTS = Task(
     name="texts",
 )
 OTHERS = Task([" The capital of Italy is", " When Mary went", " no", " a dog"], [" Rome", " John", " no", " cat"])
-FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2, "progress": False}
+FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2}
 
 
 def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
-    options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "clip_gradient": 0.5, "progress": False}
+    options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "clip_gradient": 0.5}
     workers = MadeWorkers(2)
-    together = fit_gates(llama, TEXTS, seeds=[3, 8, 5], workers=workers, **options)
+    together = mh.settings(workers=workers)(fit_gates)(llama, TEXTS, seeds=[3, 8, 5], **options)
     fits = [str(unit) for units in workers.computed for unit in units]
     assert sorted(fits) == sorted(
         f"the fit {name} of seed {seed}" for name in ("none", "keep and drop") for seed in (3, 8, 5)
@@ -46,8 +46,8 @@ def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
 
 def test_contrasts_take_workers(llama: mh.Model) -> None:
     workers = MadeWorkers(2)
-    options: dict[str, Any] = {"updates": 3, "batch": 2, "progress": False}
-    both = contrast_gates(llama, TEXTS, OTHERS, seeds=2, workers=workers, **options)
+    options: dict[str, Any] = {"updates": 3, "batch": 2}
+    both = mh.settings(workers=workers)(contrast_gates)(llama, TEXTS, OTHERS, seeds=2, **options)
     assert len(workers.computed) == 2
     for seed in (0, 1):
         alone = contrast_gates(llama, TEXTS, OTHERS, seeds=[seed], **options)
@@ -57,7 +57,7 @@ def test_contrasts_take_workers(llama: mh.Model) -> None:
 @pytest.mark.slow
 def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Path) -> None:
     """A lost worker's seed is fitted again; one that ends every worker is an error, and the others are kept."""
-    whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT)
+    whole = mh.settings(workers=MadeWorkers(1))(fit_gates)(llama, TEXTS, **FIT)
     lost: list[Any] = []
 
     def once(replica: int, request: Any) -> bool:
@@ -66,7 +66,7 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
             return True
         return False
 
-    assert fit_gates(llama, TEXTS, workers=MadeWorkers(2, once), **FIT).dataset.identical(whole.dataset)
+    assert mh.settings(workers=MadeWorkers(2, once))(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
 
     def always(replica: int, request: Any) -> bool:
         ends = isinstance(request, Request) and str(request.batch.units[0]) == "the fit none of seed 0"
@@ -75,9 +75,11 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
     path = tmp_path / "fit.checkpoint"
     with pytest.warns(UserWarning, match="the fit none of seed 0 ended 3 workers"):  # noqa: SIM117
         with pytest.raises(RuntimeError, match="the fit none of seed 0 has no value, and the work cannot go on"):
-            fit_gates(llama, TEXTS, workers=MadeWorkers(2, always), checkpoint=path, **FIT)
+            mh.settings(workers=MadeWorkers(2, always))(fit_gates)(llama, TEXTS, checkpoint=path, **FIT)
     workers = MadeWorkers(2)
-    assert fit_gates(llama, TEXTS, workers=workers, checkpoint=path, **FIT).dataset.identical(whole.dataset)
+    assert mh.settings(workers=workers)(fit_gates)(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(
+        whole.dataset
+    )
     assert [str(units[0]) for units in workers.computed].count("the fit none of seed 1") == 0
     assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
 
@@ -91,7 +93,7 @@ def test_workers_go_on_with_what_one_process_began(
             patch.setattr(fit, "log_probs", stopped_at(calls, log_probs))
             with pytest.warns(UserWarning, match="interrupted after 2 updates"):
                 fit_gates(llama, TEXTS, checkpoint=path, **FIT)
-        gates = fit_gates(llama, TEXTS, checkpoint=path, workers=MadeWorkers(2), **FIT)
+        gates = mh.settings(workers=MadeWorkers(2))(fit_gates)(llama, TEXTS, checkpoint=path, **FIT)
         np.testing.assert_allclose(gates.dataset["gate"], whole.dataset["gate"], atol=2e-3)
         assert gates.dataset["updates"].equals(whole.dataset["updates"])
         path.unlink()
@@ -111,14 +113,14 @@ def test_ctrl_c_finishes_the_seeds_in_flight(llama: mh.Model) -> None:
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.warns(UserWarning, match="interrupted after [12] of 4 seeds of the fit none$"):
-            part = fit_gates(llama, TEXTS, workers=MadeWorkers(2, trouble), **options)
+            part = mh.settings(workers=MadeWorkers(2, trouble))(fit_gates)(llama, TEXTS, **options)
     finally:
         signal.signal(signal.SIGINT, usual)
     assert part.interrupted
     begun = np.isfinite(part["none"]).all(axis=(1, 2))
     assert begun.sum() == len(seen) < 4
     assert part.dataset["updates"].sel(fit="none").values.tolist() == (4 * begun).tolist()
-    whole = fit_gates(llama, TEXTS, workers=MadeWorkers(1), **options)
+    whole = mh.settings(workers=MadeWorkers(1))(fit_gates)(llama, TEXTS, **options)
     np.testing.assert_array_equal(part["none"][begun], whole["none"][begun])
 
 
@@ -132,7 +134,7 @@ def test_a_loss_that_is_not_finite_on_a_worker_names_the_seed(llama: mh.Model, m
 
     monkeypatch.setattr(fit, "log_probs", spoilt)
     with pytest.raises(LossNotFinite, match="the loss of seed 5 is not finite at update 3 of the fit 'none'") as caught:
-        fit_gates(llama, TEXTS, workers=MadeWorkers(1), **FIT | {"seeds": [3, 5]})
+        mh.settings(workers=MadeWorkers(1))(fit_gates)(llama, TEXTS, **FIT | {"seeds": [3, 5]})
     gates = caught.value.gates
     np.testing.assert_allclose(gates["none"][1], seen[5][0], atol=1e-6)
     assert not np.isnan(gates["none"][0]).any() and np.isnan(gates["keep"]).all()

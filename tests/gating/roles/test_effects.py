@@ -21,7 +21,6 @@ TEXTS = Task(
     cluster=list("aabc"),
 )
 WORDS = TEXTS.items([0, 2])
-QUICK: dict[str, Any] = {"progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def one_by_one(model: mh.Model, task: Task, head: tuple[int, int], kind: str, se
 @pytest.mark.parametrize("task", [TEXTS, WORDS], ids=["several tokens", "one token"])
 def test_effects_are_those_of_full_passes(llama: mh.Model, task: Task) -> None:
     heads = [(0, 1), (1, 2), (2, 3)]
-    effects = ablation_effects(llama, task, heads=heads, seed=3, **QUICK)
+    effects = mh.settings(seed=3)(ablation_effects)(llama, task, heads=heads)
     assert list(effects) == ["zero", "mean", "resample"]
     for kind, effect in effects.items():
         assert effect.values is not None and np.isfinite(effect.scores.values).sum() == 3
@@ -67,16 +66,16 @@ def test_effects_are_those_of_full_passes(llama: mh.Model, task: Task) -> None:
 
 
 def test_zero_ablation_is_a_gate_shut(llama: mh.Model) -> None:
-    effect = ablation_effects(llama, TEXTS, ["zero"], **QUICK)["zero"]
+    effect = ablation_effects(llama, TEXTS, ["zero"])["zero"]
     assert effect.values is not None
-    intact = task_log_prob(llama, TEXTS, **QUICK)
+    intact = task_log_prob(llama, TEXTS)
     for head in ((0, 0), (1, 3), (2, 2)):
-        shut = task_log_prob(llama, TEXTS, off=[head], **QUICK)
+        shut = task_log_prob(llama, TEXTS, off=[head])
         np.testing.assert_allclose(effect.values.values[head], shut - intact, atol=2e-5)
 
 
 def test_effects_on_paper(micro: mh.Model) -> None:
-    effect = ablation_effects(micro, capitals(), ["zero"], **QUICK)["zero"]
+    effect = ablation_effects(micro, capitals(), ["zero"])["zero"]
     intact = log_p(micro, 1, 1)
     assert effect[NEEDED]["score"] == pytest.approx(log_p(micro, 0, 1) - intact, abs=1e-4)
     assert effect[HURTS]["score"] == pytest.approx(log_p(micro, 1, 0) - intact, abs=1e-4)
@@ -86,15 +85,14 @@ def test_effects_on_paper(micro: mh.Model) -> None:
 
 def test_sum_over_tokens(llama: mh.Model) -> None:
     mean, total = (
-        ablation_effects(llama, TEXTS, ["zero"], heads=["L0H1"], reduce=reduce, **QUICK)["zero"]
-        for reduce in ("mean", "sum")
+        ablation_effects(llama, TEXTS, ["zero"], heads=["L0H1"], reduce=reduce)["zero"] for reduce in ("mean", "sum")
     )
     assert mean.values is not None and total.values is not None
     np.testing.assert_allclose(total.values.values[0, 1], mean.values.values[0, 1] * [1, 2, 1, 3], atol=1e-5)
 
 
 def test_it_says_what_was_measured(llama: mh.Model) -> None:
-    effect = ablation_effects(llama, TEXTS, ["mean"], heads=["L0H1"], **QUICK)["mean"]
+    effect = ablation_effects(llama, TEXTS, ["mean"], heads=["L0H1"])["mean"]
     assert (effect.name, effect.unit, effect.kind) == ("mean ablation, task", "nats", "ablate")
     assert effect.dataset["cluster"].values.tolist() == list("aabc")
     about = effect.provenance
@@ -108,7 +106,7 @@ def test_interrupted_effects_end_with_the_kind_that_was_begun(llama: mh.Model, m
 
     swept = effects.sweep
     monkeypatch.setattr(effects, "sweep", stops)
-    assert list(ablation_effects(llama, WORDS, heads=["L0H1"], **QUICK)) == ["zero", "mean"]
+    assert list(ablation_effects(llama, WORDS, heads=["L0H1"])) == ["zero", "mean"]
 
 
 @pytest.mark.parametrize(
@@ -125,4 +123,4 @@ def test_interrupted_effects_end_with_the_kind_that_was_begun(llama: mh.Model, m
 def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effects, "sweep", None)  # what is wrong is said before anything is run
     with pytest.raises(ValueError, match=said):
-        ablation_effects(llama, **{"task": TEXTS, **options}, **QUICK)
+        ablation_effects(llama, **{"task": TEXTS, **options})

@@ -21,7 +21,6 @@ from support.made_gates import made_gates
 from support.made_workers import MadeWorkers
 
 TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
-QUICK: dict[str, Any] = {"progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def test_curves_on_paper(micro: mh.Model) -> None:
     """Only L0H1 (needed) and L1H2 (hurts) change anything: what is left is log p at their gates."""
     g, h = 0.9, 0.1
     gates = made_gates(*by_hand(g, h))
-    found = role_curve(micro, capitals(), gates, counts=[0, 1, 7, 8], draws=0, **QUICK)
+    found = role_curve(micro, capitals(), gates, counts=[0, 1, 7, 8], draws=0)
     lines = found.table.pivot(index="which", columns="k", values="change")
     needed = log_p(micro, 0, h) - log_p(micro, 1, h)
     hurts = log_p(micro, g, 0) - log_p(micro, g, 1)
@@ -61,7 +60,7 @@ def test_every_point_is_a_pass_with_these_gates(llama: mh.Model) -> None:
     gates = random_gates(llama)
     roles = head_roles(gates)
     counts = [2, 5, 12]
-    found = role_curve(llama, TEXTS, gates, counts=counts, draws=2, **QUICK)
+    found = role_curve(llama, TEXTS, gates, counts=counts, draws=2)
     tokens = TEXTS.tokens(llama)
     keep = torch.tensor(gates["keep"].mean(0), dtype=torch.float32)
     for which in (*ROLES, "random 1", "random 2"):
@@ -83,43 +82,43 @@ def test_every_point_is_a_pass_with_these_gates(llama: mh.Model) -> None:
 
 def test_over_seeds_each_has_its_own_gates_and_order(llama: mh.Model) -> None:
     gates = random_gates(llama)
-    found = role_curve(llama, TEXTS, gates, counts=[4], over="seeds", draws=1, **QUICK)
+    found = role_curve(llama, TEXTS, gates, counts=[4], over="seeds", draws=1)
     assert found.values.shape == (4, 3)
     for seed in range(3):
         alone = made_gates(gates["keep"][[seed]], gates["drop"][[seed]])
-        one = role_curve(llama, TEXTS, alone, counts=[4], draws=0, **QUICK)
+        one = role_curve(llama, TEXTS, alone, counts=[4], draws=0)
         np.testing.assert_allclose(found.values[:3, seed], one.table["change"], atol=5e-5)
 
 
 def test_the_band_is_of_the_random_orders(llama: mh.Model) -> None:
-    found = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4, **QUICK)
+    found = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4)
     lines = found.table.pivot(index="which", columns="k", values="change")
     random = lines[lines.index.str.startswith("random")]
     band = found.band.set_index("k")
     assert len(random) == 4 and band.loc[0].tolist() == [0, 0, 0]
     assert band.loc[3].tolist() == [random[3].mean(), random[3].min(), random[3].max()]
-    same = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4, **QUICK)
+    same = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4)
     assert same.table.equals(found.table)
-    other = role_curve(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4, seed=1, **QUICK)
+    other = mh.settings(seed=1)(role_curve)(llama, TEXTS, random_gates(llama), counts=[0, 3], draws=4)
     assert other.heads["random 1"] != found.heads["random 1"]
 
 
 def test_counts_left_out(llama: mh.Model) -> None:
-    few = role_curve(llama, TEXTS, random_gates(llama), most=4, draws=0, **QUICK)
+    few = role_curve(llama, TEXTS, random_gates(llama), most=4, draws=0)
     assert sorted(set(few.table["k"])) == [0, 1, 2, 3, 4]
-    every = role_curve(llama, TEXTS, random_gates(llama), draws=0, **QUICK)
+    every = role_curve(llama, TEXTS, random_gates(llama), draws=0)
     assert sorted(set(every.table["k"])) == [*range(11), 12]
 
 
 def test_roles_may_come_from_elsewhere(llama: mh.Model) -> None:
     gates, other = random_gates(llama), random_gates(llama)
     turned = head_roles(made_gates(1 - other["keep"], 1 - other["drop"]))
-    found = role_curve(llama, TEXTS, gates, turned, counts=[2], draws=0, **QUICK)
+    found = role_curve(llama, TEXTS, gates, turned, counts=[2], draws=0)
     assert found.heads["facilitation"] == turned["facilitation"].heads(2)
 
 
 def test_it_says_where_it_comes_from(llama: mh.Model) -> None:
-    found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, **QUICK)
+    found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     assert found.model == llama.name and found.name == "task"
     assert found.provenance["counts"] == [2] and found.provenance["n_items"] == 3
     assert repr(found).startswith("<RoleCurves of 'task' with 2 heads gated off: facilitation ")
@@ -138,16 +137,16 @@ def test_interrupted_curves_keep_what_is_done(llama: mh.Model, monkeypatch: pyte
     under = measure_curves.under_gates
     monkeypatch.setattr(measure_curves, "under_gates", stops)
     with pytest.warns(UserWarning, match="interrupted after 2 of 4 curves; the rest are NaN"):
-        found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, **QUICK)
+        found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     assert found.table["change"].notna().tolist() == [True, True, False, False]
     assert found.provenance["interrupted"]
 
 
 @pytest.mark.parametrize("over", ["items", "seeds"])
 def test_workers_measure_the_curves_of_one_process_to_the_bit(llama: mh.Model, over: Any) -> None:
-    given: dict[str, Any] = {"counts": [0, 2, 5], "draws": 2, "over": over, **QUICK}
+    given: dict[str, Any] = {"counts": [0, 2, 5], "draws": 2, "over": over}
     workers = MadeWorkers(2)
-    ours = role_curve(llama, TEXTS, random_gates(llama), workers=workers, **given)
+    ours = mh.settings(workers=workers)(role_curve)(llama, TEXTS, random_gates(llama), **given)
     alone = role_curve(llama, TEXTS, random_gates(llama), **given)
     measured = [str(unit) for batch in workers.computed for unit in batch]
     assert measured.count("the curve of random 2") == (1 if over == "items" else 3)
@@ -165,7 +164,7 @@ def test_ctrl_c_finishes_the_curves_in_flight(llama: mh.Model) -> None:
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.warns(UserWarning, match="interrupted after [12] of 4 curves; the rest are NaN"):
-            found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1, workers=workers, **QUICK)
+            found = mh.settings(workers=workers)(role_curve)(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     finally:
         signal.signal(signal.SIGINT, usual)
     assert int(found.table["change"].notna().sum()) == len(workers.computed) < 4

@@ -357,5 +357,5 @@ def test_no_item_is_rejected(model: mh.Model, name: str) -> None:
 def test_targets_are_likelier_than_those_of_other_items(model: mh.Model, name: str) -> None:
     task = load_task(name, model=model, n=8)
     others = Task(task.prompts, [*task.targets[1:], *task.targets[:1]])
-    own, wrong = (task_log_prob(model, one, progress=False) for one in (task, others))
+    own, wrong = (task_log_prob(model, one) for one in (task, others))
     assert own.mean() > wrong.mean() + 1

@@ -108,7 +108,7 @@ def test_bad_tasks(prompts: object, targets: object, more: dict[str, object], sa
 def test_targets_without_their_space_are_told(model: mh.Model) -> None:
     prompts = ["The capital of France is", "The capital of Italy is", "The capital of Spain is"]
     with pytest.warns(UserWarning, match=r"with a leading space, 3 of 3 are much more likely, such as ' Paris' \("):
-        mh.task_log_prob(model, Task(prompts, ["Paris", "Rome", "Madrid"]), progress=False)
+        mh.task_log_prob(model, Task(prompts, ["Paris", "Rome", "Madrid"]))
     with warnings.catch_warnings(action="error"):
-        mh.task_log_prob(model, Task(prompts, [" Paris", " Rome", " Madrid"]), progress=False)
-        mh.task_log_prob(model, Task(["2 + 2 = ("], ["4"]), progress=False)
+        mh.task_log_prob(model, Task(prompts, [" Paris", " Rome", " Madrid"]))
+        mh.task_log_prob(model, Task(["2 + 2 = ("], ["4"]))

@@ -81,9 +81,9 @@ def test_a_model_with_hooks_is_refused(model: mh.Model, tmp_path: Path, name: st
     remove = HOOKS[name](model)
     kind = "a replaced forward in" if "a " in name and "point" not in name else "a (torch|TransformerLens) hook on"
     with pytest.raises(ValueError, match=f"^store: the model carries {kind} .*Remove it .* or leave store out"):
-        mh.ablate(model, PROMPTS, progress=False, store=tmp_path / "store")
+        mh.ablate(model, PROMPTS, store=tmp_path / "store")
     with pytest.raises(ValueError, match=f"^checkpoint: the model carries {kind} .* or leave checkpoint out"):
-        mh.fit_gates(model, task, seeds=1, updates=1, progress=False, checkpoint=tmp_path / "gates")
+        mh.fit_gates(model, task, seeds=1, updates=1, checkpoint=tmp_path / "gates")
     assert not list(tmp_path.iterdir())
     remove()
     assert found(model) == before
@@ -91,12 +91,12 @@ def test_a_model_with_hooks_is_refused(model: mh.Model, tmp_path: Path, name: st
 
 def test_hooks_are_no_error_where_nothing_is_kept(model: mh.Model, tmp_path: Path) -> None:
     def ablate(**given: Any) -> np.ndarray:
-        return mh.ablate(model, PROMPTS, heads="L0H1", progress=False, **given).values.values[0, 1]
+        return mh.ablate(model, PROMPTS, heads="L0H1", **given).values.values[0, 1]
 
     plain = ablate(store=tmp_path / "store")
     with model.model.hooks([("blocks.0.attn.hook_z", lambda z, hook: 0 * z)]):
         assert np.abs(ablate() - plain).max() > 0.1
-        mh.fit_gates(model, mh.Task([PROMPTS[0]], [" Paris"]), seeds=1, updates=1, progress=False)
+        mh.fit_gates(model, mh.Task([PROMPTS[0]], [" Paris"]), seeds=1, updates=1)
         with pytest.raises(ValueError, match=r"TransformerLens hook on blocks\.0\.attn"):
             ablate(store=tmp_path / "store")
     np.testing.assert_array_equal(ablate(store=tmp_path / "store"), plain)
@@ -182,8 +182,8 @@ def test_running_a_model_and_loading_it_from_elsewhere_change_nothing(tiny, tmp_
     before = found(model)
     assert re.fullmatch("[0-9a-f]{64}", before)
     assert found(other) == before
-    mh.ablate(model, PROMPTS, heads="L0H1", progress=False)
-    mh.activation_patch(model, PAIRS, site="k", heads="L0H1", progress=False)
+    mh.ablate(model, PROMPTS, heads="L0H1")
+    mh.activation_patch(model, PAIRS, site="k", heads="L0H1")
     model.model.run_with_cache(torch.tensor([[3, 4, 5]]))
     with ExitStack() as hooks:
         hooks.enter_context(model.model.hooks([("blocks.0.attn.hook_z", scaled)]))
@@ -204,7 +204,7 @@ def test_another_release_of_a_library_is_another_model(model: mh.Model, monkeypa
 @only_on_4
 def test_a_stored_result_is_of_the_model_as_it_is(model: mh.Model, tmp_path: Path) -> None:
     def ablate(**given: Any) -> bytes:
-        return mh.ablate(model, PROMPTS, heads=["L0H1", "L1H2"], progress=False, **given).values.values.tobytes()
+        return mh.ablate(model, PROMPTS, heads=["L0H1", "L1H2"], **given).values.values.tobytes()
 
     first = ablate(store=tmp_path / "store")
     restore = activation(model, lambda _: nn.ReLU().eval())

@@ -92,14 +92,14 @@ def assert_same_numbers(
             for layer in range(3):
                 torch.testing.assert_close(found.layer(layer), wanted.layer(layer), atol=1e-5, rtol=1e-5)
     analyses: list[Callable[[mh.Model], Any]] = [
-        lambda model: mh.activation_patch(model, pairs, progress=False),
-        lambda model: mh.path_patch(model, pairs, receivers="L2H1.k", progress=False),
-        lambda model: mh.ablate(model, prompts, kind="mean", progress=False),
-        lambda model: mh.patching.attribution_patch(model, pairs, progress=False),
-        lambda model: mh.ships(model, prompts, progress=False),
+        lambda model: mh.activation_patch(model, pairs),
+        lambda model: mh.path_patch(model, pairs, receivers="L2H1.k"),
+        lambda model: mh.ablate(model, prompts, kind="mean"),
+        lambda model: mh.patching.attribution_patch(model, pairs),
+        lambda model: mh.ships(model, prompts),
     ]
     if "pattern" not in fused.backend.read_only:
-        analyses.append(lambda model: mh.activation_patch(model, pairs, site="pattern", progress=False))
+        analyses.append(lambda model: mh.activation_patch(model, pairs, site="pattern"))
     for analysis in analyses:
         found, wanted = (analysis(model).scores.values for model in (fused, eager))
         assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5, nan_ok=True)
@@ -219,7 +219,7 @@ def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives
         ids = [model.backend.trial_tokens(1, 48)[0].tolist() for _ in range(2)]
         ids[1][5:] = ids[1][5:][::-1]
         pairs = mh.PromptPairs([ids[0]], [ids[1]])
-        options = {"metric": "kl_divergence", "budget": Limits(tokens=1), "progress": False}
+        options = {"metric": "kl_divergence", "budget": Limits(tokens=1)}
         shown[choice] = mh.activation_patch(model, pairs, **options).scores.values
         assert (5 in ahead) == (choice == "sdpa")
         ahead.clear()

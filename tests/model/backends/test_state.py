@@ -15,8 +15,6 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.model.backends.state import _sums, arithmetic
 from support.texts import CLEAN, PAIRS
 
-QUIET: dict[str, Any] = {"progress": False}
-
 
 @pytest.fixture
 def small(tiny: Callable[[str], Path]) -> mh.Model:
@@ -71,23 +69,23 @@ CHANGES: dict[str, Callable[[mh.Model], Any]] = {
 
 @pytest.mark.parametrize("said", CHANGES)
 def test_a_job_of_a_model_that_has_changed_is_refused(small: mh.Model, said: str) -> None:
-    job = mh.prepare(small, PAIRS, **QUIET)
-    before = mh.activation_patch(job, **QUIET)
-    np.testing.assert_array_equal(mh.activation_patch(job, **QUIET).values, before.values)
+    job = mh.prepare(small, PAIRS)
+    before = mh.activation_patch(job)
+    np.testing.assert_array_equal(mh.activation_patch(job).values, before.values)
     CHANGES[said](small)
     for analysis in (mh.activation_patch, mh.path_patch, mh.patching.attribution_patch):
         with pytest.raises(ValueError, match=f"^job: the model has changed since .*: {said}.*prepare a new job"):
-            analysis(job, **QUIET)
+            analysis(job)
 
 
 def test_a_run_of_a_model_that_has_changed_gives_no_logits(small: mh.Model) -> None:
-    run = small.cache(CLEAN, **QUIET)
+    run = small.cache(CLEAN)
     before = run.logits
     write(small)
     for ask in (lambda: run.logits, lambda: run.result):
         with pytest.raises(ValueError, match="weights have changed since this run was cached"):
             ask()
-    assert not torch.equal(small.cache(CLEAN, **QUIET).logits, before)
+    assert not torch.equal(small.cache(CLEAN).logits, before)
 
 
 def test_a_model_in_training_mode_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
@@ -95,9 +93,9 @@ def test_a_model_in_training_mode_is_refused(tiny: Callable[[str], Path], tmp_pa
     model.model.train()
     for analysis in (mh.ablate, mh.generate, lambda *given, **more: given[0].cache(given[1], **more)):
         with pytest.raises(ValueError, match=r"model is in training mode .*call its eval\(\) first"):
-            analysis(model, CLEAN, **QUIET)
+            analysis(model, CLEAN)
     model.model.eval()
-    mh.ablate(model, CLEAN, **QUIET)
+    mh.ablate(model, CLEAN)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -105,27 +103,27 @@ def test_another_default_dtype_is_refused(small: mh.Model, dtype: torch.dtype) -
     torch.set_default_dtype(dtype)
     try:
         with pytest.raises(ValueError, match=f"torch's default dtype is {dtype}"):
-            mh.ablate(small, CLEAN, **QUIET)
+            mh.ablate(small, CLEAN)
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 def test_autocast_changes_no_number(small: mh.Model) -> None:
-    wanted = mh.ablate(small, CLEAN, **QUIET)
+    wanted = mh.ablate(small, CLEAN)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = mh.ablate(small, CLEAN, **QUIET)
+        found = mh.ablate(small, CLEAN)
         assert torch.is_autocast_enabled("cpu")
     np.testing.assert_array_equal(found.values, wanted.values)
 
 
 def test_inference_mode_and_the_default_device_change_no_number(small: mh.Model) -> None:
-    wanted = mh.patching.attribution_patch(small, PAIRS, **QUIET).values
+    wanted = mh.patching.attribution_patch(small, PAIRS).values
     with torch.inference_mode():
-        job = mh.prepare(small, PAIRS, **QUIET)
-        np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS, **QUIET).values, wanted)
-    np.testing.assert_allclose(mh.patching.attribution_patch(job, **QUIET).values, wanted, atol=1e-6)
+        job = mh.prepare(small, PAIRS)
+        np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS).values, wanted)
+    np.testing.assert_allclose(mh.patching.attribution_patch(job).values, wanted, atol=1e-6)
     with torch.device("meta"):
-        np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS, **QUIET).values, wanted)
+        np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS).values, wanted)
 
 
 def test_the_sum_of_a_weight_tells_the_places_of_its_numbers() -> None:
@@ -139,11 +137,11 @@ def test_the_sum_of_a_weight_tells_the_places_of_its_numbers() -> None:
 
 def test_the_precision_of_products_is_part_of_a_ledgers_key(small: mh.Model, tmp_path: Path) -> None:
     assert arithmetic(torch.device("cpu")) == "cpu"
-    mh.ablate(small, CLEAN, store=tmp_path / "store", **QUIET)
+    mh.ablate(small, CLEAN, store=tmp_path / "store")
     torch.set_float32_matmul_precision("medium")
     try:
         assert arithmetic(torch.device("cpu")) == "cpu, float32 products in medium precision"
-        mh.ablate(small, CLEAN, store=tmp_path / "store", **QUIET)
+        mh.ablate(small, CLEAN, store=tmp_path / "store")
     finally:
         torch.set_float32_matmul_precision("highest")
     assert len(Ledger.list(tmp_path / "store")) == 2
@@ -162,10 +160,10 @@ def halved(z: torch.Tensor, context: Any) -> torch.Tensor:
 
 
 def test_an_intervention_that_writes_into_a_cached_run_changes_nothing_but_its_own_value(small: mh.Model) -> None:
-    job = mh.prepare(small, PAIRS, **QUIET)
-    wanted = mh.activation_patch(job, **QUIET)
-    plain = mh.sweep(job, intervention=mh.patching.Scale(0.5), metric=mh.logit_diff, **QUIET)
+    job = mh.prepare(small, PAIRS)
+    wanted = mh.activation_patch(job)
+    plain = mh.sweep(job, intervention=mh.patching.Scale(0.5), metric=mh.logit_diff)
     for intervention in (other_but_first, halved):
-        found = mh.sweep(job, intervention=intervention, metric=mh.logit_diff, **QUIET)
+        found = mh.sweep(job, intervention=intervention, metric=mh.logit_diff)
     np.testing.assert_allclose(found.values, plain.values, atol=1e-5)
-    np.testing.assert_allclose(mh.activation_patch(job, **QUIET).values, wanted.values, atol=1e-5)
+    np.testing.assert_allclose(mh.activation_patch(job).values, wanted.values, atol=1e-5)

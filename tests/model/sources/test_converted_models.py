@@ -60,7 +60,9 @@ def folders(kept: Path) -> list[str]:
 def test_a_gguf_file_is_converted_once(
     kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    direct, tokenizer = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)
+    direct, tokenizer = read(
+        str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True, places={}
+    )
     capfd.readouterr()
     load(file)
     said = capfd.readouterr()
@@ -95,7 +97,7 @@ def test_a_file_is_known_by_its_content(kept: Path, file: Path, tmp_path: Path) 
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as old and as large as it was
     changed = load(file).model.state_dict()
     assert len(folders(kept)) == 2
-    direct, _ = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)
+    direct, _ = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True, places={})
     assert all(torch.equal(changed[name], value) for name, value in direct.state_dict().items())
 
 

@@ -18,7 +18,7 @@ from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
-FEW: dict[str, Any] = {"template": "bare", "max_new_tokens": 4, "progress": False, "seed": 3}
+FEW: dict[str, Any] = {"template": "bare", "max_new_tokens": 4}
 TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
 
 
@@ -28,15 +28,17 @@ TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "d
 def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, temperature: float):
     workers = MadeWorkers(2)
     given: dict[str, Any] = {"ablation": ablation, "temperature": temperature}
-    test = refusal_test(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, workers=workers, **given, **TEST)
+    test = mh.settings(workers=workers, seed=3)(refusal_test)(
+        llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST
+    )
     assert sorted(str(unit) for units in workers.computed for unit in units) == sorted(
         2 * ["the condition 'intact'", "the condition 'ablated, heads'", "the condition 'random 1, heads'"]
     )
-    way, run = Ablation(ablation), HeadCache.run(llama, mh.Prompts(HARMFUL), sites=("z",), progress=False)
+    way, run = Ablation(ablation), HeadCache.run(llama, mh.Prompts(HARMFUL), sites=("z",))
     for condition, heads in (("intact", ()), ("ablated", test.heads), ("random 1", test.random[0])):
         for kind, requests in (("harmful", HARMFUL), ("harmless", HARMLESS)):
             (alone,) = generate_under(
-                llama, requests, [way.changes(llama, heads, run)], Sampling(4, temperature, None, 3), progress=False
+                llama, requests, [way.changes(llama, heads, run)], Sampling(4, temperature, None, 3)
             )
             rows = test.answers[(test.answers["condition"] == condition) & (test.answers["kind"] == kind)]
             assert tuple(rows["answer"]) == alone.texts
@@ -49,7 +51,7 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
 def test_random_sets_are_written_by_workers(llama: mh.Model):
     given: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "draws": 2}
     workers = MadeWorkers(2)
-    there = refusal_brittleness(llama, 2, HARMFUL, HARMLESS, workers=workers, **given)
+    there = mh.settings(workers=workers, seed=3)(refusal_brittleness)(llama, 2, HARMFUL, HARMLESS, **given)
     here = refusal_brittleness(llama, 2, HARMFUL, HARMLESS, **given)
     assert there.random == here.random and there.table["condition"].tolist() == ["intact", "random 1", "random 2"]
     np.testing.assert_array_equal(there.table["loss"], here.table["loss"])
@@ -58,7 +60,7 @@ def test_random_sets_are_written_by_workers(llama: mh.Model):
     assert units == {f"the condition '{name}'" for name in there.table["condition"]}
     for condition, heads in zip(there.table["condition"], ((), *there.random), strict=True):
         (alone,) = generate_under(
-            llama, HARMFUL, [Ablation("scaling").changes(llama, heads, None)], Sampling(4, 0.0, None, 3), progress=False
+            llama, HARMFUL, [Ablation("scaling").changes(llama, heads, None)], Sampling(4, 0.0, None, 3)
         )
         rows = there.answers[(there.answers["condition"] == condition) & (there.answers["kind"] == "harmful")]
         assert tuple(rows["answer"]) == alone.texts
@@ -74,9 +76,13 @@ def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
             return True
         return False
 
-    whole = attack_curve(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=MadeWorkers(1), **FEW)
+    whole = mh.settings(workers=MadeWorkers(1))(attack_curve)(
+        llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, **FEW
+    )
     workers = MadeWorkers(2, trouble)
-    curve = attack_curve(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=workers, **FEW)
+    curve = mh.settings(workers=workers, seed=3)(attack_curve)(
+        llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, **FEW
+    )
     assert len(workers.lost) == 2
     assert curve.answers.equals(whole.answers)
     assert curve.table.equals(whole.table)
@@ -96,8 +102,8 @@ def test_ctrl_c_finishes_the_conditions_in_flight(llama: mh.Model):
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.warns(UserWarning, match=r"interrupted after \d of 12 answers were judged"):
-            part = attack_curve(
-                llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, workers=MadeWorkers(2, trouble), **FEW
+            part = mh.settings(workers=MadeWorkers(2, trouble), seed=3)(attack_curve)(
+                llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, **FEW
             )
     finally:
         signal.signal(signal.SIGINT, usual)
@@ -111,4 +117,4 @@ def test_ctrl_c_finishes_the_conditions_in_flight(llama: mh.Model):
 def test_a_model_that_workers_cannot_load_is_named_first(llama: mh.Model):
     wrapped = mh.wrap(llama.model, llama.tokenizer)
     with pytest.raises(ValueError, match=r"made by mh\.wrap, so workers cannot load it"):
-        attack_curve(wrapped, ["L0H1"], HARMFUL, HARMLESS, workers=MadeWorkers(1), **FEW)
+        mh.settings(workers=MadeWorkers(1))(attack_curve)(wrapped, ["L0H1"], HARMFUL, HARMLESS, **FEW)

@@ -36,6 +36,7 @@ from mechheads.safety import (
 from mechheads.safety.answers.verdicts import VERDICTS
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
+from support.settled import settled
 
 WRITING = importlib.import_module("mechheads.generation.generate")
 
@@ -113,9 +114,8 @@ def run(
         "texts": TEXTS,
         "opening": OPENING,
         "max_new_tokens": 8,
-        "progress": False,
     }
-    return refusal_test(llama, HEADS, harmful, HARMLESS, **(given | options))
+    return settled(refusal_test)(llama, HEADS, harmful, HARMLESS, **(given | options))
 
 
 CASES: dict[str, tuple[Stub, dict[str, Any], bool, str]] = {
@@ -284,7 +284,6 @@ SHORT: dict[str, Any] = {
     "template": "bare",
     "max_new_tokens": 4,
     "judge": lambda request, answer: REFUSED,
-    "progress": False,
 }
 FEW, FEW_HARMLESS = HARMFUL[:3], HARMLESS[:2]
 
@@ -416,7 +415,7 @@ def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert one["request"].tolist() == HARMFUL
     assert one["verdict"].tolist() == [COMPLIED] * 7 + [DEGENERATE] * 2 + [REFUSED]
     assert answers.loc[answers["kind"] == "harmless", "request"].tolist() == HARMLESS * 4
-    assert stub.options == [{"sampling": Sampling(7, 0.5, 5, 3), "budget": Limits(), "progress": False}] * 2
+    assert stub.options == [{"sampling": Sampling(7, 0.5, 5, 3)}] * 2
     own = (HeadId(0, 0), HeadId(1, 2))
     random = tuple(matched_heads(own, own, 3, 4, [3, i]) for i in range(2))
     assert (found.heads, found.random) == (own, random)
@@ -473,7 +472,6 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
         max_new_tokens=5,
         texts=TEXTS,
         opening=OPENING,
-        progress=False,
     )
     ends = end_tokens(llama)
     for name, heads in heads_of(found).items():
@@ -515,7 +513,6 @@ def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):
         max_new_tokens=2,
         texts=TEXTS,
         opening=OPENING,
-        progress=False,
     )
     rows = weight_surgery.rows(llama, HARMFUL[:3])
     hooks = oracles.mean_z_hooks(llama, rows, found.heads)
@@ -529,8 +526,8 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     complied, over = [1, 3, 6, 9, 1, 2, 0, 1, 1, 4], [2, 1, 0, 0, 2, 3, 2, 2, 2, 2]
     stub = Stub(complied, degenerate=[0, 0, 1, 1, 0, 0, 0, 5, 0, 0], over=over).put(monkeypatch)
     ranking = ["L2H1", "L0H3", "L2H1", "L0H2", "L1H1"]
-    found = attack_curve(
-        llama, ranking, HARMFUL, HARMLESS, most=3, draws=2, judge=as_said, seed=5, max_new_tokens=3, progress=False
+    found = mh.settings(seed=5)(attack_curve)(
+        llama, ranking, HARMFUL, HARMLESS, most=3, draws=2, judge=as_said, max_new_tokens=3
     )
     own = (HeadId(2, 1), HeadId(0, 3), HeadId(0, 2))
     assert found.heads == own  # in their order, each once
@@ -564,7 +561,6 @@ def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
         "template": "bare",
         "max_new_tokens": 4,
         "ablation": "zero",
-        "progress": False,
     }
     curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
     test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, opening=OPENING, **options)
@@ -579,7 +575,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
     assert len({ids.shape[1] for ids in rows}) == 3
     wanted = [loss_of(copy, ids) for ids in rows]
     np.testing.assert_allclose(text_loss(llama, TEXTS), wanted, rtol=1e-5)
-    np.testing.assert_allclose(text_loss(llama, TEXTS, budget=Limits(run_tokens=1)), wanted, rtol=1e-5)
+    np.testing.assert_allclose(mh.settings(budget=Limits(run_tokens=1))(text_loss)(llama, TEXTS), wanted, rtol=1e-5)
     own = ordinary_texts()
     assert len(own) == len(set(own)) == 32
     assert all(text.strip() == text and len(text.split()) > 4 for text in own)
@@ -617,7 +613,6 @@ def test_bad_input_is_named_before_anything_is_written(
         "harmful": HARMFUL,
         "harmless": HARMLESS,
         "texts": TEXTS,
-        "progress": False,
     }
     given |= options
     if given["model"] == "gpt2":
@@ -642,7 +637,7 @@ def test_bad_input_is_named_before_anything_is_written(
 )
 def test_bad_input_for_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str):
     monkeypatch.setattr(WRITING, "Batch", None)
-    given = {"ranking": HEADS, "harmful": HARMFUL, "harmless": HARMLESS, "progress": False}
+    given = {"ranking": HEADS, "harmful": HARMFUL, "harmless": HARMLESS}
     with pytest.raises(ValueError, match=message):
         attack_curve(llama, **(given | options))
 
@@ -679,16 +674,7 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
     stub = Stub([1, 3, 9, 1, 4], degenerate=[0] * 5, over=[1] * 5).put(monkeypatch)
     ranking = ["L2H1", "L0H3", "L2H0", "L1H1"]
     found = attack_curve(
-        llama,
-        ranking,
-        HARMFUL,
-        HARMLESS,
-        most=[3, 1],
-        group="kv",
-        draws=1,
-        judge=as_said,
-        max_new_tokens=8,
-        progress=False,
+        llama, ranking, HARMFUL, HARMLESS, most=[3, 1], group="kv", draws=1, judge=as_said, max_new_tokens=8
     )
     assert found.heads == (HeadId(2, 0), HeadId(0, 2), HeadId(1, 0))
     none, one, three, random, more_random = changed_in(stub.conditions[0])
@@ -700,7 +686,7 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
     assert drawn.layout.xaxis.title.text == "number of key/value groups ablated together"
     assert any("<b>1 key/value group ablated</b>" in text for trace in drawn.data for text in trace.text or ())
     with pytest.raises(ValueError, match="most is 0; it must be at least 1"):
-        attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2], progress=False)
+        attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2])
 
 
 def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -711,11 +697,9 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
         "judge": as_said,
         "opening": OPENING,
         "texts": TEXTS,
-        "seed": 4,
-        "progress": False,
     }
     stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
-    found = refusal_tests(
+    found = mh.settings(seed=4)(refusal_tests)(
         llama, sets, HARMFUL, HARMLESS, ablation={"one": "scaling", "two": "undifferentiated"}, **options
     )
     assert len(stub.conditions) == 2 and len(stub.conditions[0]) == 1 + 2 * 2
@@ -731,7 +715,7 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
     ):
         kind: Any = "scaling" if name == "one" else "undifferentiated"
         Stub(numbers, losses, [0] * 3, [1] * 3).put(monkeypatch)
-        alone = refusal_test(llama, sets[name], HARMFUL, HARMLESS, ablation=kind, **options)
+        alone = mh.settings(seed=4)(refusal_test)(llama, sets[name], HARMFUL, HARMLESS, ablation=kind, **options)
         assert alone.table.equals(found[name].table) and alone.answers.equals(found[name].answers)
         assert (alone.verdict, alone.critical, alone.heads) == (
             found[name].verdict,
@@ -749,18 +733,8 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
 def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     """Of eight refusals, six and four survive two draws; a request refused in a draw only is no survivor."""
     stub = Stub(["ccrrrrrrrr", "rcrrrrrrcc", "ccrrrrdccd"], [2.0, 2.5, 3.0], over=[1, 2, 3]).put(monkeypatch)
-    found = refusal_brittleness(
-        llama,
-        2,
-        HARMFUL,
-        HARMLESS,
-        draws=2,
-        judge=as_said,
-        group="kv",
-        seed=3,
-        max_new_tokens=8,
-        texts=TEXTS,
-        progress=False,
+    found = mh.settings(seed=3)(refusal_brittleness)(
+        llama, 2, HARMFUL, HARMLESS, draws=2, judge=as_said, group="kv", max_new_tokens=8, texts=TEXTS
     )
     _, *random = changed_in(stub.conditions[0])
     assert [tuple(drawn) for drawn in random] == list(found.random)
@@ -774,10 +748,8 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert "John" not in found._repr_html_() + repr(found)
     assert repr(found).startswith("<RefusalBrittleness: 62% [")
     Stub([N, N], [2, 2], [0, 0], [0, 0]).put(monkeypatch)
-    nothing = refusal_brittleness(
-        llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, texts=TEXTS, progress=False
-    )
+    nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, texts=TEXTS)
     assert nothing.refuses is False and np.isnan(nothing.survive).all()
     assert repr(nothing) == "<RefusalBrittleness: no refusals, or no draws of random heads>"
     with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
-        refusal_brittleness(llama, 7, group="kv", texts=TEXTS, progress=False)
+        refusal_brittleness(llama, 7, group="kv", texts=TEXTS)

@@ -53,7 +53,7 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
 
 def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
-    (job,) = Pass(model, mh.Prompts(PROMPTS), "bare", heads=head, budget=None, progress=False).jobs([way])
+    (job,) = Pass(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
     ((units, final),) = finals(job, batches(job), Altering(job))
     assert len(units) == 1
     return model.unembed(final[0][:, -1])
@@ -72,9 +72,7 @@ def test_one_query_head_is_a_copy_with_scaled_weights(
     found = engine_logits(model, Ablation(kind, epsilon, through), "L1H2")
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
     assert float((wanted - intact).abs().max()) > 3e-3
-    kl = ships(
-        model, PROMPTS, ablation=kind, epsilon=epsilon, through=through, heads="L1H2", template="bare", progress=False
-    )
+    kl = ships(model, PROMPTS, ablation=kind, epsilon=epsilon, through=through, heads="L1H2", template="bare")
     expected = [oracles.kl(a[None], b[None]) for a, b in zip(intact, wanted, strict=True)]
     assert kl.values is not None
     np.testing.assert_allclose(kl.values[1, 2], expected, atol=2e-6, rtol=2e-3)
@@ -139,7 +137,7 @@ def test_without_scores_each_row_is_uniform_over_the_prompts_own_tokens(llama: m
     lengths = [ids.shape[1] for ids in weight_surgery.rows(llama, PROMPTS)]
     assert len(set(lengths)) > 2  # there is padding
     hooks = Ablation("undifferentiated", 0.0, through).hooks(llama, [head])
-    run = llama.backend.under(hooks, lambda: HeadCache.run(llama, PROMPTS, sites=("z", "pattern"), progress=False))
+    run = llama.backend.under(hooks, lambda: HeadCache.run(llama, PROMPTS, sites=("z", "pattern")))
     for i, ids in enumerate(weight_surgery.rows(llama, PROMPTS)):
         n = ids.shape[1]
         wanted = torch.tril(torch.ones(n, n)) / torch.arange(1, n + 1)[:, None]
@@ -152,7 +150,7 @@ def test_without_scores_each_row_is_uniform_over_the_prompts_own_tokens(llama: m
 def test_uniform_attention_through_k_is_that_through_q_for_one_head(llama: mh.Model):
     q, k = UniformAttention(0.3), UniformAttention(0.3, through="k")
     assert (site_of(q), site_of(k)) == ("scored_q", "scored_k")
-    found = [mh.sweep(llama, PROMPTS, intervention=way, progress=False) for way in (q, k)]
+    found = [mh.sweep(llama, PROMPTS, intervention=way) for way in (q, k)]
     np.testing.assert_allclose(found[0].values, found[1].values, atol=1e-6, rtol=1e-4)
     assert found[1].provenance["intervention"] == "UniformAttention(epsilon=0.3, through='k')"
 
@@ -161,9 +159,7 @@ def test_k_at_one_position_reaches_later_tokens_and_q_does_not(llama: mh.Model):
     """With ``positions`` a key is where it is attended to: that of the first token matters to the last."""
     ids = weight_surgery.rows(llama, PROMPTS[:1])[0]
     for through in ("q", "k"):
-        found = mh.sweep(
-            llama, PROMPTS[:1], intervention=UniformAttention(0.0, through), heads="L2H1", positions=[1], progress=False
-        )
+        found = mh.sweep(llama, PROMPTS[:1], intervention=UniformAttention(0.0, through), heads="L2H1", positions=[1])
         site = oracles.name(2, through)
         old = oracles.activations(llama, ids)
         new = old[site].clone()
@@ -196,7 +192,7 @@ def check_hooks(model: mh.Model, hooks: Any, wanted: Callable[[Tensor], Tensor])
 def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architecture: tuple[mh.Model, Path]):
     model, _ = architecture
     rows = weight_surgery.rows(model, PROMPTS)
-    run = HeadCache.run(model, PROMPTS, sites=("z",), progress=False)
+    run = HeadCache.run(model, PROMPTS, sites=("z",))
     by_hand = oracles.mean_z_hooks(model, rows, HEADS)
     check_hooks(model, Ablation("mean").hooks(model, HEADS, run), lambda ids: oracles.forward(model, ids, by_hand)[0])
 
@@ -225,9 +221,7 @@ def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
 ):
     model, folder = architecture
     which = weight_of(kind, "q")
-    intact, found = generate_under(
-        model, PROMPTS, [(), Ablation(kind, 0.2).changes(model, HEADS)], Sampling(6), progress=False
-    )
+    intact, found = generate_under(model, PROMPTS, [(), Ablation(kind, 0.2).changes(model, HEADS)], Sampling(6))
     copy = copy_of(model, folder, which)
     rows, ends = weight_surgery.rows(model, PROMPTS), end_tokens(model)
     assert [list(ids) for ids in intact.ids] == [weight_surgery.write_on(copy, row, ends, 6) for row in rows]

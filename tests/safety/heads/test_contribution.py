@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
 BEGINS = " no yes one"
-QUIET: dict[str, Any] = {"progress": False, "opening": BEGINS}
+QUIET: dict[str, Any] = {"opening": BEGINS}
 HEADS = [(0, 0), (1, 3), (2, 1)]
 
 
@@ -154,7 +154,7 @@ def test_on_paper(micro: mh.Model):
         return paris - math.log(math.exp(paris) + math.exp(rome) + k)
 
     france, italy = mh.Prompts([" the France is"]), mh.Prompts([" the Italy is"])
-    found = refusal_contribution(micro, france, italy, by="patch", opening=" Paris", progress=False)
+    found = refusal_contribution(micro, france, italy, by="patch", opening=" Paris")
     assert (found.provenance["last_tokens"], found.provenance["template"]) == (1, "prompts as given")
     before = log_prob(15.5, 0)
     assert found.dataset["refusal"].values.tolist() == pytest.approx([before], abs=1e-5)
@@ -168,10 +168,10 @@ def test_on_paper(micro: mh.Model):
         assert float(found.scores[layer, head]) == pytest.approx(before - total.get(at, before), abs=1e-5)
         assert float(found.dataset["direct"][layer, head]) == pytest.approx(before - direct.get(at, before), abs=1e-5)
     assert found.heads(1) == (mh.HeadId(1, 0),)
-    other_way = refusal_contribution(micro, italy, france, by="patch", opening=" Paris", progress=False)
+    other_way = refusal_contribution(micro, italy, france, by="patch", opening=" Paris")
     assert float(other_way.scores[1, 0]) == pytest.approx(log_prob(0, 15) - log_prob(13.5, 2), abs=1e-5)
     assert float(other_way.scores[1, 0]) < -10  # it makes the model refuse the other one
-    zero = refusal_contribution(micro, france, italy, by="zero", opening=" Paris", progress=False)
+    zero = refusal_contribution(micro, france, italy, by="zero", opening=" Paris")
     kept, left = np.array([15.5 - 0.5, *[0.0] * (k + 1)]), np.array([2.0, *[0.0] * (k + 1)])
     p, q = (logits - np.log(np.exp(logits).sum()) for logits in (kept, left))
     moved = float((np.exp(p) * (p - q)).sum())

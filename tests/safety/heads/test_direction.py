@@ -40,7 +40,7 @@ def parts(model: mh.Model, ids: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "neox"])
 def test_heads_mlps_and_embedding_add_up_to_the_distance(loaded: Callable[[str], mh.Model], name: str):
     model = loaded(name)
-    found = refusal_direction(model, HARMFUL, HARMLESS, template="query", progress=False)
+    found = refusal_direction(model, HARMFUL, HARMLESS, template="query")
     query = [[f"## Query:{request}\n## Answer:" for request in side] for side in (HARMFUL, HARMLESS)]
     runs = [[parts(model, ids) for ids in weight_surgery.rows(model, side)] for side in query]
     means = [{at: torch.stack([run[at] for run in side]).mean(0) for at in side[0]} for side in runs]
@@ -61,7 +61,7 @@ def test_heads_mlps_and_embedding_add_up_to_the_distance(loaded: Callable[[str],
     assert float((found.scores < 0).sum()) > 0
     if name != "gpt2":  # all prompts end alike, so without positions their embedding is the same
         assert float((means[0]["start"] - means[1]["start"]).norm()) == 0
-    back = refusal_direction(model, HARMLESS, HARMFUL, template="query", progress=False)
+    back = refusal_direction(model, HARMLESS, HARMFUL, template="query")
     np.testing.assert_allclose(back.scores, found.scores, atol=1e-6)  # the direction turns round with the sides
 
 
@@ -72,7 +72,7 @@ def test_on_paper(micro: mh.Model):
     Paris 2 + 13.5, Rome -(2 + 13)          by L0H1 and L1H0
     unread 13.5 - 13                        by L1H1
     """
-    found = refusal_direction(micro, mh.Prompts([" the France is"]), mh.Prompts([" the Italy is"]), progress=False)
+    found = refusal_direction(micro, mh.Prompts([" the France is"]), mh.Prompts([" the Italy is"]))
     distance = (0.6**2 + 0.5**2 + 15.5**2 + 15**2 + 0.5**2) ** 0.5
     assert found.provenance["distance"] == pytest.approx(distance, rel=1e-6)
     wanted = np.zeros((2, 4))
@@ -87,9 +87,9 @@ def test_on_paper(micro: mh.Model):
 
 def test_batches_and_left_out_heads_change_nothing(loaded: Callable[[str], mh.Model]):
     model = loaded("llama")
-    whole = refusal_direction(model, HARMFUL, HARMLESS, progress=False)
+    whole = refusal_direction(model, HARMFUL, HARMLESS)
     few = Limits(run_tokens=1)
-    some = refusal_direction(model, HARMFUL, HARMLESS, heads=["L0H2", "L2H1"], budget=few, progress=False)
+    some = mh.settings(budget=few)(refusal_direction)(model, HARMFUL, HARMLESS, heads=["L0H2", "L2H1"])
     assert set(some.heads()) == {mh.HeadId(0, 2), mh.HeadId(2, 1)}
     for head in ("L0H2", "L2H1"):
         assert some[head]["score"] == pytest.approx(whole[head]["score"], abs=1e-5)
@@ -107,14 +107,13 @@ def test_bad_input_is_named(loaded: Callable[[str], mh.Model]):
         ([], [], {}, "requests is empty"),
     ):
         with pytest.raises(ValueError, match=message):
-            refusal_direction(model, harmful, harmless, progress=False, **options)
+            refusal_direction(model, harmful, harmless, **options)
 
 
 def test_a_group_writes_what_its_heads_write(loaded: Callable[[str], mh.Model]):
     model = loaded("llama")
     alone, grouped = (
-        refusal_direction(model, HARMFUL, HARMLESS, group=group, template="query", progress=False)
-        for group in ("query", "kv")
+        refusal_direction(model, HARMFUL, HARMLESS, group=group, template="query") for group in ("query", "kv")
     )
     assert alone.values is not None and grouped.values is not None
     sums = alone.values.values[:, ::2] + alone.values.values[:, 1::2]

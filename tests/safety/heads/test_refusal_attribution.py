@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes"]
 OPENINGS = [" no yes one", " no no two"]
-QUIET: dict[str, Any] = {"progress": False, "openings": OPENINGS}
+QUIET: dict[str, Any] = {"openings": OPENINGS}
 STEP = 0.02
 
 
@@ -95,7 +95,7 @@ def test_refusal_attribution_is_the_slope_of_refusing_towards_each_ablation(smal
 
 def test_refusal_attribution_is_that_of_each_opening_weighted_by_how_likely_it_is(llama: mh.Model):
     both = refusal_attribution(llama, HARMFUL, **QUIET)
-    each = [refusal_attribution(llama, HARMFUL, openings=[one], progress=False) for one in OPENINGS]
+    each = [refusal_attribution(llama, HARMFUL, openings=[one]) for one in OPENINGS]
     p = np.exp([one.dataset["refusal"].values for one in each])
     wanted = sum(one.values * share for one, share in zip(each, p / p.sum(0), strict=True))
     np.testing.assert_allclose(both.values, wanted, atol=1e-5)
@@ -127,7 +127,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[list[int], st
     """Let the model write these answers, tokens and text, again and again; returns what it was asked."""
     asked = []
 
-    def write(model: mh.Model, prompts: mh.Prompts, sampling: Any, *, progress: bool) -> Generated:
+    def write(model: mh.Model, prompts: mh.Prompts, sampling: Any) -> Generated:
         asked.append((prompts, sampling))
         some = [answers[i % len(answers)] for i in range(len(prompts))]
         texts, ids = tuple(text for _, text in some), tuple(tuple(ids) for ids, _ in some)
@@ -183,7 +183,7 @@ def test_find_openings_of_texts_are_cut_to_the_shortest(llama: mh.Model):
 )
 def test_find_openings_refuses_what_are_no_texts(llama: mh.Model, wrong: Any, message: str):
     with pytest.raises(ValueError, match=message):
-        refusal_attribution(llama, HARMFUL, openings=wrong, progress=False)
+        refusal_attribution(llama, HARMFUL, openings=wrong)
 
 
 def test_refusal_attribution_warns_of_a_model_that_does_not_refuse(llama: mh.Model):

@@ -47,15 +47,15 @@ def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> 
 def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh.Model, ablation: Kind | None):
     kind: Kind = ablation or "scaling"
     template = "chat" if small.chat_template else "query"
-    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, ablation=ablation, r=2, progress=False)
-    alone = refusal_contribution(small, HARMFUL, HARMLESS, by=kind, progress=False)
+    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, ablation=ablation, r=2)
+    alone = refusal_contribution(small, HARMFUL, HARMLESS, by=kind)
     for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "direct", "refusal"):
         np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
     prompts = request_prompts(small, HARMFUL, template)
     for name, expected in {
-        "ships": ships(small, prompts, ablation=kind, progress=False),
-        "generalized_ships": generalized_ships(small, prompts, ablation=kind, r=2, progress=False),
+        "ships": ships(small, prompts, ablation=kind),
+        "generalized_ships": generalized_ships(small, prompts, ablation=kind, r=2),
     }.items():
         for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
             np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
@@ -72,10 +72,10 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh
 @pytest.mark.parametrize(("given", "kind"), [({}, "scaling"), ({"ablation": "undifferentiated"}, "undifferentiated")])
 @pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
 def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, Any], kind: Kind, group: Group):
-    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group, "progress": False}
+    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group}
     found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", r=2, **given, **options)
     alone = refusal_attribution(llama, HARMFUL, **options)
-    every = refusal_attribution(llama, HARMFUL, group=group, progress=False)
+    every = refusal_attribution(llama, HARMFUL, group=group)
     known = np.isfinite(alone.scores.values)
     assert known.sum() == (3 if group == "query" else 6)
     np.testing.assert_allclose(alone.scores.values[known], every.scores.values[known], rtol=1e-5, atol=1e-9)
@@ -104,7 +104,7 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     monkeypatch.setattr(
         mechheads.safety.requests.prompts, "load_requests", lambda name="harmful": _requests(sets[name])
     )
-    options: dict[str, Any] = {"heads": ["L0H1", "L2H3"], "progress": False}
+    options: dict[str, Any] = {"heads": ["L0H1", "L2H3"]}
     package = safety_heads(llama, **options)
     assert package.provenance["score"] == "refusal_attribution"
     np.testing.assert_array_equal(package.scores, refusal_attribution(llama, HARMFUL, **options).scores)
@@ -125,7 +125,7 @@ def _requests(texts: list[str]) -> RequestSet:
 
 
 def test_ctrl_c_before_ships_keeps_the_contribution(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    given: dict[str, Any] = {"harmless": HARMLESS, "progress": False}
+    given: dict[str, Any] = {"harmless": HARMLESS}
     whole = safety_heads(llama, HARMFUL, 2, **given)
 
     def interrupted(*args: Any, **options: Any):
@@ -141,7 +141,7 @@ def test_ctrl_c_before_ships_keeps_the_contribution(llama: mh.Model, monkeypatch
 
 
 def test_it_is_saved_and_drawn(llama: mh.Model, tmp_path: Path):
-    found = safety_heads(llama, HARMFUL, 3, harmless=HARMLESS, progress=False)
+    found = safety_heads(llama, HARMFUL, 3, harmless=HARMLESS)
     again = SafetyHeads.load(found.save(tmp_path / "safety.nc"))
     assert again.dataset.identical(found.dataset)
     hover = mh.plots.safety_map(again).data[0].text[0]
@@ -166,4 +166,4 @@ def test_it_is_saved_and_drawn(llama: mh.Model, tmp_path: Path):
 )
 def test_bad_input(llama: mh.Model, options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
-        safety_heads(llama, HARMFUL, progress=False, **options)
+        safety_heads(llama, HARMFUL, **options)

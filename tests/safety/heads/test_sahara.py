@@ -21,9 +21,10 @@ from mechheads.safety.heads import groups
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.levels import few
+from support.settled import settled
 
 REQUESTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " the no", "I help"]
-QUIET: dict[str, Any] = {"template": "bare", "progress": False}
+QUIET: dict[str, Any] = {"template": "bare"}
 EVERY = [HeadId(layer, head) for layer in range(3) for head in range(4)]
 
 
@@ -95,7 +96,7 @@ def check(
 def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
     llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any, epsilon: float, r: int
 ):
-    found = sahara(llama, REQUESTS, 3, ablation=ablation, epsilon=epsilon, r=r, draws=2, seed=4, **QUIET)
+    found = mh.settings(seed=4)(sahara)(llama, REQUESTS, 3, ablation=ablation, epsilon=epsilon, r=r, draws=2, **QUIET)
     check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 3, 4, atol=0.02)
     assert (found.trace.unit, found.trace.kind, found.trace.name) == ("degrees", "sahara", f"Sahara, {ablation}")
 
@@ -103,7 +104,9 @@ def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
 @pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "q"), ("scaling", "v")])
 def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
     """Heads are compared by a number that rounding hardly touches, with an epsilon that twice is not once."""
-    found = sahara(llama, REQUESTS, 4, ablation=ablation, score="ships", epsilon=0.4, draws=2, seed=1, **QUIET)
+    found = mh.settings(seed=1)(sahara)(
+        llama, REQUESTS, 4, ablation=ablation, score="ships", epsilon=0.4, draws=2, **QUIET
+    )
     check(found, Loop(llama, tiny("llama"), which, 0.4).kl, 4, 1, atol=2e-6)
     assert found.trace.unit == "nats"
 
@@ -113,7 +116,7 @@ def test_ships_grow_alike_in_other_architectures(
     tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model], name: str
 ):
     model = loaded(name)
-    found = sahara(model, REQUESTS, 3, score="ships", epsilon=0.4, draws=2, seed=1, **QUIET)
+    found = mh.settings(seed=1)(sahara)(model, REQUESTS, 3, score="ships", epsilon=0.4, draws=2, **QUIET)
     check(found, Loop(model, tiny(name), "q", 0.4).kl, 3, 1, atol=2e-6)
 
 
@@ -168,7 +171,7 @@ def test_a_group_of_means(llama: mh.Model):
     """The comparison ablates a group as ``Ablation.hooks`` does, with the means of the intact run."""
     found = sahara(llama, REQUESTS, 2, ablation="mean", score="ships", draws=0, **QUIET)
     rows = weight_surgery.rows(llama, REQUESTS)
-    run = HeadCache.run(llama, REQUESTS, sites=("z",), progress=False)
+    run = HeadCache.run(llama, REQUESTS, sites=("z",))
     first = found.trace.scores.sel(step=1).values.ravel()
     alone = [EVERY[i] for i in np.argsort(-first, kind="stable")[:2]]
     hooks = Ablation("mean").hooks(llama, alone, run)
@@ -183,7 +186,7 @@ def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
     found = sahara(llama, REQUESTS, 3, ablation="mean", score="ships", draws=0, **QUIET)
     rows = weight_surgery.rows(llama, REQUESTS)
     intact = [oracles.forward(llama, ids)[0] for ids in rows]
-    run = HeadCache.run(llama, REQUESTS, sites=("z",), progress=False)
+    run = HeadCache.run(llama, REQUESTS, sites=("z",))
 
     def kl(heads: Sequence[HeadId]) -> float:
         hooks = Ablation("mean").hooks(llama, heads, run)
@@ -280,4 +283,4 @@ def test_bad_input_is_named_before_any_head_is_ablated(
 ):
     monkeypatch.setattr(HeadCache, "run", None)
     with pytest.raises(ValueError, match=message):
-        sahara(llama, **({"requests": REQUESTS, "size": 2} | QUIET | options))
+        settled(sahara)(llama, **({"requests": REQUESTS, "size": 2} | QUIET | options))

@@ -46,7 +46,7 @@ REQUESTS = [
     " no",
     "I help",
 ]
-QUIET: dict[str, Any] = {"template": "bare", "progress": False}
+QUIET: dict[str, Any] = {"template": "bare"}
 
 
 @pytest.fixture(scope="module", params=TINY)
@@ -101,7 +101,7 @@ def direct_angle(x: np.ndarray, y: np.ndarray, r: int) -> float:
 
 def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.HeadId, np.ndarray]:
     """The last-token states as the engine gives them, for each head [prompt, d_model]."""
-    asked = Pass(model, mh.Prompts(REQUESTS), "bare", heads=None, budget=None, progress=False)
+    asked = Pass(model, mh.Prompts(REQUESTS), "bare", heads=None)
     (job,) = asked.jobs([Ablation(ablation, epsilon)])
     return {
         head: final[:, -1].double().numpy()
@@ -163,7 +163,7 @@ def test_scaling_is_w_v_times_epsilon_where_every_head_has_its_own(tiny: Callabl
 @pytest.mark.parametrize("r", [1, 3])
 def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model, r: int):
     spec = Spec(mh.Prompts(REQUESTS), mh.patching.UniformAttention(1e-4), mh.kl_divergence)
-    job = make_ready(llama, spec, progress=False)
+    job = make_ready(llama, spec)
     last = [int(length) - 1 for length in job.tokens.lengths]
     intact = job.base.final[range(len(last)), last].double().numpy()
     found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
@@ -198,7 +198,7 @@ def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
         assert both[0] == both[1] and np.isfinite(both[0])
     assert (found.provenance["group"], found.provenance["ablated"]) == ("kv", "the 2 query heads of a key/value head")
     prompts = mh.Prompts(REQUESTS)
-    run = HeadCache.run(llama, prompts, sites=("z",), progress=False)
+    run = HeadCache.run(llama, prompts, sites=("z",))
     hooks = Ablation(ablation, 0.3).hooks(llama, [mh.HeadId(1, 2), mh.HeadId(1, 3)], run)
     tokens = prompts.tokens(llama)
     rows = [oracles.ids_of(tokens, i) for i in range(len(tokens))]
@@ -212,7 +212,10 @@ def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
 
 
 def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    alone = {kind: safety_heads(llama, REQUESTS, 3, ablation=kind, epsilon=0.2, seed=5, **QUIET) for kind in KINDS}
+    alone = {
+        kind: mh.settings(seed=5)(safety_heads)(llama, REQUESTS, 3, ablation=kind, epsilon=0.2, **QUIET)
+        for kind in KINDS
+    }
     runs: list[Any] = []
     run = HeadCache.run.__func__
 
@@ -221,7 +224,7 @@ def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, 
         return run(cls, *args, **options)
 
     monkeypatch.setattr(HeadCache, "run", classmethod(counted))
-    together = compare_ablations(llama, REQUESTS, 3, ablations=KINDS, epsilon=0.2, seed=5, **QUIET)
+    together = mh.settings(seed=5)(compare_ablations)(llama, REQUESTS, 3, ablations=KINDS, epsilon=0.2, **QUIET)
     assert len(runs) == 1
     assert list(together) == list(KINDS)
     for kind, found in together.items():
@@ -237,7 +240,7 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
 
     def planned(*kinds: str) -> plans.Plan:
         ways = [Ablation(kind) for kind in kinds]
-        asked = Pass(llama, mh.Prompts(REQUESTS), "bare", heads=None, budget=None, progress=False)
+        asked = Pass(llama, mh.Prompts(REQUESTS), "bare", heads=None)
         return asked.jobs(ways)[0].plan
 
     alone = planned("undifferentiated")
@@ -251,7 +254,7 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation: Any):
     found = ships(llama, REQUESTS, ablation=ablation, seed=3, **QUIET)
-    wanted = mh.ablate(llama, mh.Prompts(REQUESTS), kind=ablation, seed=3, progress=False)
+    wanted = mh.ablate(llama, mh.Prompts(REQUESTS), kind=ablation, seed=3)
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-7)
     assert found.provenance["epsilon"] is None
 
@@ -274,7 +277,7 @@ def test_ablations_come_as_a_list_each_once(llama: mh.Model, ablations: Any):
 
 def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
     prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "c", "d"])
-    found = safety_heads(llama, prompts, 3, ablation="scaling", seed=7, progress=False)
+    found = mh.settings(seed=7)(safety_heads)(llama, prompts, 3, ablation="scaling")
     assert found.values is not None
     values = found.values.values.reshape(12, 5)
     members = [[0, 1], [2], [3], [4]]
@@ -288,8 +291,8 @@ def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
 
 
 def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Model):
-    found = safety_heads(
-        llama, REQUESTS, 3, ablation="scaling", epsilon=0.3, score="generalized_ships", seed=2, **QUIET
+    found = mh.settings(seed=2)(safety_heads)(
+        llama, REQUESTS, 3, ablation="scaling", epsilon=0.3, score="generalized_ships", **QUIET
     )
     plain = generalized_ships(llama, REQUESTS, ablation="scaling", epsilon=0.3, **QUIET)
     np.testing.assert_allclose(found.scores, plain.scores, atol=1e-9)
@@ -315,7 +318,7 @@ def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Mode
 def test_a_models_own_template_is_asked_for_where_there_is_none(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llama.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh\.Prompts"):
-        safety_heads(llama, REQUESTS, template="chat", progress=False)
+        safety_heads(llama, REQUESTS, template="chat")
 
 
 def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
@@ -335,7 +338,7 @@ def test_epsilon_is_honoured(llama: mh.Model):
     )
     assert nothing > 2 * half > 0
     assert all_of_it == pytest.approx(0, abs=1e-6)
-    zero = mh.ablate(llama, mh.Prompts(REQUESTS), kind="zero", heads="L1H1", progress=False)["L1H1"]["score"]
+    zero = mh.ablate(llama, mh.Prompts(REQUESTS), kind="zero", heads="L1H1")["L1H1"]["score"]
     assert nothing == pytest.approx(zero, abs=1e-7)
     uniform = ships(llama, REQUESTS, epsilon=1e-4, heads="L1H1", **QUIET)
     assert uniform.provenance["epsilon"] == 1e-4
@@ -355,14 +358,16 @@ def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch
 
     monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 5 of 12 heads") as caught:
-        part = safety_heads(llama, REQUESTS, budget=Limits(tokens=1, logit_rows=1), **QUIET)  # every head comes alone
+        part = mh.settings(budget=Limits(tokens=1, logit_rows=1))(safety_heads)(
+            llama, REQUESTS, **QUIET
+        )  # every head comes alone
     assert caught[0].filename != mechheads.safety.heads.measure_ships.__file__
     assert len(part.missing) == 7
     assert int(part.generalized_ships.notnull().sum()) == 5
 
 
 def test_provenance_says_what_was_done(llama: mh.Model):
-    found = safety_heads(llama, REQUESTS, 4, ablation="scaling", epsilon=0.2, template="query", r=2, progress=False)
+    found = safety_heads(llama, REQUESTS, 4, ablation="scaling", epsilon=0.2, template="query", r=2)
     about = found.provenance
     assert (about["ablation"], about["epsilon"], about["template"], about["r"]) == (
         "scaling",
@@ -373,7 +378,7 @@ def test_provenance_says_what_was_done(llama: mh.Model):
     assert (about["k"], about["n_prompts"], about["ablated"]) == (4, 5, "one query head at a time")
     assert about["n_kv_heads"] == 2
     prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "b", "c"])
-    given_as_is = ships(llama, prompts, heads="L0H0", progress=False)
+    given_as_is = ships(llama, prompts, heads="L0H0")
     assert given_as_is.provenance["template"] == "prompts as given"
     assert given_as_is.dataset["cluster"].values.tolist() == ["a", "a", "b", "b", "c"]
 

@@ -12,9 +12,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from mechheads.limits import current
+
 
 class Bar(tqdm):
-    """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread.
+    """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread; the settings hide it.
 
     It does not go by the wall clock: after a jump back, tqdm would not redraw a bar until the clock is there again.
     """
@@ -22,6 +24,8 @@ class Bar(tqdm):
     monitor_interval = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not current().progress:
+            kwargs["disable"] = True
         super().__init__(*args, **{"miniters": 1} | kwargs)
         self._time = time.monotonic
         self.start_t = self.last_print_t = self._time()

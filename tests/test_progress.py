@@ -7,13 +7,14 @@ from itertools import count
 
 import pytest
 
-from mechheads.messages.progress import Bar
+import mechheads as mh
+from mechheads.progress import Bar
 
 
 def test_a_bar_goes_by_a_clock_that_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
     hours = (-3600 * looks for looks in count())
     monkeypatch.setattr("tqdm.std.time", lambda: next(hours))
-    with Bar(total=10, file=(shown := io.StringIO())) as bar:
+    with mh.settings(progress=True), Bar(total=10, file=(shown := io.StringIO())) as bar:
         for done in range(1, 4):
             monkeypatch.setattr(bar, "last_print_t", bar.last_print_t - 1)  # a second has passed
             bar.update()
