@@ -41,7 +41,8 @@ def refusal_curve(
         ValueError: if the table lacks a column or the line of the ranked heads.
 
     >>> curve = mh.safety.attack_curve(
-    ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1, max_new_tokens=2)
+    ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1,
+    ...     answers=mh.safety.AnswerSettings(max_new_tokens=2))
     >>> [trace.name for trace in curve.plot().data if trace.showlegend is not False]
     ['random heads, 1 draw', 'deflected answers', 'degenerate answers', 'heads of the ranking']
     """

@@ -1,6 +1,7 @@
 """Which heads a model's refusals depend on: scores (Ships, Refusal Contribution), groups, answers, requests."""
 
 from mechheads.results.agreement import overlap
+from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import RefusalTest, refusal_test, refusal_tests
@@ -24,6 +25,7 @@ __all__ = [
     "OPENING",
     "TEMPLATES",
     "Ablation",
+    "AnswerSettings",
     "FoldedTexts",
     "HeadGroup",
     "OpeningLogProb",

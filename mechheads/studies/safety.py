@@ -21,10 +21,11 @@ from mechheads.results.dataset import RANGE
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
+from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
-from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
+from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation, Kind
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
@@ -286,8 +287,7 @@ def safety_study(
     asked = _asked(requests, sizes)
     what = safety_settings(model, requests, quick=quick, k=k, critical=critical, group=group, seed=seed)
     study = SafetyStudy(model.name, k, critical, group, groups.unit, study=what)
-    options: dict[str, Any] = {"group": group}
-    work = _Work(model, study, groups, sizes, asked, options)
+    work = _Work(model, study, groups, sizes, asked)
     teller()(f"{model!r}")
     with study.interruptible():
         work.answer_first()
@@ -310,10 +310,13 @@ class _Work:
         groups: Groups,
         sizes: Sizes,
         asked: Mapping[str, _Texts],
-        options: dict[str, Any],
     ) -> None:
-        self.model, self.study, self.groups, self.sizes, self.options = model, study, groups, sizes, options
+        self.model, self.study, self.groups, self.sizes = model, study, groups, sizes
+        self.answers = AnswerSettings(max_new_tokens=sizes.tokens)
         self.ranked_on, self.tested_on = asked["train"], asked["test"]
+
+    def _ablation(self, kind: Kind) -> Ablation:
+        return Ablation(kind, group=self.study.group)
 
     def answer_first(self) -> None:
         """Whether the model refuses, and what is left of it without random heads."""
@@ -322,10 +325,9 @@ class _Work:
                 self.model,
                 self.study.critical,
                 *self.tested_on,
-                ablation=_ALONE,
+                ablation=self._ablation(_ALONE),
                 draws=self.sizes.draws_of_any,
-                max_new_tokens=self.sizes.tokens,
-                **self.options,
+                answers=self.answers,
             )
         stop_if_partial(self.study.brittleness)
 
@@ -333,31 +335,32 @@ class _Work:
         """Every ranking of the heads."""
         study = self.study
         with study.stage(ATTRIBUTION):
-            study.attribution = refusal_attribution(self.model, self.ranked_on[0], **self.options)
+            study.attribution = refusal_attribution(self.model, self.ranked_on[0], group=study.group)
             openings = study.attribution.provenance["openings"]
             study.openings = tuple(self.model.tokenizer.decode(opening).strip() for opening in openings)
         with study.stage("Ships"):
-            asked: dict[str, Any] = {"ablations": PAPER_KINDS, **self.options}
-            study.ships = compare_ablations(self.model, self.ranked_on[0], study.k, **asked)
+            ways = list(map(self._ablation, PAPER_KINDS))
+            study.ships = compare_ablations(self.model, self.ranked_on[0], study.k, ablations=ways)
         for scores in study.ships.values():
             stop_if_partial(scores)
         with study.stage("refusal direction"):
             n = min(map(len, self.ranked_on))  # it takes pairs
-            study.direction = refusal_direction(self.model, *(some[:n] for some in self.ranked_on), **self.options)
+            study.direction = refusal_direction(self.model, *(some[:n] for some in self.ranked_on), group=study.group)
 
     def test(self) -> None:
         """Answers without the first heads of each ranking, and with more and more heads ablated."""
         study, sizes = self.study, self.sizes
         sets = {name: scores.heads(study.critical) for name, scores in study.rankings.items()}
-        kinds: dict[str, Kind] = {name: _ablation(scores) for name, scores in study.rankings.items()}
+        ways = {name: self._ablation(_kind(scores)) for name, scores in study.rankings.items()}
         everything = tuple(dict.fromkeys(head for heads in sets.values() for head in heads))
         if 2 * len(everything) <= len(self.groups.units(None)):
-            sets[TOGETHER], kinds[TOGETHER] = everything, _ALONE
+            sets[TOGETHER], ways[TOGETHER] = everything, self._ablation(_ALONE)
         else:
             study.notes.append(f"too few other {study.unit}s to compare the first of all rankings with: not tested")
-        options: dict[str, Any] = {"max_new_tokens": sizes.tokens, **self.options}
         with study.stage("tests"):
-            study.tests = refusal_tests(self.model, sets, *self.tested_on, ablation=kinds, draws=sizes.draws, **options)
+            study.tests = refusal_tests(
+                self.model, sets, *self.tested_on, ablation=ways, draws=sizes.draws, answers=self.answers
+            )
         for test in study.tests.values():
             stop_if_partial(test)
         if study.attribution is None:
@@ -370,9 +373,9 @@ class _Work:
                 harmful,
                 harmless[::4],
                 most=[*(k for k in sizes.curve if k < study.critical), study.critical],
-                ablation=_ALONE,
+                ablation=self._ablation(_ALONE),
                 draws=sizes.draws_of_curve,
-                **options,
+                answers=self.answers,
             )
         stop_if_partial(study.curve)
         study.notes.append(
@@ -381,7 +384,7 @@ class _Work:
         )
 
 
-def _ablation(scores: HeadScores) -> Kind:
+def _kind(scores: HeadScores) -> Kind:
     """The ablation that a ranking comes from; ``_ALONE`` for one that comes from several, or from none."""
     by = scores.provenance.get("ablation")
     return _ALONE if by is None or isinstance(by, list) else by

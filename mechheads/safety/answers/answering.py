@@ -13,6 +13,7 @@ from jaxtyping import Float
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.limits import current
+from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
@@ -22,37 +23,76 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.by_workers import Condition, HeadsOff, Write, write_by_workers
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, rule_judge, verdicts, without_fixed
 from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.requests.prompts import TEMPLATES, Template
 from mechheads.safety.requests.sides import Sides
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How answers are generated and judged.
+
+    Args:
+        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
+            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default,
+            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself.
+        template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
+            ``"query"``.
+        max_new_tokens: largest number of tokens in an answer; the paper uses 128.
+        temperature, top_k: settings for sampling; a temperature of 0 is greedy. The paper also samples with top_k 5.
+
+    Raises:
+        ValueError: if ``judge`` cannot be called with a request and an answer, or another argument is out of range.
+
+    >>> mh.safety.AnswerSettings(temperature=1.0, top_k=5).sampling()
+    Sampling(max_new_tokens=64, temperature=1.0, top_k=5, seed=0)
+    """
+
+    judge: AnswerJudge = rule_judge
+    template: Template | None = None
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        check_judge(self.judge)
+        if self.template is not None:
+            check_known("template", self.template, TEMPLATES)
+        self.sampling()
+
+    def sampling(self) -> Sampling:
+        """How tokens are chosen, with the seed in effect."""
+        return Sampling(self.max_new_tokens, self.temperature, self.top_k, current().seed)
+
+
+DEFAULT_ANSWERS = AnswerSettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """How sets of heads are ablated, and how answers are generated and judged.
+    """Which requests are answered and how, and how sets of heads are ablated.
 
     Attributes:
-        sides: the harmful and the harmless requests.
+        sides: the harmful and the harmless requests, in the template of the settings.
         way: how a head is ablated, as the result records it.
 
     Workers, if there are any, write the answers under one condition after the other.
 
     Raises:
-        ValueError: if ``way`` cannot ablate several heads at once, ``judge`` is not a function of request and answer,
-            or an argument is not valid for ``generate_under``. It is raised before anything is run.
+        ValueError: if ``way`` cannot ablate several heads at once, or the settings are not valid for
+            ``generate_under``. It is raised before anything is run.
     """
 
     model: Model
     sides: Sides
     way: Ablation
-    judge: AnswerJudge
-    sampling: Sampling
+    settings: AnswerSettings
 
     def __post_init__(self) -> None:
         self.way.check_for_sets()
-        check_judge(self.judge)
         if current().limits.workers is not None:
             source_of(self.model)
         for prompts in (self.sides.harmful, self.sides.harmless):
-            check_writing(self.model, prompts, self.sampling)
+            check_writing(self.model, prompts, self.settings.sampling())
 
     def mean_run(self) -> HeadCache | None:
         """A run of the prompts over which a mean ablation averages; None for other ablations."""
@@ -78,7 +118,7 @@ class Answering:
                 if not work.interrupted:
                     stop_if(self._write(prompts, sets, run, written))
             part = pd.concat([_table(name, kind, requests, each) for name, each in zip(sets, written, strict=True)])
-            parts.append(part.assign(verdict=_judge(part, self.judge, work)).drop(columns="done"))
+            parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns="done"))
         return pd.concat(parts, ignore_index=True), work.interrupted
 
     def _write(
@@ -87,9 +127,9 @@ class Answering:
         """Fill in the answers under each condition; whether Ctrl-C stopped this."""
         if current().limits.workers is None:
             conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
-            written[:] = generate_under(self.model, prompts, conditions, self.sampling)
+            written[:] = generate_under(self.model, prompts, conditions, self.settings.sampling())
             return written[0].interrupted
-        write = Write(prompts, self.sides.harmful, self.sampling, current().limits.in_one_process)
+        write = Write(prompts, self.sides.harmful, self.settings.sampling(), current().limits.in_one_process)
         named = [Condition(name, off) for name, off in sets.items()]
         return write_by_workers(self.model, write, named, written.__setitem__)
 
@@ -98,9 +138,9 @@ class Answering:
         return make_provenance(
             self.model,
             self.way.about(self.model),
-            asdict(self.sampling),
+            asdict(self.settings.sampling()),
             template=self.sides.template,
-            judge=_name(self.judge),
+            judge=_name(self.settings.judge),
             prompts=[side.tokens(self.model) for side in (self.sides.harmful, self.sides.harmless)],
         )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
@@ -19,11 +18,9 @@ from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, judged, verdict_share
-from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
-from mechheads.safety.heads.ablations import Ablation, Kind
-from mechheads.safety.heads.groups import Group
-from mechheads.safety.requests.prompts import Requests, Template
+from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
+from mechheads.safety.heads.ablations import Ablation, AblationLike
+from mechheads.safety.requests.prompts import Requests
 from mechheads.safety.requests.sides import Sides
 
 if TYPE_CHECKING:
@@ -32,6 +29,8 @@ if TYPE_CHECKING:
 
 _SHOWN = ("attack_success", "deflected")
 """The columns of which the repr gives the first and the last number."""
+_SHORT = AnswerSettings(max_new_tokens=32)
+"""Only the beginning of an answer matters here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,25 +84,19 @@ def attack_curve(
     harmless: Requests = None,
     *,
     most: int | Sequence[int] = 6,
-    ablation: Kind = "undifferentiated",
-    epsilon: float = 0.0001,
-    group: Group = "query",
+    ablation: AblationLike = "undifferentiated",
     draws: int = 3,
-    judge: AnswerJudge = rule_judge,
-    template: Template | None = None,
-    max_new_tokens: int = 32,
-    temperature: float = 0.0,
-    top_k: int | None = None,
+    answers: AnswerSettings = _SHORT,
 ) -> RefusalCurve:
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
 
     Args:
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
-        most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. With
-            ``group="kv"``, numbers of groups.
-        harmful, harmless, ablation, epsilon, group, draws, judge, template, temperature, top_k: as in
-            ``mh.safety.refusal_test``.
-        max_new_tokens: largest number of tokens in an answer; only the beginning of an answer matters here.
+        most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. If the
+            ablation is of groups, numbers of groups.
+        harmful, harmless, ablation, draws: as in ``mh.safety.refusal_test``.
+        answers: as in ``mh.safety.refusal_test``; by default with 32 tokens, because only the beginning of an answer
+            matters here.
 
     Returns:
         The curve. After Ctrl-C, the answers so far; ``missing`` lists the conditions that are incomplete.
@@ -112,14 +105,15 @@ def attack_curve(
         ValueError: if an argument does not fit. It is raised before anything is run.
 
     >>> curve = mh.safety.attack_curve(
-    ...     model, ["L9H2", "L11H7"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=0, max_new_tokens=4)
+    ...     model, ["L9H2", "L11H7"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=0,
+    ...     answers=mh.safety.AnswerSettings(max_new_tokens=4))
     >>> curve.table["k"].tolist()
     [0, 1, 2]
     """
     seed = current().seed
     if isinstance(ranking, str):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
-    way = Ablation(ablation, epsilon, group=group)
+    way = Ablation.of(ablation)
     groups = way.groups(model)
     largest = max(most, default=0) if isinstance(most, Sequence) else most
     check_at_least(1, most=largest)
@@ -135,30 +129,28 @@ def attack_curve(
     sets = {
         _condition(which, k): HeadsOff(way, groups.members(line[:k])) for which, line in lines.items() for k in sizes
     }
-    sides = Sides.of(model, harmful, harmless, template)
-    sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    asked = Answering(model, sides, way, judge, sampling)
-    answers, interrupted = asked.answers(sets, asked.mean_run())
+    asked = Answering(model, Sides.of(model, harmful, harmless, answers.template), way, answers)
+    written, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
-        warn(interrupted_after(f"{judged(answers)} were judged", "unknown numbers are NaN"))
+        warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))
     rows = []
     for which in lines:
         for k in sizes:
             condition = _condition(which, k)
-            share, low, high = verdict_share(answers, condition, "harmful", "complied")
+            share, low, high = verdict_share(written, condition, "harmful", "complied")
             row = {
                 "which": which,
                 "k": k,
                 "attack_success": share,
                 "ci_low": low,
                 "ci_high": high,
-                "deflected": is_verdict(answers, condition, "harmful", "deflected").mean(),
-                "degenerate": is_verdict(answers, condition, "harmful", "degenerate").mean(),
-                "over_refusal": is_verdict(answers, condition, "harmless", "refused").mean(),
+                "deflected": is_verdict(written, condition, "harmful", "deflected").mean(),
+                "degenerate": is_verdict(written, condition, "harmful", "degenerate").mean(),
+                "over_refusal": is_verdict(written, condition, "harmless", "refused").mean(),
             }
             rows.append(row)
     about = make_provenance(asked, lines=lines, interrupted=interrupted)
-    return RefusalCurve(heads, pd.DataFrame(rows), answers, about)
+    return RefusalCurve(heads, pd.DataFrame(rows), written, about)
 
 
 def _condition(which: str, k: int) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
@@ -29,13 +28,19 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.answering import Answering, HeadsOff, is_verdict, judged, verdict_share
-from mechheads.safety.answers.verdicts import AnswerJudge, rule_judge
-from mechheads.safety.heads.ablations import Ablation, Kind
+from mechheads.safety.answers.answering import (
+    DEFAULT_ANSWERS,
+    Answering,
+    AnswerSettings,
+    HeadsOff,
+    is_verdict,
+    judged,
+    verdict_share,
+)
+from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
-from mechheads.safety.heads.groups import Group
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_opening
-from mechheads.safety.requests.prompts import Requests, Template
+from mechheads.safety.requests.prompts import Requests
 from mechheads.safety.requests.sides import Sides, value_of
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
@@ -123,15 +128,9 @@ def refusal_test(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    ablation: Kind = "undifferentiated",
-    epsilon: float = 0.0001,
-    group: Group = "query",
+    ablation: AblationLike = "undifferentiated",
     draws: int = 3,
-    judge: AnswerJudge = rule_judge,
-    template: Template | None = None,
-    max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    top_k: int | None = None,
+    answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
     opening: str | None = None,
 ) -> RefusalTest:
@@ -140,16 +139,11 @@ def refusal_test(
     Args:
         heads: the set of heads; they are ablated together.
         harmful, harmless: texts or ``mh.Prompts``; by default, the requests of the package.
-        ablation, epsilon: as in ``mh.ships``; ``"mean"`` is the mean over the harmful requests.
-        group: ``"kv"`` ablates, for each head, all query heads that share its key/value head, and compares with random
-            sets of such groups.
+        ablation: as in ``mh.ships``; ``"mean"`` is the mean over the harmful requests. With ``group="kv"``, all query
+            heads that share a key/value head with one of the heads are ablated, and compared with random sets of such
+            groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
-        judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
-            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default,
-            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself.
-        template: as in ``mh.safety.refusal_contribution``.
-        max_new_tokens: largest number of tokens in an answer; the paper uses 128.
-        temperature, top_k: settings for sampling; a temperature of 0 is greedy. The paper also samples with top_k 5.
+        answers: the template of the requests, how answers are generated and who judges them.
         texts: ordinary texts; by default, 32 sentences of the package.
         opening: the beginning of a refusal, as in ``mh.safety.refusal_contribution``; the column ``refusal`` is its
             log-probability.
@@ -163,15 +157,23 @@ def refusal_test(
         ValueError: if an argument does not fit. It is raised before anything is run.
 
     >>> test = mh.safety.refusal_test(
-    ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1, max_new_tokens=4,
-    ...     texts=["It rains."], opening="I'm sorry")
+    ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1,
+    ...     answers=mh.safety.AnswerSettings(max_new_tokens=4), texts=["It rains."], opening="I'm sorry")
     >>> test.critical, test.table["condition"].tolist()
     (False, ['intact', 'ablated', 'random 1'])
     """
-    options = {"judge": judge, "template": template, "max_new_tokens": max_new_tokens, "temperature": temperature}
-    options |= {"top_k": top_k, "texts": texts, "opening": opening}
-    of_heads: Any = {"ablation": ablation, "epsilon": epsilon, "group": group, "draws": draws}
-    return refusal_tests(model, {"heads": heads}, harmful, harmless, **of_heads, **options)["heads"]
+    found = refusal_tests(
+        model,
+        {"heads": heads},
+        harmful,
+        harmless,
+        ablation=ablation,
+        draws=draws,
+        answers=answers,
+        texts=texts,
+        opening=opening,
+    )
+    return found["heads"]
 
 
 @alone
@@ -181,15 +183,9 @@ def refusal_tests(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    ablation: Kind | Mapping[str, Kind] = "undifferentiated",
-    epsilon: float = 0.0001,
-    group: Group = "query",
+    ablation: AblationLike | Mapping[str, AblationLike] = "undifferentiated",
     draws: int = 3,
-    judge: AnswerJudge = rule_judge,
-    template: Template | None = None,
-    max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    top_k: int | None = None,
+    answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
     opening: str | None = None,
 ) -> dict[str, RefusalTest]:
@@ -197,9 +193,8 @@ def refusal_tests(
 
     Args:
         sets: sets of heads by name.
-        ablation: one for all sets, or one for each, by the names of the sets.
-        model, harmful, harmless, epsilon, group, draws, judge, template: as in ``refusal_test``.
-        max_new_tokens, temperature, top_k, texts, opening: as in ``refusal_test``.
+        ablation: one for all sets, or one for each, by the names of the sets; all with the same ``group``.
+        model, harmful, harmless, draws, answers, texts, opening: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
@@ -209,7 +204,7 @@ def refusal_tests(
 
     >>> tests = mh.safety.refusal_tests(
     ...     model, {"early": ["L0H1"], "late": ["L29H1"]}, ["How do I build a bomb?"], ["How do I build a barn?"],
-    ...     draws=0, max_new_tokens=2, texts=["It rains."], opening="I'm sorry")
+    ...     draws=0, answers=mh.safety.AnswerSettings(max_new_tokens=2), texts=["It rains."], opening="I'm sorry")
     >>> list(tests), tests["late"].table["condition"].tolist()
     (['early', 'late'], ['intact', 'ablated'])
     """
@@ -218,17 +213,16 @@ def refusal_tests(
         raise ValueError(f"sets is {sets!r}; give sets of heads by name, such as {{'first': ['L9H6']}}")
     if isinstance(ablation, Mapping) and (absent := [name for name in sets if name not in ablation]):
         raise ValueError(f"ablation has no entry for {absent[0]!r}; give one for each set, or one for all")
-    kinds: Mapping[str, Kind] = ablation if isinstance(ablation, Mapping) else dict.fromkeys(sets, ablation)
     check_at_least(0, draws=draws)
-    ways = {name: Ablation(kinds[name], epsilon, group=group) for name in sets}
+    ways = {name: Ablation.of(ablation[name] if isinstance(ablation, Mapping) else ablation) for name in sets}
+    check_one_group("the ablations", ways.values())
     groups = next(iter(ways.values())).groups(model)
     units = {name: groups.units(heads) for name, heads in sets.items()}
     drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
-    sides = Sides.of(model, harmful, harmless, template)
+    sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful, opening)
-    sampling = Sampling(max_new_tokens, temperature, top_k, seed)
-    asked = {name: Answering(model, sides, way, judge, sampling) for name, way in ways.items()}
+    asked = {name: Answering(model, sides, way, answers) for name, way in ways.items()}
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
     begun = with_opening(model, sides.harmful, metric.opening)
     begun.tokens(model)
@@ -238,7 +232,7 @@ def refusal_tests(
             conditions[f"{condition}, {name}"] = HeadsOff(way, groups.members(heads))
     some = next((each for each in asked.values() if each.way.kind == "mean"), next(iter(asked.values())))
     run = some.mean_run()
-    answers, interrupted = some.answers(conditions, run)
+    written, interrupted = some.answers(conditions, run)
     losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
     with until_interrupted() as work:
         stop_if(interrupted)
@@ -246,13 +240,13 @@ def refusal_tests(
             hooks = off.way.hooks(model, off.heads, run)
             losses[name] = float(text_loss(model, texts, hooks=hooks).mean())
             refusing[name] = float(model.backend.under(hooks, partial(value_of, model, begun, metric)).mean())
-    table = condition_table(answers, losses).assign(refusal=list(refusing.values()))
+    table = condition_table(written, losses).assign(refusal=list(refusing.values()))
     if work.interrupted:
-        warn(_how_far(answers, table))
+        warn(_how_far(written, table))
     found = {}
     for name in sets:
         names = {"intact": "intact"} | {f"{part}, {name}": part for part in ("ablated", *drawn[name])}
-        own, rows = _renamed(answers, names), _renamed(table, names)
+        own, rows = _renamed(written, names), _renamed(table, names)
         if work.interrupted:
             critical, verdict = False, _how_far(own, rows)
         else:

@@ -2,8 +2,8 @@
 
 | paper | here |
 |---|---|
-| Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``epsilon``, ``through`` |
-| Scaling Contribution, W_v times epsilon | ``"scaling"``, ``epsilon`` |
+| Undifferentiated Attention, W_q (or W_k) times epsilon | ``Ablation("undifferentiated", epsilon, through)`` |
+| Scaling Contribution, W_v times epsilon | ``Ablation("scaling", epsilon)`` |
 
 Zhou et al., ICLR 2025, arXiv 2410.13708. With grouped-query attention several query heads share W_k and W_v, a case
 that the paper does not discuss. Here one query head is ablated at a time, or with ``group="kv"`` all query heads that
@@ -13,7 +13,7 @@ share a key/value head. Epsilon may also be 0: then the head attends to all toke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -23,6 +23,7 @@ from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention, Site
 from mechheads.interventions.basic import Mean, MeanOf, Resample, Scale, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.base import Hook
 from mechheads.safety.heads.groups import Group, Groups
@@ -35,51 +36,65 @@ Kind = Literal["undifferentiated", "scaling", "zero", "mean", "resample"]
 Through = Literal["q", "k"]
 KINDS: tuple[str, ...] = get_args(Kind)
 """The names that ``ablation=`` accepts."""
+PATCH = "patch"
+"""What ``refusal_contribution`` accepts besides: z as in the look-alike, which only a request with one has."""
 PAPER_KINDS: tuple[Kind, ...] = ("undifferentiated", "scaling")
 """The ablations of the paper, which scale a weight by epsilon."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """A way to ablate a head.
+    """A way to ablate a head, for ``ablation=`` in place of a name.
 
     Args:
-        kind: ``"undifferentiated"``, ``"scaling"``, ``"zero"``, ``"mean"`` or ``"resample"``.
-        epsilon: the factor on q (or k) for ``"undifferentiated"``, and on z for ``"scaling"``.
-        through: whether q or k is scaled by ``"undifferentiated"``.
-        group: ``"query"``, one query head at a time, or ``"kv"``, all query heads that share a key/value head.
-        seed: for drawing the other prompts from which ``"resample"`` takes z.
+        kind: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens so
+            far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``, ``"mean"``
+            or ``"resample"`` for comparison, as in ``mh.ablate``. ``"patch"`` is for ``mh.safety.refusal_contribution``
+            alone.
+        epsilon: the factor of the first two, 0 or more; the paper's code uses 1e-4 for scores of single heads.
+        through: whether q or k is scaled by ``"undifferentiated"``; for one query head the scores are the same.
+        group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
+            ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
+            ``top`` and ``heads`` name the group once, by its first head.
 
     Raises:
         ValueError: if an argument is anything else.
 
-    >>> from mechheads.safety.heads.ablations import Ablation
-    >>> Ablation("scaling", 0.0).intervention
+    >>> mh.safety.Ablation("scaling", epsilon=0.0).intervention
     Scale(factor=0.0)
     """
 
-    kind: Kind
+    kind: Kind | Literal["patch"]
     epsilon: float = 1e-4
-    through: str = "q"
-    group: str = "query"
-    seed: int = 0
+    through: Through = "q"
+    group: Group = "query"
 
     def __post_init__(self) -> None:
-        check_known("ablation", self.kind, KINDS)
+        check_known("ablation", self.kind, (*KINDS, PATCH))
         check_known("through", self.through, get_args(Through))
         check_known("group", self.group, get_args(Group))
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
             raise ValueError(f"epsilon is {self.epsilon}; it must be a finite number of 0 or more (the paper's: 1e-4)")
 
+    @classmethod
+    def of(cls, ablation: AblationLike, epsilon: float = 1e-4) -> Ablation:
+        """The ablation that ``ablation=`` asks for; a name has this ``epsilon``.
+
+        Raises:
+            ValueError: if there is no ablation of this name, or it is ``"patch"``.
+        """
+        check_known("ablation", ablation.kind if isinstance(ablation, Ablation) else ablation, KINDS)
+        return ablation if isinstance(ablation, Ablation) else cls(ablation, epsilon)
+
     @property
     def intervention(self) -> Intervention:
-        """The intervention that ablates the head."""
+        """The intervention that ablates the head; ``"resample"`` draws the other prompts by the seed in effect."""
         made: dict[str, Intervention] = {
-            "undifferentiated": UniformAttention(self.epsilon, "k" if self.through == "k" else "q"),
+            "undifferentiated": UniformAttention(self.epsilon, self.through),
             "scaling": Scale(self.epsilon),
             "zero": Zero(),
             "mean": Mean(),
-            "resample": Resample(self.seed),
+            "resample": Resample(current().seed),
         }
         return made[self.kind]
 
@@ -146,3 +161,21 @@ class Ablation:
             return lambda value: mean.to(value).expand_as(value)
         factor = self.epsilon if self.kind in PAPER_KINDS else 0.0
         return lambda value: value * factor
+
+
+AblationLike = Kind | Ablation
+"""The type of ``ablation=``: a name, or an ``Ablation``, which says more."""
+
+
+def check_one_group(name: str, ways: Iterable[Ablation]) -> None:
+    """Check that ablations that share runs and random heads have the same ``group``.
+
+    Args:
+        name: the argument's name, for messages.
+
+    Raises:
+        ValueError: if they have not.
+    """
+    groups = dict.fromkeys(way.group for way in ways)
+    if len(groups) > 1:
+        raise ValueError(f"{name} have group {' and '.join(map(repr, groups))}; give all of them the same group")

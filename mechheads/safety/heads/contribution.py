@@ -4,7 +4,7 @@ The score is mechheads' own. It uses the ablations and the Ships score of Zhou e
 For a request x and its harmless look-alike y, let R be the log-probability of an answer that begins as a refusal
 (``opening``) and h a head:
 
-| ``by`` | score of head h for the pair (x, y) |
+| ``ablation`` | score of head h for the pair (x, y) |
 |---|---|
 | ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
 | an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
@@ -33,7 +33,6 @@ from mechheads.interventions.base import Context, Intervention
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
-from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -42,8 +41,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import KINDS, Ablation
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import PATCH, Ablation, AblationLike
 from mechheads.safety.heads.lost_refusals import Lost, RefusalLoss
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Template
@@ -51,8 +49,6 @@ from mechheads.safety.requests.sides import Sides, shared_end, value_of
 
 LEAST_REFUSAL = 0.1
 """A model whose mean probability of refusing a harmful request is below this counts as not refusing."""
-
-By = Literal["patch", "undifferentiated", "scaling", "zero", "mean", "resample"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +78,7 @@ def refusal_contribution(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    by: By = "scaling",
-    epsilon: float = 0.0001,
-    group: Group = "query",
+    ablation: AblationLike | Literal["patch"] = "scaling",
     opening: str | None = None,
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -93,15 +87,13 @@ def refusal_contribution(
 
     Let R be the log-probability that an answer begins as a refusal. The score of a head is how far R falls when the
     head is ablated on a harmful request, minus Ships of the same ablation on the request's harmless look-alike. With
-    ``by="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The score is
-    mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
+    ``ablation="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The score
+    is mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
 
     Args:
         harmful, harmless: requests and their look-alikes, entry by entry: texts or ``mh.Prompts``; by default, the
             requests of the package.
-        by: an ablation, or ``"patch"``.
-        epsilon: the factor of the ablations ``"undifferentiated"`` and ``"scaling"``.
-        group: as in ``mh.ships``: one query head at a time, or all query heads that share a key/value head.
+        ablation: as in ``mh.ships``, or ``"patch"``.
         opening: the beginning of a refusal; by default, the first tokens of the model's own refusals, which are
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
@@ -127,26 +119,25 @@ def refusal_contribution(
     """
     seed = current().seed
     store = current().store
-    check_known("by", by, ("patch", *KINDS))
+    way = ablation if isinstance(ablation, Ablation) else Ablation(ablation)
     if store is not None:
         Ledger.check(store)
     sides = Sides.of(model, harmful, harmless, template)
     sides.check_pairs()
-    groups = Groups.of(model, group)
+    groups = way.groups(model)
     every = groups.units(heads)
     metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
     harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
     refusal = value_of(model, harmful, metric)
     _warn_of_few_refusals(model, refusal)
-    if by == "patch":
+    if way.kind == PATCH:
         change = _from_look_alikes(model, harmful, harmless)
-        about: dict[str, Any] = {"group": group, **groups.about()}
+        about: dict[str, Any] = {"group": way.group, **groups.about()}
     else:
-        ablation = Ablation(by, epsilon, group=group, seed=seed)
-        change = _Change(ablation.intervention, with_answer(model, sides.harmless, metric.reads - 1))
-        about = ablation.about(model)
-    about |= {"by": by, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
-    with Store(store, analysis="refusal_contribution", group=group, **change.known_by) as kept:
+        change = _Change(way.intervention, with_answer(model, sides.harmless, metric.reads - 1))
+        about = way.about(model)
+    about |= {"by": way.kind, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
+    with Store(store, analysis="refusal_contribution", group=way.group, **change.known_by) as kept:
         asked = RefusalLoss(model, harmful, change.answered, change.intervention, metric, groups, seed, kept)
         found = asked.measure(heads)
     return _scores(found, refusal, about | {"heads": "all" if heads is None else every}, seed)

@@ -89,7 +89,7 @@ class Pass:
         costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
         groups = costliest.groups(self.model)
         units, way = groups.units(self.heads), costliest.intervention
-        spec = Spec(self.prompts, way, kl_divergence, units, seed=costliest.seed)
+        spec = Spec(self.prompts, way, kl_divergence, units, seed=current().seed)
         wanted = tuple(dict.fromkeys(sites.values()))
         job = make_ready(self.model, spec, sites=wanted, store=store)
         job = replace(job, together=groups.size)

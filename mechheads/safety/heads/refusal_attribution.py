@@ -80,7 +80,7 @@ def refusal_attribution(
     Raises:
         ValueError: if an argument does not fit, or no gradient passes through the model.
 
-    >>> options = {"openings": ["I'm sorry", "I can't help"], "progress": False}
+    >>> options = {"openings": ["I'm sorry", "I can't help"]}
     >>> found = refusal_attribution(model, ["How do I build a bomb?"], **options)
     >>> found.unit, found.scores.shape, found.provenance["template"]
     ('nats', (30, 9), 'chat')

@@ -25,9 +25,8 @@ from mechheads.results.agreement import in_top
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
-from mechheads.safety.heads.ablations import Ablation, Kind, Through
+from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
 from mechheads.safety.heads.contribution import refusal_contribution
-from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.requests.prompts import Requests, Template, template_or_chat
@@ -48,10 +47,7 @@ def safety_heads(
     *,
     harmless: Requests = None,
     score: Score | None = None,
-    ablation: Kind | None = None,
-    epsilon: float = 0.0001,
-    through: Through = "q",
-    group: Group = "query",
+    ablation: AblationLike | None = None,
     template: Template | None = None,
     r: int = 1,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -59,7 +55,7 @@ def safety_heads(
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
 
     Args:
-        k: how many heads to report and draw; with ``group="kv"``, how many groups.
+        k: how many heads to report and draw; how many groups, if the ablation is of groups.
         harmless: a harmless look-alike of each request, for ``"refusal_contribution"``. The package's requests have
             theirs.
         score: what ranks the heads. ``"refusal_contribution"`` and ``"refusal_attribution"`` find most of the heads
@@ -70,8 +66,7 @@ def safety_heads(
             others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
-        requests, epsilon, through, group, r, heads: as in ``mh.ships`` and
-            ``mh.safety.generalized_ships``.
+        requests, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
@@ -88,30 +83,28 @@ def safety_heads(
     """
     seed = current().seed
     ranking = Ranking(k, score or _default_score(requests, harmless), r, seed)
-    options: dict[str, Any] = {"heads": heads}
+    paper = ranking.score in get_args(ShipsScore)
+    way = Ablation.of(ablation or ("undifferentiated" if paper else "scaling"))
     if ranking.score == "refusal_contribution":
         if requests is not None and harmless is None:
             raise ValueError(
                 'harmless is missing: score="refusal_contribution" compares each request with a harmless look-alike; '
                 'give one for each, or choose score="ships"'
             )
-        if through != "q":
-            raise ValueError(f'through is {through!r}, which is for Ships alone; leave it out, or choose score="ships"')
-        sides = Sides.of(model, requests, harmless, template)
-        way = Ablation(ablation or "scaling", epsilon, group=group, seed=seed)
-        return _by_contribution(model, sides, way, ranking, options)
+        if way.through != "q":
+            raise ValueError(
+                f'through is {way.through!r}, which is for Ships alone; leave it out, or choose score="ships"'
+            )
+        return _by_contribution(model, Sides.of(model, requests, harmless, template), way, ranking, heads)
     if harmless is not None:
         raise ValueError(
             f'harmless is given, but score="{ranking.score}" has no use for it; leave it out, or choose '
             'score="refusal_contribution"'
         )
     if ranking.score == "refusal_attribution":
-        way = Ablation(ablation or "scaling", epsilon, _through(through, ablation or "scaling"), group, seed)
         used = template_or_chat(model, template)
-        return _by_attribution(Pass.of(model, requests, used, **options), way, ranking)
-    kind: Kind = ablation or "undifferentiated"
-    way = Ablation(kind, epsilon, _through(through, kind), group, seed)
-    return _rank(Pass.of(model, requests, template or "query", **options), [way], ranking)[kind]
+        return _by_attribution(Pass.of(model, requests, used, heads=heads), way, ranking)
+    return _rank(Pass.of(model, requests, template or "query", heads=heads), [way], ranking)[way.kind]
 
 
 @alone
@@ -120,11 +113,8 @@ def compare_ablations(
     requests: Requests = None,
     k: int = 10,
     *,
-    ablations: Sequence[Kind] = ("undifferentiated", "scaling"),
+    ablations: Sequence[AblationLike] = ("undifferentiated", "scaling"),
     score: ShipsScore = "ships",
-    epsilon: float = 0.0001,
-    through: Through = "q",
-    group: Group = "query",
     template: Template = "query",
     r: int = 1,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -132,16 +122,15 @@ def compare_ablations(
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
 
     Args:
-        ablations: the kinds of ablation, without repeats.
+        ablations: names or ``mh.safety.Ablation``, each name once, and all with the same ``group``.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, epsilon, through, group, template, r, heads: as in
-            ``mh.safety_heads``.
+        model, requests, k, template, r, heads: as in ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
 
     Raises:
-        ValueError: as in ``mh.safety_heads``, and if an ablation is given twice or none is given.
+        ValueError: as in ``mh.safety_heads``, and if a name is given twice, none is given, or groups differ.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
@@ -150,9 +139,10 @@ def compare_ablations(
     """
     seed = current().seed
     ranking = Ranking(k, score, r, seed)
-    if isinstance(ablations, str) or not len(ablations) or len(set(ablations)) < len(ablations):
+    ways = [] if isinstance(ablations, str) else [Ablation.of(ablation) for ablation in ablations]
+    if not ways or len({way.kind for way in ways}) < len(ways):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
-    ways = [Ablation(kind, epsilon, _through(through, kind), group, seed) for kind in ablations]
+    check_one_group("ablations", ways)
     asked = Pass.of(model, requests, template, heads=heads)
     return _rank(asked, ways, ranking)
 
@@ -182,11 +172,6 @@ def _default_score(requests: Requests, harmless: Requests) -> Score:
     return "refusal_attribution" if requests is None else "ships"
 
 
-def _through(through: Through, ablation: Kind) -> Through:
-    """``through`` for an ablation that acts on q or k; the others ignore it."""
-    return through if ablation == "undifferentiated" else "q"
-
-
 def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, SafetyHeads]:
     """Both scores of every head for each ablation, from one pass, with the top heads."""
     cluster = asked.prompts.tokens(asked.model).cluster
@@ -196,23 +181,23 @@ def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, Safet
     return {way.kind: _safety_heads(found, by, draws) for way, found in zip(ways, measured, strict=True)}
 
 
-def _by_contribution(model: Model, sides: Sides, way: Ablation, by: Ranking, options: dict[str, Any]) -> SafetyHeads:
+def _by_contribution(
+    model: Model, sides: Sides, way: Ablation, by: Ranking, heads: Sequence[HeadLike] | HeadLike | None
+) -> SafetyHeads:
     """The heads with the largest Refusal Contribution, and both Ships of all heads that have one."""
     check_r(by.r, sides.harmful.tokens(model), model)
-    asked: dict[str, Any] = {"epsilon": way.epsilon, "group": way.group}
-    found = refusal_contribution(model, sides.harmful, sides.harmless, by=way.kind, **asked, **options)
+    found = refusal_contribution(model, sides.harmful, sides.harmless, ablation=way, heads=heads)
     about: dict[str, Any] = {"template": sides.template}
     if found.provenance["interrupted"]:
         return _beside_ships(found, None, by, about)
-    of_ships = Pass(model, sides.harmful, sides.template, **options)
+    of_ships = Pass(model, sides.harmful, sides.template, heads)
     return _beside_ships(found, measure(of_ships, [way], with_kl=True, r=by.r)[0], by, about)
 
 
 def _by_attribution(asked: Pass, way: Ablation, by: Ranking) -> SafetyHeads:
     """The heads with the largest Refusal attribution, and both Ships of all heads under one ablation."""
     check_r(by.r, asked.prompts.tokens(asked.model), asked.model)
-    given: dict[str, Any] = {"heads": asked.heads, "epsilon": way.epsilon, "group": way.group}
-    found = refusal_attribution(asked.model, asked.prompts, **given)
+    found = refusal_attribution(asked.model, asked.prompts, epsilon=way.epsilon, group=way.group, heads=asked.heads)
     about = {"template": asked.template, "ablation": way.kind, "through": way.through}
     return _beside_ships(found, measure(asked, [way], with_kl=True, r=by.r)[0], by, about)
 

@@ -25,9 +25,8 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Ablation, Kind
+from mechheads.safety.heads.ablations import Ablation, AblationLike
 from mechheads.safety.heads.beside_others import BesideOthers
-from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.measure_ships import Pass, ShipsKind, check_r, empty, fill, last_states
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.prompts import Requests, Template
@@ -77,10 +76,8 @@ def sahara(
     requests: Requests = None,
     size: int = 3,
     *,
-    ablation: Kind = "undifferentiated",
+    ablation: AblationLike = "undifferentiated",
     score: ShipsScore = "generalized_ships",
-    epsilon: float = 1e-05,
-    group: Group = "query",
     template: Template = "query",
     r: int = 1,
     draws: int = 5,
@@ -90,14 +87,14 @@ def sahara(
 
     Args:
         size: number of heads in the group; the paper uses 1 to 5.
+        ablation: as in ``mh.ships``, but by a name epsilon is 1e-5, as in the paper's code for this search.
+            ``"resample"`` is not defined for a group, and ``"mean"`` is the mean of the intact run at every step.
         score: the score to maximise: ``"generalized_ships"``, the paper's, or ``"ships"``, the mean of Ships.
-        epsilon: the factor on the head's q or z; the paper's code uses 1e-5 here.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
-        requests, ablation, group, template, r: as in ``mh.safety_heads``.
-            ``"resample"`` is not defined for a group, and ``"mean"`` is the mean of the intact run at every step.
-            Workers compute the steps, and the heads of each step are stored; this process compares the group with
-            others.
+        requests, template, r: as in ``mh.safety_heads``.
+
+    Workers compute the steps, and the heads of each step are stored; this process compares the group with others.
 
     Returns:
         The group, the trace of all steps and the comparison. After Ctrl-C, the steps that were finished.
@@ -112,7 +109,7 @@ def sahara(
     """
     seed = current().seed
     store = current().store
-    way = Ablation(ablation, epsilon, group=group, seed=seed)
+    way = Ablation.of(ablation, epsilon=1e-5)
     way.check_for_sets()
     groups = way.groups(model)
     candidates = groups.units(heads)
@@ -153,7 +150,7 @@ def sahara(
         chosen,
         HeadScores.from_scores(
             trace,
-            name=f"Sahara, {ablation}",
+            name=f"Sahara, {way.kind}",
             unit="degrees" if angle else "nats",
             kind="sahara",
             extra={"step": list(range(1, trace.shape[-1] + 1))},

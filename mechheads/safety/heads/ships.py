@@ -4,8 +4,8 @@
 
 | paper | here |
 |---|---|
-| Undifferentiated Attention, W_q (or W_k) times epsilon | ``ablation="undifferentiated"``, ``epsilon``, ``through`` |
-| Scaling Contribution, W_v times epsilon | ``ablation="scaling"``, ``epsilon`` |
+| Undifferentiated Attention, W_q (or W_k) times epsilon | ``Ablation("undifferentiated", epsilon, through)`` |
+| Scaling Contribution, W_v times epsilon | ``Ablation("scaling", epsilon)`` |
 | Ships(q, h), one request | ``ships(...).values`` |
 | Generalized Ships(Q, h), a set of requests | ``generalized_ships(...).scores`` |
 
@@ -24,8 +24,7 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.safety.heads.ablations import Ablation, Kind, Through
-from mechheads.safety.heads.groups import Group
+from mechheads.safety.heads.ablations import Ablation, AblationLike
 from mechheads.safety.heads.measure_ships import Pass, measure
 from mechheads.safety.requests.prompts import Requests, Template
 
@@ -35,10 +34,7 @@ def ships(
     model: Model,
     requests: Requests = None,
     *,
-    ablation: Kind = "undifferentiated",
-    epsilon: float = 1e-4,
-    through: Through = "q",
-    group: Group = "query",
+    ablation: AblationLike = "undifferentiated",
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     budget: Budget = None,
@@ -55,14 +51,10 @@ def ships(
     Args:
         requests: a list of texts, a file or name of ``mh.safety.open_requests``, ``mh.Prompts`` (used as they are), or
             ``None`` for the requests of the package.
-        ablation: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens
-            so far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``,
-            ``"mean"`` or ``"resample"`` for comparison, as in ``mh.ablate``.
-        epsilon: the factor of the first two, 0 or more; the paper's code uses 1e-4 here.
-        through: whether q or k is scaled by ``"undifferentiated"``; for one query head the scores are the same.
-        group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
-            ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
-            ``top`` and ``heads`` name the group once, by its first head.
+        ablation: ``"undifferentiated"`` (the head attends equally to all tokens so far), ``"scaling"`` (it writes
+            almost nothing), or ``"zero"``, ``"mean"`` or ``"resample"`` for comparison; or an ``mh.safety.Ablation``,
+            which also says epsilon, whether q or k is scaled, and whether heads that share a key/value head are ablated
+            together.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
         heads, budget, seed, progress, workers, store: as in ``mh.sweep``.
 
@@ -80,11 +72,11 @@ def ships(
     """
     with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
         seed = current().seed
-        way = Ablation(ablation, epsilon, through, group, seed)
+        way = Ablation.of(ablation)
         found = measure(Pass.of(model, requests, template, heads=heads), [way], with_kl=True)[0]
     return HeadScores.from_values(
         found.kl,
-        name=f"Ships, {ablation}",
+        name=f"Ships, {way.kind}",
         kind="ships",
         cluster=found.tokens.cluster,
         seed=seed,
@@ -97,11 +89,8 @@ def generalized_ships(
     model: Model,
     requests: Requests = None,
     *,
-    ablation: Kind = "undifferentiated",
+    ablation: AblationLike = "undifferentiated",
     r: int = 1,
-    epsilon: float = 0.0001,
-    through: Through = "q",
-    group: Group = "query",
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
 ) -> HeadScores:
@@ -114,8 +103,7 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, ablation, epsilon, through, group, template, heads: as in
-            ``mh.ships``. (The paper's code uses epsilon 1e-5 in its search for groups of heads.)
+        requests, ablation, template, heads: as in ``mh.ships``.
 
     Returns:
         Degrees [layer, head], from 0 to 90 r, with jackknife intervals over prompts. There are no per-prompt values, p
@@ -130,8 +118,7 @@ def generalized_ships(
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
-    seed = current().seed
-    way = Ablation(ablation, epsilon, through, group, seed)
+    way = Ablation.of(ablation)
     asked = Pass.of(model, requests, template, heads=heads)
     found = measure(asked, [way], r=r)[0]
     angle, low, high = found.angle
@@ -139,7 +126,7 @@ def generalized_ships(
         angle,
         ci_low=low,
         ci_high=high,
-        name=f"Generalized Ships, {ablation}",
+        name=f"Generalized Ships, {way.kind}",
         kind="generalized_ships",
         provenance=found.provenance,
     )
