@@ -166,7 +166,9 @@ class Trial:
 
     def _ships(self, ablation: Any) -> np.ndarray:
         prompts = mh.Prompts([list(ids) for ids in _CLEAN])
-        return self._picked(mh.ships(self.model, prompts, ablation=ablation, epsilon=0.0, heads=self.heads))
+        return self._picked(
+            mh.ships(self.model, prompts, ablation=mh.safety.Ablation(ablation, epsilon=0.0), heads=self.heads)
+        )
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         """W_V W_O of every head, and W_U."""

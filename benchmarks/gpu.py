@@ -372,7 +372,7 @@ def ships(model: mh.Model, kind: Any, site: str, shape: Shape, speed: float, n: 
             found.append((intact.exp() * (intact - one)).sum(-1).mean())
         return torch.stack(found).double().cpu().numpy()
 
-    run = partial(mh.ships, model, mh.Prompts(prompts), ablation=kind, epsilon=EPSILON)
+    run = partial(mh.ships, model, mh.Prompts(prompts), ablation=mh.safety.Ablation(kind, EPSILON))
     run()
     times = []
     values, wanted = np.zeros(0), np.zeros(0)

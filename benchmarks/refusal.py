@@ -116,7 +116,8 @@ def count(model: mh.Model, texts: Sequence[str], template: Any) -> dict[str, int
 
 def refused_without(model: mh.Model, heads: Sequence[HeadId], harmful: Sequence[str]) -> int:
     """How many requests are still refused when some heads write nothing."""
-    test = mh.safety.refusal_test(model, heads, harmful, ["Hello!"], ablation="scaling", draws=0, max_new_tokens=TOKENS)
+    answers = mh.safety.AnswerSettings(max_new_tokens=TOKENS)
+    test = mh.safety.refusal_test(model, heads, harmful, ["Hello!"], ablation="scaling", draws=0, answers=answers)
     return int(is_verdict(test.answers, "ablated", "harmful", "refused").sum())
 
 
@@ -130,7 +131,7 @@ def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
         values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in PAPER_KINDS:
-        contribution = mh.safety.refusal_contribution(model, harmful, harmless, by=by)
+        contribution = mh.safety.refusal_contribution(model, harmful, harmless, ablation=by)
         found[f"Refusal Contribution, {by}"] = contribution.scores.values
         values[f"Refusal Contribution, {by}"] = per_request(contribution)
     attribution = mh.safety.refusal_attribution(model, harmful)

@@ -298,7 +298,7 @@ rank_table(views)
 # - **random heads**: the same number of heads from the same layers.
 
 # %%
-answering = {"max_new_tokens": 9, "draws": 1}
+answering = {"answers": mh.safety.AnswerSettings(max_new_tokens=9), "draws": 1}
 ordinary = ordinary_texts()[::8]
 testing = answering | {"opening": opening, "texts": ordinary}
 test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", **testing)

@@ -23,7 +23,7 @@ from mechheads.engine.work import unit_key
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, budget_bytes
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
+from mechheads.safety import Ablation, compare_ablations, generalized_ships, refusal_contribution, sahara
 from support.levels import few
 from support.made_workers import MadeWorkers
 from support.settled import settled
@@ -60,10 +60,16 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "matrix": lambda model, **given: settled(mh.path_matrix)(
         model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given
     ),
-    "ships": lambda model, **given: mh.ships(model, REQUESTS, ablation="scaling", epsilon=0.3, **BARE | given),
-    "ships of groups": lambda model, **given: mh.ships(model, REQUESTS, epsilon=0.3, group="kv", **BARE | given),
+    "ships": lambda model, **given: mh.ships(
+        model, REQUESTS, ablation=Ablation("scaling", epsilon=0.3), **BARE | given
+    ),
+    "ships of groups": lambda model, **given: mh.ships(
+        model, REQUESTS, ablation=Ablation("undifferentiated", epsilon=0.3, group="kv"), **BARE | given
+    ),
     "angles": lambda model, **given: settled(generalized_ships)(model, REQUESTS, r=2, **BARE | given),
-    "safety heads": lambda model, **given: settled(mh.safety_heads)(model, REQUESTS, 2, group="kv", **BARE | given),
+    "safety heads": lambda model, **given: settled(mh.safety_heads)(
+        model, REQUESTS, 2, ablation=Ablation("undifferentiated", group="kv"), **BARE | given
+    ),
     "resampled angles": lambda model, **given: settled(mh.safety_heads)(
         model, REQUESTS, 2, score="generalized_ships", **BARE | given
     ),
@@ -72,14 +78,16 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given
     ),
     "contribution by patching": lambda model, **given: settled(refusal_contribution)(
-        model, HARMFUL, HARMLESS, by="patch", **BEGUN | given
+        model, HARMFUL, HARMLESS, ablation="patch", **BEGUN | given
     ),
     "all scores": lambda model, **given: settled(mh.safety_heads)(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
     "search for a group": lambda model, **given: {
         "trace": settled(sahara)(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
     },
     "search for a group by means": lambda model, **given: {
-        "trace": settled(sahara)(model, REQUESTS, 2, ablation="mean", score="ships", group="kv", **BARE | given).trace
+        "trace": settled(sahara)(
+            model, REQUESTS, 2, ablation=Ablation("mean", group="kv"), score="ships", **BARE | given
+        ).trace
     },
 }
 ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group")
@@ -319,11 +327,13 @@ def test_a_longer_search_for_a_group_computes_its_last_step_only(
     assert more == 10
     assert same(longer.trace, search(3, store=None)[0].trace)
     before = computed.units
-    single = settled(generalized_ships)(small, REQUESTS[1:], epsilon=1e-5, **asked)
+    single = settled(generalized_ships)(
+        small, REQUESTS[1:], ablation=Ablation("undifferentiated", epsilon=1e-5), **asked
+    )
     np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
     assert computed.units == before, "the first step is generalized_ships"
     assert search(3, draws=1, seed=4)[1] == 0
-    assert search(2, epsilon=0.5)[1] == 12 + 11
+    assert search(2, ablation=Ablation("undifferentiated", epsilon=0.5))[1] == 12 + 11
 
 
 def written(source: str) -> Callable[..., Any]:
@@ -389,9 +399,9 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"requests": REQUESTS[:2]},
         {"template": "query"},
         {"ablation": "scaling"},
-        {"epsilon": 0.5},
-        {"epsilon": 0.5, "through": "k"},
-        {"epsilon": 0.5, "group": "kv"},
+        {"ablation": Ablation("undifferentiated", epsilon=0.5)},
+        {"ablation": Ablation("undifferentiated", epsilon=0.5, through="k")},
+        {"ablation": Ablation("undifferentiated", epsilon=0.5, group="kv")},
         {"ablation": "resample"},
         {"ablation": "resample", "seed": 1},
         {"heads": HEADS[1:3]},
@@ -407,11 +417,12 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"harmless": [HARMLESS[0], " Paris is"]},
         {"opening": " yes no"},
         {"template": "query"},
-        {"by": "undifferentiated"},
-        {"epsilon": 0.5},
-        {"group": "kv"},
-        {"by": "patch"},
-        {"by": "patch", "harmless": [HARMLESS[0], " Paris is"]},
+        {"ablation": "undifferentiated"},
+        {"ablation": Ablation("scaling", epsilon=0.5)},
+        {"ablation": Ablation("scaling", group="kv")},
+        {"ablation": "patch"},
+        {"ablation": Ablation("patch", group="kv")},
+        {"ablation": "patch", "harmless": [HARMLESS[0], " Paris is"]},
     ],
 }
 """For each call, what changes its numbers."""

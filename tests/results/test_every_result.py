@@ -33,9 +33,7 @@ REQUESTS = [" The capital of France is", " When John and Mary went to the store"
 ANSWERED: dict[str, Any] = {
     "ablation": "zero",
     "draws": 1,
-    "template": "bare",
-    "max_new_tokens": 4,
-    "judge": lambda asked, said: "refused",
+    "answers": mh.safety.AnswerSettings(lambda asked, said: "refused", "bare", max_new_tokens=4),
 }
 CAPITALS: dict[str, Any] = {"n": 2, "shots": 1}
 

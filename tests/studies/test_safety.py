@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
+from mechheads.safety import AnswerSettings
 from mechheads.safety.requests import prompts, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
@@ -60,11 +61,9 @@ def study_of(
     critical: int = 2,
     workers: Any = None,
 ) -> mh.studies.SafetyStudy:
-    for name in ("refusal_brittleness", "refusal_tests", "attack_curve"):
-        real = getattr(study_module, name)
-        monkeypatch.setattr(study_module, name, partial(real, judge=judge))
-    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical}
-    return mh.settings(workers=workers)(mh.studies.safety_study)(small, 3, **given)
+    monkeypatch.setattr(study_module, "AnswerSettings", partial(AnswerSettings, judge))
+    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical, "workers": workers}
+    return mh.studies.safety_study(small, 3, **given)
 
 
 RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling", "refusal direction"]
@@ -270,8 +269,7 @@ def test_the_refusal_direction_takes_as_many_of_both_kinds_as_there_are(small, s
     file, seen = tmp_path / "mine.csv", []
     rows = [*(f" Mary gave {i},unsafe\n" for i in range(18)), *(f" John went {i},safe\n" for i in range(24))]
     file.write_text("prompt,label\n" + "".join(rows))
-    brittle = partial(study_module.refusal_brittleness, judge=judging("refused"))
-    monkeypatch.setattr(study_module, "refusal_brittleness", brittle)
+    monkeypatch.setattr(study_module, "AnswerSettings", partial(AnswerSettings, judging("refused")))
     monkeypatch.setattr(study_module, "refusal_direction", lambda _, *sides, **__: seen.append(sides) or stop())
     with pytest.raises(RuntimeError):
         mh.studies.safety_study(small, 3, requests=file, quick=True, critical=1)

@@ -39,7 +39,7 @@ def _refused(request: str, answer: str) -> str:
     return "refused" if len(answer) % 2 else "complied"
 
 
-_ANSWERS: dict[str, Any] = {"template": "bare", "draws": 1, "max_new_tokens": 4, "judge": _refused}
+_ANSWERS: dict[str, Any] = {"draws": 1, "answers": mh.safety.AnswerSettings(_refused, "bare", max_new_tokens=4)}
 
 FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
     "cache": lambda m: m.cache(HARMFUL),
@@ -55,7 +55,7 @@ FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
     "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2),
     "sahara": lambda m: mh.safety.sahara(m, mh.Prompts(HARMFUL), 2, draws=1),
     "refusal_contribution": lambda m: mh.safety.refusal_contribution(
-        m, HARMFUL, HARMLESS, template="bare", opening=" I cannot", by="scaling"
+        m, HARMFUL, HARMLESS, template="bare", opening=" I cannot", ablation="scaling"
     ),
     "refusal_test": lambda m: mh.safety.refusal_test(
         m, ["L1H1"], HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS

@@ -130,7 +130,7 @@ def sahara(
         raise ValueError(f"score is {score!r}; choose 'generalized_ships' or 'ships'")
     angle = score == "generalized_ships"
     kind = ShipsKind(with_kl=not angle, r=r if angle else None)
-    with kind.stored_in(store, group) as kept:
+    with kind.stored_in(store, way.group) as kept:
         search = _Search(asked, way, kind, kept)
         chosen, steps = search.grow(candidates, size)
         table = search.compare(chosen, steps, draws, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import mechheads as mh
 from mechheads.generation.generate import generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import Ablation, attack_curve, refusal_brittleness, refusal_test
+from mechheads.safety import Ablation, AnswerSettings, attack_curve, refusal_brittleness, refusal_test
 from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
-FEW: dict[str, Any] = {"template": "bare", "max_new_tokens": 4}
-TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
+BRIEF = AnswerSettings(template="bare", max_new_tokens=4)
+FEW: dict[str, Any] = {"answers": BRIEF}
+TEST: dict[str, Any] = {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,7 @@ TEST: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "opening": " no", "d
 )
 def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, temperature: float):
     workers = MadeWorkers(2)
-    given: dict[str, Any] = {"ablation": ablation, "temperature": temperature}
+    given: dict[str, Any] = {"ablation": ablation, "answers": replace(BRIEF, temperature=temperature)}
     test = mh.settings(workers=workers, seed=3)(refusal_test)(
         llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST
     )
@@ -42,7 +44,7 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
             )
             rows = test.answers[(test.answers["condition"] == condition) & (test.answers["kind"] == kind)]
             assert tuple(rows["answer"]) == alone.texts
-    here = refusal_test(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST)
+    here = mh.settings(seed=3)(refusal_test)(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST)
     np.testing.assert_array_equal(test.table[["loss", "refusal"]], here.table[["loss", "refusal"]])
     assert test.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
 
@@ -52,7 +54,7 @@ def test_random_sets_are_written_by_workers(llama: mh.Model):
     given: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "draws": 2}
     workers = MadeWorkers(2)
     there = mh.settings(workers=workers, seed=3)(refusal_brittleness)(llama, 2, HARMFUL, HARMLESS, **given)
-    here = refusal_brittleness(llama, 2, HARMFUL, HARMLESS, **given)
+    here = mh.settings(seed=3)(refusal_brittleness)(llama, 2, HARMFUL, HARMLESS, **given)
     assert there.random == here.random and there.table["condition"].tolist() == ["intact", "random 1", "random 2"]
     np.testing.assert_array_equal(there.table["loss"], here.table["loss"])
     assert there.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from mechheads.safety import (
+    Ablation,
+    AnswerSettings,
     attack_curve,
     ordinary_texts,
     refusal_brittleness,
@@ -33,10 +37,9 @@ from mechheads.safety import (
     refusal_tests,
     text_loss,
 )
-from mechheads.safety.answers.verdicts import VERDICTS
+from mechheads.safety.answers.verdicts import VERDICTS, Verdict
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
-from support.settled import settled
 
 WRITING = importlib.import_module("mechheads.generation.generate")
 
@@ -52,6 +55,9 @@ OPENING = " I cannot"
 def as_said(request: str, answer: str) -> str:
     """A judge of answers that are verdicts."""
     return answer
+
+
+SAID = AnswerSettings(judge=as_said, max_new_tokens=8)
 
 
 class Stub:
@@ -108,14 +114,8 @@ def run(
     llama: mh.Model, stub: Stub, monkeypatch: pytest.MonkeyPatch, harmful: Any = HARMFUL, **options: Any
 ) -> mh.safety.RefusalTest:
     stub.put(monkeypatch)
-    given: dict[str, Any] = {
-        "draws": 2,
-        "judge": as_said,
-        "texts": TEXTS,
-        "opening": OPENING,
-        "max_new_tokens": 8,
-    }
-    return settled(refusal_test)(llama, HEADS, harmful, HARMLESS, **(given | options))
+    given: dict[str, Any] = {"draws": 2, "answers": SAID, "texts": TEXTS, "opening": OPENING}
+    return refusal_test(llama, HEADS, harmful, HARMLESS, **(given | options))
 
 
 CASES: dict[str, tuple[Stub, dict[str, Any], bool, str]] = {
@@ -278,13 +278,13 @@ def stopping(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(mechheads.safety.answers.answering, "generate_under", generate_under)
 
 
-SHORT: dict[str, Any] = {
-    "ablation": "zero",
-    "draws": 1,
-    "template": "bare",
-    "max_new_tokens": 4,
-    "judge": lambda request, answer: REFUSED,
-}
+def refused(request: str, answer: str) -> Verdict:
+    """A judge to whom every answer is a refusal."""
+    return "refused"
+
+
+BRIEF = AnswerSettings(template="bare", max_new_tokens=4, judge=refused)
+SHORT: dict[str, Any] = {"ablation": "zero", "draws": 1, "answers": BRIEF}
 FEW, FEW_HARMLESS = HARMFUL[:3], HARMLESS[:2]
 
 
@@ -342,7 +342,9 @@ def complied(request: str, answer: str) -> str:
 def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
     whole = short(llama)
     with ctrl_c_is_caught():
-        part = short(llama, judge=stopped_at(5, complied))  # the three of the model as it is, and one more
+        part = short(
+            llama, answers=replace(BRIEF, judge=stopped_at(5, complied))
+        )  # the three of the model as it is, and one more
     check_interrupted(part, llama)
     assert part.answers["verdict"].notnull().tolist() == [True] * 4 + [False] * 11
     harmful = part.answers["kind"] == "harmful"
@@ -369,7 +371,8 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     whole = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
     assert whole.missing == () and whole.provenance["interrupted"] is False
     with ctrl_c_is_caught():  # one more than those of the model as it is and of one head of the ranking
-        part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"judge": stopped_at(3 + 3 + 2, complied)}))
+        answers = replace(BRIEF, judge=stopped_at(3 + 3 + 2, complied))
+        part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"answers": answers}))
     assert part.provenance["interrupted"] is True
     assert part.table["attack_success"].isnull().tolist() == [False, False, True, False, True, True]
     assert part.table["over_refusal"].isnull().to_numpy().all()
@@ -398,7 +401,8 @@ def test_harmless_requests_that_are_too_long_are_named_before_anything_is_writte
 
 def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub([1, 7, 0, 2], [2.0, 2.5, 2.25, 2.125], [0, 2, 1, 0], [3, 0, 10, 1])
-    found = run(llama, stub, monkeypatch, seed=3, max_new_tokens=7, temperature=0.5, top_k=5, ablation="scaling")
+    answers = replace(SAID, max_new_tokens=7, temperature=0.5, top_k=5)
+    found = mh.settings(seed=3)(run)(llama, stub, monkeypatch, answers=answers, ablation="scaling")
     table = found.table
     assert table["condition"].tolist() == ["intact", "ablated", "random 1", "random 2"]
     assert table["attack_success"].tolist() == [0.1, 0.7, 0, 0.2]
@@ -464,12 +468,9 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
         HEADS,
         harmful,
         harmless,
-        ablation=ablation,
-        epsilon=0.2,
+        ablation=Ablation(ablation, epsilon=0.2),
         draws=1,
-        judge=judge,
-        template="bare",
-        max_new_tokens=5,
+        answers=AnswerSettings(judge, "bare", max_new_tokens=5),
         texts=TEXTS,
         opening=OPENING,
     )
@@ -508,9 +509,7 @@ def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):
         HARMLESS[:2],
         ablation="mean",
         draws=0,
-        judge=lambda request, answer: REFUSED,
-        template="bare",
-        max_new_tokens=2,
+        answers=replace(BRIEF, max_new_tokens=2),
         texts=TEXTS,
         opening=OPENING,
     )
@@ -527,7 +526,7 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub(complied, degenerate=[0, 0, 1, 1, 0, 0, 0, 5, 0, 0], over=over).put(monkeypatch)
     ranking = ["L2H1", "L0H3", "L2H1", "L0H2", "L1H1"]
     found = mh.settings(seed=5)(attack_curve)(
-        llama, ranking, HARMFUL, HARMLESS, most=3, draws=2, judge=as_said, max_new_tokens=3
+        llama, ranking, HARMFUL, HARMLESS, most=3, draws=2, answers=replace(SAID, max_new_tokens=3)
     )
     own = (HeadId(2, 1), HeadId(0, 3), HeadId(0, 2))
     assert found.heads == own  # in their order, each once
@@ -556,12 +555,7 @@ def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
     def judge(request: str, answer: str) -> str:
         return [REFUSED, COMPLIED][len(answer) % 2]
 
-    options: dict[str, Any] = {
-        "judge": judge,
-        "template": "bare",
-        "max_new_tokens": 4,
-        "ablation": "zero",
-    }
+    options: dict[str, Any] = {"answers": replace(BRIEF, judge=judge), "ablation": "zero"}
     curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
     test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, opening=OPENING, **options)
     assert curve.table["attack_success"].tolist()[::2] == test.table["attack_success"].tolist()
@@ -589,18 +583,12 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
         ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"ablation": "resample"}, "for sets of heads choose"),
         ({"ablation": "poem"}, "ablation is 'poem'"),
-        ({"epsilon": -0.5}, "epsilon is -0.5"),
-        ({"template": "poem"}, "template is 'poem'"),
         ({"harmful": []}, "requests is empty"),
         ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
-        ({"judge": "llama"}, "judge is 'llama'; give a function"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
         ({"texts": ["When John went", " no"], "model": "gpt2"}, r"texts\[1\] has a single token"),
         ({"texts": []}, "texts is empty"),
         ({"texts": "It rains."}, "texts must be a list of texts"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"top_k": 5}, "top_k is 5, but temperature 0 draws nothing"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_written(
@@ -631,8 +619,6 @@ def test_bad_input_is_named_before_anything_is_written(
         ({"ranking": "L0H0"}, "ranking is 'L0H0'; give a list of heads"),
         ({"draws": -1}, "draws is -1"),
         ({"ablation": "resample"}, "for sets of heads choose"),
-        ({"judge": None}, "judge is None; give a function"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
     ],
 )
 def test_bad_input_for_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str):
@@ -642,12 +628,33 @@ def test_bad_input_for_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch,
         attack_curve(llama, **(given | options))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"judge": "llama"}, "judge is 'llama'; give a function"),
+        ({"judge": None}, "judge is None; give a function"),
+        ({"template": "poem"}, "template is 'poem'"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"top_k": 5}, "top_k is 5, but temperature 0 draws nothing"),
+    ],
+)
+def test_bad_settings_of_answers(options: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        AnswerSettings(**options)
+
+
+@pytest.mark.parametrize(("asked", "tokens"), [(refusal_test, 64), (refusal_brittleness, 64), (attack_curve, 32)])
+def test_answers_are_as_long_as_each_analysis_needs(asked: Any, tokens: int):
+    assert signature(asked).parameters["answers"].default == AnswerSettings(max_new_tokens=tokens)
+
+
 def test_a_judge_that_says_something_else_is_named(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     def odd(request: str, answer: str) -> str:
         return "maybe"
 
     with pytest.raises(ValueError, match="judge: odd gave 'maybe' for answer 0"):
-        run(llama, Stub([1, 1, 1, 1]), monkeypatch, judge=odd)
+        run(llama, Stub([1, 1, 1, 1]), monkeypatch, answers=replace(SAID, judge=odd))
 
 
 GROUPS = [[HeadId(layer, head) for head in (first, first + 1)] for layer in range(3) for first in (0, 2)]
@@ -661,7 +668,7 @@ def changed_in(conditions: Sequence[Sequence[HeadChange]]) -> list[list[HeadId]]
 
 def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub([1, 7, 0, 2])
-    found = run(llama, stub, monkeypatch, group="kv", ablation="scaling")
+    found = run(llama, stub, monkeypatch, ablation=Ablation("scaling", group="kv"))
     intact, ablated, *random = changed_in(stub.conditions[0])
     assert intact == [] and ablated == [*GROUPS[0], *GROUPS[3]] == list(found.heads)
     for drawn in random:
@@ -673,9 +680,8 @@ def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypat
 def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub([1, 3, 9, 1, 4], degenerate=[0] * 5, over=[1] * 5).put(monkeypatch)
     ranking = ["L2H1", "L0H3", "L2H0", "L1H1"]
-    found = attack_curve(
-        llama, ranking, HARMFUL, HARMLESS, most=[3, 1], group="kv", draws=1, judge=as_said, max_new_tokens=8
-    )
+    way = Ablation("undifferentiated", group="kv")
+    found = attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[3, 1], ablation=way, draws=1, answers=SAID)
     assert found.heads == (HeadId(2, 0), HeadId(0, 2), HeadId(1, 0))
     none, one, three, random, more_random = changed_in(stub.conditions[0])
     assert (none, one, three) == ([], GROUPS[4], [*GROUPS[4], *GROUPS[1], *GROUPS[2]])
@@ -689,15 +695,10 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
         attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2])
 
 
+@mh.settings(seed=4)
 def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"one": ["L1H2"], "two": ["L0H0", "L2H3"]}
-    options: dict[str, Any] = {
-        "draws": 1,
-        "max_new_tokens": 8,
-        "judge": as_said,
-        "opening": OPENING,
-        "texts": TEXTS,
-    }
+    options: dict[str, Any] = {"draws": 1, "answers": SAID, "opening": OPENING, "texts": TEXTS}
     stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
     found = mh.settings(seed=4)(refusal_tests)(
         llama, sets, HARMFUL, HARMLESS, ablation={"one": "scaling", "two": "undifferentiated"}, **options
@@ -728,13 +729,17 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
         refusal_tests(llama, sets, ablation={"one": "scaling"}, **options)
     with pytest.raises(ValueError, match=r"sets is \{\}; give sets of heads by name"):
         refusal_tests(llama, {}, **options)
+    mixed: dict[str, Any] = {"one": "scaling", "two": Ablation("scaling", group="kv")}
+    with pytest.raises(ValueError, match="the ablations have group 'query' and 'kv'; give all of them the same group"):
+        refusal_tests(llama, sets, ablation=mixed, **options)
 
 
 def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     """Of eight refusals, six and four survive two draws; a request refused in a draw only is no survivor."""
     stub = Stub(["ccrrrrrrrr", "rcrrrrrrcc", "ccrrrrdccd"], [2.0, 2.5, 3.0], over=[1, 2, 3]).put(monkeypatch)
+    way = Ablation("scaling", group="kv")
     found = mh.settings(seed=3)(refusal_brittleness)(
-        llama, 2, HARMFUL, HARMLESS, draws=2, judge=as_said, group="kv", max_new_tokens=8, texts=TEXTS
+        llama, 2, HARMFUL, HARMLESS, ablation=way, draws=2, answers=SAID, texts=TEXTS
     )
     _, *random = changed_in(stub.conditions[0])
     assert [tuple(drawn) for drawn in random] == list(found.random)
@@ -748,8 +753,8 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert "John" not in found._repr_html_() + repr(found)
     assert repr(found).startswith("<RefusalBrittleness: 62% [")
     Stub([N, N], [2, 2], [0, 0], [0, 0]).put(monkeypatch)
-    nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, judge=as_said, max_new_tokens=8, texts=TEXTS)
+    nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, answers=SAID, texts=TEXTS)
     assert nothing.refuses is False and np.isnan(nothing.survive).all()
     assert repr(nothing) == "<RefusalBrittleness: no refusals, or no draws of random heads>"
     with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
-        refusal_brittleness(llama, 7, group="kv", texts=TEXTS)
+        refusal_brittleness(llama, 7, ablation=way, texts=TEXTS)

@@ -72,7 +72,7 @@ def test_one_query_head_is_a_copy_with_scaled_weights(
     found = engine_logits(model, Ablation(kind, epsilon, through), "L1H2")
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
     assert float((wanted - intact).abs().max()) > 3e-3
-    kl = ships(model, PROMPTS, ablation=kind, epsilon=epsilon, through=through, heads="L1H2", template="bare")
+    kl = ships(model, PROMPTS, ablation=Ablation(kind, epsilon=epsilon, through=through), heads="L1H2", template="bare")
     expected = [oracles.kl(a[None], b[None]) for a, b in zip(intact, wanted, strict=True)]
     assert kl.values is not None
     np.testing.assert_allclose(kl.values[1, 2], expected, atol=2e-6, rtol=2e-3)

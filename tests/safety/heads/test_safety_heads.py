@@ -15,6 +15,7 @@ import mechheads.safety.requests.prompts
 import mechheads.safety.requests.requests
 from mechheads.results.agreement import in_top
 from mechheads.safety import (
+    Ablation,
     Request,
     RequestSet,
     SafetyHeads,
@@ -25,7 +26,7 @@ from mechheads.safety import (
     safety_heads,
     ships,
 )
-from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
 from mechheads.safety.heads.groups import Group
 from support.levels import few
 
@@ -48,7 +49,7 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh
     kind: Kind = ablation or "scaling"
     template = "chat" if small.chat_template else "query"
     found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, ablation=ablation, r=2)
-    alone = refusal_contribution(small, HARMFUL, HARMLESS, by=kind)
+    alone = refusal_contribution(small, HARMFUL, HARMLESS, ablation=kind)
     for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "direct", "refusal"):
         np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
@@ -69,12 +70,13 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh
     assert found.heads() == alone.heads(3)
 
 
-@pytest.mark.parametrize(("given", "kind"), [({}, "scaling"), ({"ablation": "undifferentiated"}, "undifferentiated")])
+@pytest.mark.parametrize("kind", PAPER_KINDS)
 @pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
-def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, Any], kind: Kind, group: Group):
-    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"], "group": group}
-    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", r=2, **given, **options)
-    alone = refusal_attribution(llama, HARMFUL, **options)
+def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: Kind, group: Group):
+    options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"]}
+    way = Ablation(kind, group=group)
+    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", ablation=way, r=2, **options)
+    alone = refusal_attribution(llama, HARMFUL, group=group, **options)
     every = refusal_attribution(llama, HARMFUL, group=group)
     known = np.isfinite(alone.scores.values)
     assert known.sum() == (3 if group == "query" else 6)
@@ -84,8 +86,8 @@ def test_refusal_attribution_with_both_ships(llama: mh.Model, given: dict[str, A
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 2))
     prompts = request_prompts(llama, HARMFUL, "chat")
     for name, expected in {
-        "ships": ships(llama, prompts, ablation=kind, **options),
-        "generalized_ships": generalized_ships(llama, prompts, ablation=kind, r=2, **options),
+        "ships": ships(llama, prompts, ablation=way, **options),
+        "generalized_ships": generalized_ships(llama, prompts, ablation=way, r=2, **options),
     }.items():
         np.testing.assert_allclose(found.dataset[name], expected.dataset["score"], rtol=1e-6, atol=1e-9)
     told = found.provenance
@@ -106,9 +108,9 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     )
     options: dict[str, Any] = {"heads": ["L0H1", "L2H3"]}
     package = safety_heads(llama, **options)
-    assert package.provenance["score"] == "refusal_attribution"
+    assert (package.provenance["score"], package.provenance["ablation"]) == ("refusal_attribution", "scaling")
     np.testing.assert_array_equal(package.scores, refusal_attribution(llama, HARMFUL, **options).scores)
-    contribution = refusal_contribution(llama, HARMFUL, HARMLESS, by="scaling", **options).scores
+    contribution = refusal_contribution(llama, HARMFUL, HARMLESS, ablation="scaling", **options).scores
     with_look_alikes = safety_heads(llama, HARMFUL, harmless=HARMLESS, **options)
     assert with_look_alikes.provenance["score"] == "refusal_contribution"
     np.testing.assert_array_equal(with_look_alikes.scores, contribution)
@@ -159,7 +161,7 @@ def test_it_is_saved_and_drawn(llama: mh.Model, tmp_path: Path):
         ({"score": "refusal_attribution", "harmless": HARMLESS}, "harmless is given, but score"),
         ({"score": "refusal_attribution", "r": 4}, "r is 4"),
         ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
-        ({"harmless": HARMLESS, "through": "k"}, "through is 'k'"),
+        ({"harmless": HARMLESS, "ablation": Ablation("undifferentiated", through="k")}, "through is 'k'"),
         ({"score": "shipz"}, "shipz"),
         ({"harmless": HARMLESS, "r": 4}, "r is 4"),
     ],

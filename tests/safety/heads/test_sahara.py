@@ -21,7 +21,6 @@ from mechheads.safety.heads import groups
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.levels import few
-from support.settled import settled
 
 REQUESTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " the no", "I help"]
 QUIET: dict[str, Any] = {"template": "bare"}
@@ -96,7 +95,9 @@ def check(
 def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
     llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any, epsilon: float, r: int
 ):
-    found = mh.settings(seed=4)(sahara)(llama, REQUESTS, 3, ablation=ablation, epsilon=epsilon, r=r, draws=2, **QUIET)
+    found = mh.settings(seed=4)(sahara)(
+        llama, REQUESTS, 3, ablation=Ablation(ablation, epsilon=epsilon), r=r, draws=2, **QUIET
+    )
     check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 3, 4, atol=0.02)
     assert (found.trace.unit, found.trace.kind, found.trace.name) == ("degrees", "sahara", f"Sahara, {ablation}")
 
@@ -105,7 +106,7 @@ def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
 def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
     """Heads are compared by a number that rounding hardly touches, with an epsilon that twice is not once."""
     found = mh.settings(seed=1)(sahara)(
-        llama, REQUESTS, 4, ablation=ablation, score="ships", epsilon=0.4, draws=2, **QUIET
+        llama, REQUESTS, 4, ablation=Ablation(ablation, epsilon=0.4), score="ships", draws=2, **QUIET
     )
     check(found, Loop(llama, tiny("llama"), which, 0.4).kl, 4, 1, atol=2e-6)
     assert found.trace.unit == "nats"
@@ -116,13 +117,17 @@ def test_ships_grow_alike_in_other_architectures(
     tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model], name: str
 ):
     model = loaded(name)
-    found = mh.settings(seed=1)(sahara)(model, REQUESTS, 3, score="ships", epsilon=0.4, draws=2, **QUIET)
+    found = mh.settings(seed=1)(sahara)(
+        model, REQUESTS, 3, score="ships", ablation=Ablation("undifferentiated", epsilon=0.4), draws=2, **QUIET
+    )
     check(found, Loop(model, tiny(name), "q", 0.4).kl, 3, 1, atol=2e-6)
 
 
 @pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "k"), ("scaling", "v")])
 def test_groups_of_key_value_heads(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
-    found = sahara(llama, REQUESTS, 3, ablation=ablation, score="ships", epsilon=0.4, group="kv", draws=2, **QUIET)
+    found = sahara(
+        llama, REQUESTS, 3, ablation=Ablation(ablation, epsilon=0.4, group="kv"), score="ships", draws=2, **QUIET
+    )
     loop = Loop(llama, tiny("llama"), which, 0.4, grouped=True)
 
     def value(heads: Sequence[HeadId]) -> float:
@@ -261,21 +266,18 @@ def test_ctrl_c_while_random_groups_are_compared_keeps_the_group(llama: mh.Model
         ({"size": 0}, "size is 0; it must be 1 to 12, the number of heads to choose from"),
         ({"size": 13}, "size is 13; it must be 1 to 12"),
         ({"size": 3, "heads": ["L0H0", "L1H1"]}, "size is 3; it must be 1 to 2"),
-        ({"size": 7, "group": "kv"}, "size is 7; it must be 1 to 6"),
+        ({"size": 7, "ablation": Ablation("scaling", group="kv")}, "size is 7; it must be 1 to 6"),
         ({"size": 7}, "size is 7, but only 5 other heads are left for random groups"),
-        ({"size": 4, "group": "kv"}, "size is 4, but only 2 other"),
+        ({"size": 4, "ablation": Ablation("scaling", group="kv")}, "size is 4, but only 2 other"),
         ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"ablation": "resample"}, "ablation is 'resample'"),
         ({"ablation": "poem"}, "ablation is 'poem'"),
         ({"score": "poem"}, "score is 'poem'; choose 'generalized_ships' or 'ships'"),
-        ({"epsilon": -1.0}, "epsilon is -1.0"),
-        ({"group": "layer"}, "group is 'layer'"),
         ({"template": "poem"}, "template is 'poem'"),
         ({"heads": "L7H0"}, "out of range"),
         ({"r": 5}, "r is 5, but the number of different prompts is 5"),
         ({"requests": [" no", " no"]}, "all 2 prompts are identical"),
         ({"requests": []}, "requests is empty"),
-        ({"budget": Limits(part=(1, 2))}, "part: each step of sahara needs all heads of the step before"),
     ],
 )
 def test_bad_input_is_named_before_any_head_is_ablated(
@@ -283,4 +285,20 @@ def test_bad_input_is_named_before_any_head_is_ablated(
 ):
     monkeypatch.setattr(HeadCache, "run", None)
     with pytest.raises(ValueError, match=message):
-        settled(sahara)(llama, **({"requests": REQUESTS, "size": 2} | QUIET | options))
+        sahara(llama, **({"requests": REQUESTS, "size": 2} | QUIET | options))
+
+
+def test_a_part_of_the_heads_does_not_do(llama: mh.Model):
+    with (
+        mh.settings(budget=Limits(part=(1, 2))),
+        pytest.raises(ValueError, match="part: each step of sahara needs all heads of the step before"),
+    ):
+        sahara(llama, REQUESTS, 2, **QUIET)
+
+
+def test_by_a_name_epsilon_is_that_of_the_papers_search(llama: mh.Model):
+    named, plain = (
+        sahara(llama, REQUESTS, 1, ablation=ablation, heads="L0H1", draws=0, **QUIET).provenance["epsilon"]
+        for ablation in ("scaling", Ablation("scaling"))
+    )
+    assert (named, plain) == (1e-5, 1e-4)
