@@ -62,8 +62,9 @@ def study_of(
     workers: Any = None,
 ) -> mh.studies.SafetyStudy:
     monkeypatch.setattr(study_module, "AnswerSettings", partial(AnswerSettings, judge))
-    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical, "workers": workers}
-    return mh.studies.safety_study(small, 3, **given)
+    given: dict[str, Any] = {"group": group, "quick": True, "critical": critical}
+    return mh.settings(workers=workers)(mh.studies.safety_study)(small, 3, **given)
+
 
 
 RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling", "refusal direction"]
