@@ -24,7 +24,7 @@ from torch import Tensor
 import mechheads as mh
 from benchmarks import machine
 from mechheads.gating import Task
-from mechheads.gating.fit.arguments import Rules
+from mechheads.gating.fit.arguments import FitSettings, Rules
 from mechheads.gating.fit.checkpoint import Checkpoint
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages, start_logits
@@ -97,7 +97,7 @@ def compare(ways: dict[str, Callable[[int], np.ndarray]], turns: int) -> None:
 def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndarray:
     """Gates after the first fit of ``fit_gates``."""
     tokens = task.tokens(model)
-    rules = Rules(tuple(seeds), N_PROMPTS, "mean", "mean", 4.0, "pulled", None, None, 0)
+    rules = Rules(tuple(seeds), N_PROMPTS, FitSettings(tolerance=None))
     stage = Stage(("none",), (Pull(0.0, updates, LR),))
     keep = Checkpoint(None, dict, rows_at_once(model, tokens), model.device)
     fit = Fit(model, TargetLoss(tokens, "mean"), len(tokens), [stage], rules, task.name, {})

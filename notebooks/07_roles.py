@@ -137,7 +137,12 @@ with torch.no_grad():
 
 # %%
 gates = mh.fit_gates(
-    model, train, seeds=2, updates=(16, 9, 9), batch=4, lr=(0.2, 0.1), lr_regularised=(0.8, 0.2), regularisation=1.0
+    model,
+    train,
+    seeds=2,
+    updates=(16, 9, 9),
+    batch=4,
+    fit=mh.gating.FitSettings(lr=(0.2, 0.1), lr_regularised=(0.8, 0.2), regularisation=1.0),
 )
 gates
 

@@ -1,5 +1,6 @@
 """Gating: gates on heads fitted to a task, roles of heads from the gates, and curves that test the roles."""
 
+from mechheads.gating.fit.arguments import FitSettings
 from mechheads.gating.fit.contrast import contrast_gates
 from mechheads.gating.fit.fit import LossNotFinite, fit_gates
 from mechheads.gating.fit.fitted import Gates
@@ -15,6 +16,7 @@ from mechheads.results.agreement import compare_roles
 
 __all__ = [
     "ROLES",
+    "FitSettings",
     "Gates",
     "LossNotFinite",
     "RoleCurves",

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any, get_args
 
 from mechheads.messages.suggest import did_you_mean
 
 
-def check_known(name: str, value: object, known: Collection[str]) -> None:
+def check_known(name: str, value: object, known: Any) -> None:
     """Check that an argument is one of the known names.
+
+    Args:
+        known: the names, or the ``Literal`` of them that is the argument's type.
 
     Raises:
         ValueError: if it is not; the message lists them.
+
+    >>> check_known("reduce", "meen", ("mean", "sum"))
+    Traceback (most recent call last):
+    ValueError: reduce is 'meen'; choose one of 'mean', 'sum'. Did you mean "mean"?
     """
-    if value not in known:
-        meant = did_you_mean(value, known)
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.{meant}")
+    names: Collection[str] = get_args(known) or known
+    if value not in names:
+        meant = did_you_mean(value, names)
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, names))}.{meant}")
 
 
 def check_several(name: str, texts: object) -> None:

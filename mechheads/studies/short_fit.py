@@ -11,7 +11,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from mechheads.gating import fit_gates
+from mechheads.gating import FitSettings, fit_gates
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.limits import settings
@@ -26,9 +26,7 @@ _N_PROMPTS = 8
 _TRIAL = 2, 1, 1
 SETTINGS: dict[str, Any] = {
     "batch": _N_PROMPTS,
-    "lr": (0.4, 0.05),
-    "lr_regularised": (0.4, 0.2),
-    "tolerance": None,
+    "fit": FitSettings(lr=(0.4, 0.05), lr_regularised=(0.4, 0.2), tolerance=None),
 }
 
 

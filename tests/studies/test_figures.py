@@ -386,7 +386,7 @@ def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
     fitted_on, tried_on = mh.gating.read_task(asked_roles["tasks"]).split(0.8)
     for name, curves in made.panels["capitals"].items():
         model = loaded(str(tiny(name)))
-        gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2, batch=4)
+        gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2)
         expected = mh.gating.role_curve(model, tried_on, gates, most=3)
         pd.testing.assert_frame_equal(curves.table, expected.table)
         shares = made.tables["shares"].query("model == @name").drop(columns=["model", "task"])
@@ -443,7 +443,7 @@ def test_a_task_that_a_model_cannot_do_is_named(asked_roles, tmp_path):
 
 
 def test_a_quick_look_takes_few_items(asked_roles):
-    quick = roles_figure(**asked_roles | {"seeds": 10, "batch": 64, "quick": True, "models": asked_roles["models"][0]})
+    quick = roles_figure(**asked_roles | {"seeds": 10, "quick": True, "models": asked_roles["models"][0]})
     curves = quick.panels["capitals"]["llama"]
     assert curves.provenance["gates"]["seeds"] == [0, 1] and curves.provenance["gates"]["batch"] == 8
 
@@ -456,7 +456,6 @@ def test_a_quick_look_takes_few_items(asked_roles):
         ({"tasks": ["math", "math"]}, "tasks contains 'math' twice"),
         ({"seeds": 0}, "seeds is 0"),
         ({"updates": 0}, "updates is 0"),
-        ({"batch": 0}, "batch is 0"),
         ({"most": 0}, "most is 0"),
         ({"n": 1}, "n is 1"),
         ({"n": 50}, "n is 50, but .*capitals.jsonl has 10 items"),
@@ -471,7 +470,7 @@ def test_wrong_role_requests_are_refused_before_a_model_is_loaded(asked_roles, m
 
 def test_the_roles_command_draws(asked_roles, tiny):
     arguments = ["figure", "roles", "--model", str(tiny("llama")), "--tasks", str(asked_roles["tasks"])]
-    arguments += ["--seeds", "2", "--updates", "2", "--batch", "4", "--most", "3", "--out", str(asked_roles["out"])]
+    arguments += ["--seeds", "2", "--updates", "2", "--most", "3", "--out", str(asked_roles["out"])]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert "llama, capitals: facilitation" in done.output

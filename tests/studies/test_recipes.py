@@ -40,7 +40,7 @@ def test_settings_are_those_of_the_papers():
     assert load_recipe("maps").settings["rule"] == "maps" and load_recipe("maps").settings["source"] == "first_mlp"
     assert load_recipe("ships").settings["requests"] == ["JailbreakBench", "MaliciousInstruct"]
     asked = load_recipe("chg").settings
-    assert (asked["seeds"], asked["updates"], asked["batch"]) == (10, 500, 64)
+    assert (asked["seeds"], asked["updates"]) == (10, 500)
     printed = load_recipe("chg").printed.set_index(["model", "task", "role", "share"])["printed"].to_dict()
     assert len(printed) == 48
     assert printed["meta-llama/Llama-3.1-8B", "common_sense", "facilitation", "always"] == 18.7

@@ -41,7 +41,6 @@ def roles_request(tiny: Tiny, folder: Path) -> dict[str, Any]:
         "tasks": file,
         "seeds": 2,
         "updates": 2,
-        "batch": 4,
         "most": 3,
         "out": folder / "out",
     }

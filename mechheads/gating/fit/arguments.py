@@ -1,50 +1,18 @@
-"""Checks of the arguments of the fits."""
+"""``FitSettings``: how gates are fitted; and checks of the arguments of the fits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+from mechheads.messages.arguments import check_known
 
 Reduce = Literal["mean", "sum"]
 Rate = float | tuple[float, float]
 ClipSide = Literal["pulled", "both"]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The settings that all sets of gates of a fit share; the attributes are arguments of ``fit_gates``.
-
-    Raises:
-        ValueError: naming the first setting that is not valid.
-    """
-
-    seeds: tuple[int, ...]
-    batch: int
-    regulariser: Reduce
-    reduce: Reduce
-    clip_logits: float
-    clip_side: ClipSide
-    clip_gradient: float | None
-    tolerance: float | None
-    order_seed: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.batch, Integral) or self.batch < 1:
-            raise ValueError(f"batch is {self.batch!r}; give the number of items per update, at least 1")
-        check_reduce(self.regulariser, "regulariser")
-        check_reduce(self.reduce)
-        check_positive(self.clip_logits, "clip_logits")
-        if self.clip_side not in get_args(ClipSide):
-            raise ValueError(f'clip_side is {self.clip_side!r}; choose "pulled" or "both"')
-        if self.clip_gradient is not None:
-            check_positive(self.clip_gradient, "clip_gradient")
-        if self.tolerance is not None and not (isinstance(self.tolerance, Real) and 0 <= self.tolerance < math.inf):
-            raise ValueError(f"tolerance is {self.tolerance!r}; give nats, at least 0, or None to make all updates")
-        if not isinstance(self.order_seed, Integral) or self.order_seed < 0:
-            raise ValueError(f"order_seed is {self.order_seed!r}; give an integer, at least 0")
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -97,11 +65,97 @@ def check_positive(value: float, name: str) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a number above 0")
 
 
-def check_reduce(reduce: str, name: str = "reduce") -> None:
-    """Check that this is a known reduction.
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """How gates are fitted: the ``fit`` argument of ``mh.fit_gates`` and ``mh.gating.contrast_gates``.
+
+    The defaults are for real results; [Roles for a task](../roles.md) compares them with the paper and its code.
+
+    Attributes:
+        lr: the learning rate of the first fit: one number, or (start, end), linear in between.
+        lr_regularised: that of the two fits that pull; ``contrast_gates`` has one fit, with ``lr``.
+        regularisation: the paper's lambda, the strength of the pull. ``fit_gates`` pulls gates open and shut with it;
+            ``contrast_gates`` pulls them open, or shut if it is negative.
+        regulariser: whether the pull acts on the ``"mean"`` or the ``"sum"`` of the logits over heads.
+        reduce: whether the log-probability of a target is the ``"mean"`` or the ``"sum"`` over its tokens.
+        clip_logits: a logit is pulled only until it reaches + or - this value.
+        clip_side: with ``"pulled"``, logits beyond the value are left alone only on the side to which they are pulled.
+            With ``"both"``, logits beyond it on the other side are not pulled either, and a gate that starts there (1
+            in 28) or drifts there hardly ever comes back.
+        clip_gradient: the norm to which a seed's gradient is clipped; None for no clipping.
+        clip_difference: the largest difference between the two log-probabilities of a pair that counts in
+            ``contrast_gates``, in nats.
+        tolerance: a fit of a seed ends early on a plateau. Its objective is averaged over every 50 updates (or a little
+            more); if neither of the last two averages is better than all before by this many nats, the fit ends. None
+            to make all updates.
+        order_seed: for the order of the items.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: naming the first setting that is not valid.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
+    >>> fast = mh.gating.FitSettings(lr=0.3, lr_regularised=(0.5, 0.2), regularisation=0.3)
+    >>> mh.fit_gates(model, task, seeds=2, updates=1, fit=fast).provenance["lr"]
+    [0.3, 0.3]
     """
-    if reduce not in get_args(Reduce):
-        raise ValueError(f'{name} is {reduce!r}; choose "mean" or "sum"')
+
+    lr: Rate = (0.1, 0.01)
+    lr_regularised: Rate = (0.5, 0.1)
+    regularisation: float = 0.1
+    regulariser: Reduce = "mean"
+    reduce: Reduce = "mean"
+    clip_logits: float = 4.0
+    clip_side: ClipSide = "pulled"
+    clip_gradient: float | None = None
+    clip_difference: float = 5.0
+    tolerance: float | None = 0.001
+    order_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr, "lr")
+        check_rate(self.lr_regularised, "lr_regularised")
+        if not (isinstance(self.regularisation, Real) and math.isfinite(self.regularisation) and self.regularisation):
+            raise ValueError(f"regularisation is {self.regularisation!r}; give a number that is not 0")
+        check_known("regulariser", self.regulariser, Reduce)
+        check_known("reduce", self.reduce, Reduce)
+        check_positive(self.clip_logits, "clip_logits")
+        check_known("clip_side", self.clip_side, ClipSide)
+        if self.clip_gradient is not None:
+            check_positive(self.clip_gradient, "clip_gradient")
+        check_positive(self.clip_difference, "clip_difference")
+        if self.tolerance is not None and not (isinstance(self.tolerance, Real) and 0 <= self.tolerance < math.inf):
+            raise ValueError(f"tolerance is {self.tolerance!r}; give nats, at least 0, or None to make all updates")
+        if not isinstance(self.order_seed, Integral) or self.order_seed < 0:
+            raise ValueError(f"order_seed is {self.order_seed!r}; give an integer, at least 0")
+
+
+USUAL = FitSettings()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What all sets of gates of a fit share.
+
+    Raises:
+        ValueError: if the batch is not a number of items.
+    """
+
+    seeds: tuple[int, ...]
+    batch: int
+    fit: FitSettings = USUAL
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.batch, Integral) or self.batch < 1:
+            raise ValueError(f"batch is {self.batch!r}; give the number of items per update, at least 1")
+
+    def about(self, updates: list[int], *, unused: str) -> dict[str, Any]:
+        """All settings, for provenance and checkpoints.
+
+        Args:
+            unused: the setting of ``fit`` that this kind of fit does not use.
+        """
+        fit = self.fit
+        rates = {name: check_rate(getattr(fit, name), name) for name in ("lr", "lr_regularised")}
+        settings = {"seeds": self.seeds, "batch": self.batch, "updates": updates} | asdict(fit) | rates
+        del settings[unused]
+        return settings

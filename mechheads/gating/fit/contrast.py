@@ -6,7 +6,7 @@ R is the variant to *retain*, F the variant to *forget*. The paper, its appendix
 differently; here the arguments are named after what happens to the variant. With lambda > 0 gates are pulled open. A
 gate that is shut at the end is shut because its head serves F and not R.
 
-| | paper's text | its appendix | released code | here |
+| setting | paper's text | its appendix | released code | here |
 |---|---|---|---|---|
 | ``regularisation`` | above 0 | -0.1 | 0.1 | 0.1; a negative value pulls gates shut |
 | ``clip_difference`` | - | 5 | 5 | 5, pair by pair |
@@ -14,26 +14,15 @@ gate that is shut at the end is shut because its head serves F and not R.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from mechheads.gating.fit.arguments import (
-    ClipSide,
-    Rate,
-    Reduce,
-    Rules,
-    check_positive,
-    check_rate,
-    check_seeds,
-    check_updates,
-)
+from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
 from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, run_stages
@@ -73,26 +62,14 @@ def contrast_gates(
     seeds: int | Sequence[int] = 10,
     updates: int = 500,
     batch: int = 64,
-    lr: Rate = (0.1, 0.01),
-    regularisation: float = 0.1,
-    regulariser: Reduce = "mean",
-    reduce: Reduce = "mean",
-    clip_logits: float = 4.0,
-    clip_side: ClipSide = "pulled",
-    clip_difference: float = 5.0,
-    clip_gradient: float | None = None,
-    tolerance: float | None = 0.001,
-    order_seed: int = 0,
+    fit: FitSettings = USUAL,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Gates:
     """Gates under which a model still does one variant of a task but not the other.
 
     Args:
         retain, forget: the two variants of the task; item i of both is the same question in two forms.
-        regularisation: lambda; above 0 pulls gates open, below 0 pulls them shut.
-        clip_difference: the largest difference between the two log-probabilities of a pair that counts, in nats.
-        seeds, updates, batch, lr, regulariser, reduce, clip_logits, clip_side: as in ``fit_gates``.
-        clip_gradient, tolerance, order_seed, checkpoint: as in ``fit_gates``.
+        seeds, updates, batch, fit, checkpoint: as in ``fit_gates``. A negative ``fit.regularisation`` pulls gates shut.
 
     Returns:
         Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
@@ -117,37 +94,20 @@ def contrast_gates(
         raise ValueError(
             f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"
         )
-    rules = Rules(
-        seeds=check_seeds(seeds),
-        batch=batch,
-        regulariser=regulariser,
-        reduce=reduce,
-        clip_logits=clip_logits,
-        clip_side=clip_side,
-        clip_gradient=clip_gradient,
-        tolerance=tolerance,
-        order_seed=order_seed,
-    )
-    rate, made = check_rate(lr, "lr"), check_updates(updates, 1)
-    if not (isinstance(regularisation, Real) and math.isfinite(regularisation) and regularisation):
-        raise ValueError(
-            f"regularisation is {regularisation!r}; give a number above 0 (pulls gates open) or below 0 (shut)"
-        )
-    check_positive(clip_difference, "clip_difference")
+    rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
+    settings = rules.about(made, unused="lr_regularised")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
     limits = current().limits
     rows = _rows_of_pairs(model, retained, forgotten)
 
     name = f"{retain.name} without {forget.name}"
     items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
-    pull = {"updates": made, "lr": rate, "regularisation": regularisation, "clip_difference": clip_difference}
-    settings = asdict(rules) | pull
-    stage = Stage(("contrast",), (Pull(regularisation, made[0], rate),))
+    stage = Stage(("contrast",), (Pull(fit.regularisation, made[0], settings["lr"]),))
     about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
-    loss = _Difference(retained, forgotten, reduce, clip_difference)
-    fit = Fit(model, loss, len(retained), [stage], rules, name, about, limits)
+    loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
+    whole = Fit(model, loss, len(retained), [stage], rules, name, about, limits)
     keep = Checkpoint(checkpoint, partial(marks_of, model, items, settings), rows, model.device)
-    return run_stages(fit, keep)
+    return run_stages(whole, keep)
 
 
 def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.gating.fit.arguments import Rules
+from mechheads.gating.fit.arguments import FitSettings, Rules
 from mechheads.gating.fit.gates import Objective, Rows, value_and_gradient
 from mechheads.progress import Bar
 
@@ -117,7 +117,7 @@ class Descent:
         objective: the loss of some items. Neighbouring items are run together, so order them by length.
         n_items: the number of items.
         pulls: the settings of each set of gates.
-        rules: the settings that all sets share.
+        rules: what all sets share.
         rows: how many rows to run at once.
     """
 
@@ -159,7 +159,7 @@ def descend(descent: Descent, state: State, *, seen: Callable[[State], None], na
     """
     window = descent.per_round * math.ceil(_WINDOW / descent.per_round)
     most = torch.tensor([pull.updates for pull in descent.pulls])
-    tolerance = descent.rules.tolerance
+    tolerance = descent.rules.fit.tolerance
     bar_format = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates, {elapsed}, {remaining} to go{postfix}"
     with Bar(total=int(most.max()), initial=state.done, desc=name, leave=False, bar_format=bar_format) as bar:
         while state.running.any():
@@ -184,22 +184,22 @@ def _mini_batch(update: int, n_items: int, per_round: int, seed: int) -> Int[np.
 
 def _step(descent: Descent, state: State) -> State:
     """One update of the sets that are not done."""
-    pulls, rules = descent.pulls, descent.rules
-    items = torch.as_tensor(_mini_batch(state.done, descent.n_items, descent.per_round, rules.order_seed))
+    pulls, fit = descent.pulls, descent.rules.fit
+    items = torch.as_tensor(_mini_batch(state.done, descent.n_items, descent.per_round, fit.order_seed))
     running = state.running.nonzero()[:, 0]
     logits = state.logits[running]
     gates = logits.sigmoid()
     loss, gradient = value_and_gradient(descent.objective, gates, items, descent.rows)
     strength = logits.new_tensor([pulls[i].strength for i in running])
-    pull, slope = _regulariser(logits, strength, rules)
+    pull, slope = _regulariser(logits, strength, fit)
     total = loss - strength * pull
     gradient = gradient * gates * (1 - gates) - strength[:, None, None] * slope
     fine = total.isfinite() & gradient.isfinite().all(-1).all(-1)
     if not fine.all():
         raise NotFinite(int(running[(~fine).nonzero()[0, 0]]), state)
-    if rules.clip_gradient is not None:
+    if fit.clip_gradient is not None:
         norm = gradient.flatten(1).norm(dim=1)[:, None, None]
-        gradient = gradient * (rules.clip_gradient / (norm + 1e-6)).clamp(max=1)
+        gradient = gradient * (fit.clip_gradient / (norm + 1e-6)).clamp(max=1)
     first = state.first[running].lerp(gradient, 1 - _BETAS[0])
     second = state.second[running].lerp(gradient.square(), 1 - _BETAS[1])
     after = state.done + 1
@@ -228,12 +228,12 @@ def _step(descent: Descent, state: State) -> State:
 
 
 def _regulariser(
-    logits: Float[Tensor, "set layer head"], strength: Float[Tensor, " set"], rules: Rules
+    logits: Float[Tensor, "set layer head"], strength: Float[Tensor, " set"], fit: FitSettings
 ) -> tuple[Float[Tensor, " set"], Float[Tensor, "set layer head"]]:
     """The mean or the sum of the clipped logits, and its gradient."""
-    n_heads = logits[0].numel() if rules.regulariser == "mean" else 1
-    low, high = torch.full_like(strength, -rules.clip_logits), torch.full_like(strength, rules.clip_logits)
-    if rules.clip_side == "pulled":
+    n_heads = logits[0].numel() if fit.regulariser == "mean" else 1
+    low, high = torch.full_like(strength, -fit.clip_logits), torch.full_like(strength, fit.clip_logits)
+    if fit.clip_side == "pulled":
         low[strength > 0], high[strength < 0] = -torch.inf, torch.inf
     low, high = low[:, None, None], high[:, None, None]
     value = logits.clamp(low, high).flatten(1).sum(1) / n_heads

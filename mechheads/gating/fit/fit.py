@@ -1,6 +1,6 @@
 """Causal head gating: a gate for every head, from three fits.
 
-| symbol | argument or result |
+| symbol | argument, setting (``FitSettings``) or result |
 |---|---|
 | g = sigmoid(logit), multiplied into z of a head at all positions | ``gates[fit]`` |
 | lambda | ``regularisation``: 0 in the first fit, then + (keep, G+) and - (drop, G-), both starting from the first |
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,16 +39,7 @@ from jaxtyping import Float
 from scipy.special import logit
 from torch import Tensor
 
-from mechheads.gating.fit.arguments import (
-    ClipSide,
-    Rate,
-    Reduce,
-    Rules,
-    check_positive,
-    check_rate,
-    check_seeds,
-    check_updates,
-)
+from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_positive, check_seeds, check_updates
 from mechheads.gating.fit.by_workers import SeedFit, descend_by_workers
 from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
@@ -105,7 +96,7 @@ class Fit:
         loss: the loss of some items. Neighbouring items are run together, so order them by length.
         n_items: the number of items.
         stages: fits that run one after the other, each from the end of the one before.
-        rules: the settings that all stages share.
+        rules: what all stages share.
         name: the name of the task.
         provenance: what is needed to repeat the fit.
         limits: if they have workers, these fit one seed after the other.
@@ -142,16 +133,7 @@ def fit_gates(
     seeds: int | Sequence[int] = 10,
     updates: int | tuple[int, int, int] = (500, 500, 500),
     batch: int = 64,
-    lr: Rate = (0.1, 0.01),
-    lr_regularised: Rate = (0.5, 0.1),
-    regularisation: float = 0.1,
-    regulariser: Reduce = "mean",
-    reduce: Reduce = "mean",
-    clip_logits: float = 4.0,
-    clip_side: ClipSide = "pulled",
-    clip_gradient: float | None = None,
-    tolerance: float | None = 0.001,
-    order_seed: int = 0,
+    fit: FitSettings = USUAL,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Gates:
     """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
@@ -166,20 +148,7 @@ def fit_gates(
         seeds: the number of fits from different starts, or the seeds of the starts.
         updates: the largest number of updates of each fit; one number, or one for each of the three fits.
         batch: number of items in an update; each pass goes through all items in a new random order.
-        lr, lr_regularised: learning rates of the first fit and of the other two: one number, or (start, end), linear in
-            between.
-        regularisation: lambda, the strength of the pull.
-        regulariser: whether the pull acts on the ``"mean"`` or the ``"sum"`` of the logits over heads.
-        reduce: whether the log-probability of a target is the ``"mean"`` or the ``"sum"`` over its tokens.
-        clip_logits: a logit is pulled only until it reaches + or - this value.
-        clip_side: with ``"pulled"``, logits beyond the value are left alone only on the side to which they are pulled.
-            With ``"both"``, logits beyond it on the other side are not pulled either, and a gate that starts there (1
-            in 28) or drifts there hardly ever comes back.
-        clip_gradient: the norm to which a seed's gradient is clipped; None for no clipping.
-        tolerance: a fit of a seed ends early on a plateau. Its objective is averaged over every 50 updates (or a little
-            more); if neither of the last two averages is better than all before by this many nats, the fit ends. None
-            to make all updates.
-        order_seed: for the order of the items.
+        fit: learning rates, the pull, clipping and when a fit ends early.
         checkpoint: a file that stores the progress of the fit. After an interrupt or a kill, the same call continues
             from it, with exactly the same result.
 
@@ -202,29 +171,17 @@ def fit_gates(
     """
     if not isinstance(task, Task):
         raise ValueError(f"task is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
-    rules = Rules(
-        seeds=check_seeds(seeds),
-        batch=batch,
-        regulariser=regulariser,
-        reduce=reduce,
-        clip_logits=clip_logits,
-        clip_side=clip_side,
-        clip_gradient=clip_gradient,
-        tolerance=tolerance,
-        order_seed=order_seed,
-    )
-    rates = check_rate(lr, "lr"), *[check_rate(lr_regularised, "lr_regularised")] * 2
-    made = check_updates(updates)
-    check_positive(regularisation, "regularisation")
-    strengths = 0.0, regularisation, -regularisation
+    rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
+    check_positive(fit.regularisation, "regularisation")
+    settings = rules.about(made, unused="clip_difference")
+    rates = settings["lr"], settings["lr_regularised"], settings["lr_regularised"]
+    strengths = 0.0, fit.regularisation, -fit.regularisation
     none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
     tokens = usable_items(model, task)
     limits = current().limits
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
 
-    pulls = {"updates": made, "lr": rates[0], "lr_regularised": rates[1], "regularisation": regularisation}
-    settings = asdict(rules) | pulls
     stages = Stage(("none",), (none,)), Stage(("keep", "drop"), (keep, drop))
     about = make_provenance(
         model,
@@ -235,9 +192,9 @@ def fit_gates(
         n_items=len(tokens),
         n_rejected=len(tokens.rejected),
     )
-    fit = Fit(model, TargetLoss(by_length, reduce), len(tokens), stages, rules, task.name, about, limits)
+    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about, limits)
     marks = partial(marks_of, model, tokens.fingerprint(), settings)
-    return run_stages(fit, Checkpoint(checkpoint, marks, rows, model.device))
+    return run_stages(whole, Checkpoint(checkpoint, marks, rows, model.device))
 
 
 def run_stages(fit: Fit, keep: Checkpoint) -> Gates:

@@ -24,12 +24,13 @@ from torch.utils.checkpoint import checkpoint
 
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
-from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.spaces import warn_of_missing_spaces
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import current
+from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
@@ -68,7 +69,7 @@ def task_log_prob(
     >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"]) < intact).all())
     True
     """
-    check_reduce(reduce)
+    check_known("reduce", reduce, Reduce)
     none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
     heads = () if none else check_heads(off, model.n_layers, model.n_heads)
     tokens = usable_items(model, task)

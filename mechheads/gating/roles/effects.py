@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechheads.engine.sweep import sweep
-from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
 from mechheads.limits import current
+from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric, MetricContext, metric
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -54,7 +55,7 @@ def ablation_effects(
     HeadId(layer=23, head=4)
     """
     seed = current().seed
-    check_reduce(reduce)
+    check_known("reduce", reduce, Reduce)
     if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f'kinds is {kinds!r}; give a list without repeats, such as ["zero", "mean"]')
     ablations = {kind: make_ablation(kind, seed=seed) for kind in kinds}

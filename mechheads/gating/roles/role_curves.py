@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from mechheads.gating.fit.arguments import Reduce, check_reduce
+from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.roles.measure_curves import Curve, MeasureCurve, measure_curves
@@ -24,6 +24,7 @@ from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
 from mechheads.limits import current
+from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -120,7 +121,7 @@ def role_curve(
     seed = current().seed
     roles = head_roles(gates) if roles is None else roles
     steps = _check(model, gates, roles, most, counts, over, draws)
-    check_reduce(reduce)
+    check_known("reduce", reduce, Reduce)
     tokens = usable_items(model, task)
     keep = gates["keep"].mean(0, keepdims=True) if over == "items" else gates["keep"]
     orders = {role: _ranked(roles, role, over) for role in ROLES}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.gating import Gates, RoleCurves, fit_gates, head_roles, role_curve
+from mechheads.gating import FitSettings, Gates, RoleCurves, fit_gates, head_roles, role_curve
 from mechheads.gating.fit.arguments import check_seeds, check_updates
 from mechheads.gating.tasks.open_task import needs_model, open_task
 from mechheads.messages.arguments import check_at_least
@@ -27,8 +27,8 @@ from mechheads.studies.figures.panels import (
     short_names,
 )
 
-_QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "batch": 8, "n": 40, "most": 20}
-_QUICK_RATES: dict[str, Any] = {"lr": (0.3, 0.03), "lr_regularised": (0.5, 0.05)}
+_QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "n": 40, "most": 20}
+_QUICK_FIT: dict[str, Any] = {"batch": 8, "fit": FitSettings(lr=(0.3, 0.03), lr_regularised=(0.5, 0.05))}
 _TEXT = (
     "How the log-probability of a task's targets changes when the first k heads of a role are gated off rather than "
     "on: a row for each task, a column for each model. All other gates come from the fit that pulls gates open. Heads "
@@ -44,7 +44,6 @@ def roles_figure(
     out: str | Path = "roles-figure",
     seeds: int = 10,
     updates: int = 500,
-    batch: int = 64,
     n: int | None = None,
     most: int = 50,
     quick: bool = False,
@@ -61,7 +60,7 @@ def roles_figure(
         models: as in ``mh.studies.categories_figure``.
         tasks: names and files, as ``mh.gating.open_task`` takes them.
         out: the folder for the figure and its numbers, with a folder for each panel.
-        seeds, updates, batch: as in ``mh.fit_gates``.
+        seeds, updates: as in ``mh.fit_gates``.
         n: the number of items of each task; ``None`` for all.
         most: the largest number of heads to gate off.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
@@ -72,12 +71,12 @@ def roles_figure(
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
     paths = short_names(tasks, "tasks")
-    _check(seeds, updates, batch, n, most, paths.values())
-    asked = {"seeds": seeds, "updates": updates, "batch": batch, "n": n, "most": most, "quick": quick}
-    fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
+    _check(seeds, updates, n, most, paths.values())
+    asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
+    fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
     draws = 5
     if quick:
-        fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_RATES
+        fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
         most, draws = min(most, _QUICK["most"]), 2
 
     def compute(model: Model, title: str, place: Path) -> tuple[Gates, RoleCurves]:
@@ -128,10 +127,10 @@ def roles_figure(
     )
 
 
-def _check(seeds: int, updates: int, batch: int, n: int | None, most: int, tasks: Iterable[str]) -> None:
+def _check(seeds: int, updates: int, n: int | None, most: int, tasks: Iterable[str]) -> None:
     check_seeds(seeds)
     check_updates(updates)
-    check_at_least(1, batch=batch, most=most)
+    check_at_least(1, most=most)
     if n is not None and n < 2:
         raise ValueError(f"n is {n}; give at least 2 items, or None for all")
     for name in tasks:

@@ -19,7 +19,7 @@ from scipy.special import logit
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.gating import Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
+from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
 from mechheads.gating.fit import descent, fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
@@ -70,7 +70,7 @@ def plain(model: mh.Model, task: Task, gates: Tensor, reduce: str = "mean") -> T
 
 
 def settings(batch: int = 64, tolerance: float | None = None, clip_gradient: float | None = None) -> Rules:
-    return Rules((0,), batch, "mean", "mean", 4.0, "pulled", clip_gradient, tolerance, 0)
+    return Rules((0,), batch, FitSettings(tolerance=tolerance, clip_gradient=clip_gradient))
 
 
 # The gated pass
@@ -275,9 +275,8 @@ def torch_adam(model: mh.Model, task: Task, gates: np.ndarray, strength: float, 
     ],
 )
 def test_a_fit_is_that_of_torchs_adam(llama: mh.Model, options: Any) -> None:
-    gates = fit_gates(
-        llama, TEXTS, seeds=[3, 8], updates=(6, 5, 4), lr_regularised=(0.5, 0.2), regularisation=0.2, **options
-    )
+    how = FitSettings(lr_regularised=(0.5, 0.2), regularisation=0.2, **options)
+    gates = fit_gates(llama, TEXTS, seeds=[3, 8], updates=(6, 5, 4), fit=how)
     later = options | {"lr": (0.5, 0.2)}
     for number, seed in enumerate((3, 8)):
         start = np.random.default_rng(seed).random((llama.n_layers, llama.n_heads))
@@ -290,7 +289,7 @@ def test_a_fit_is_that_of_torchs_adam(llama: mh.Model, options: Any) -> None:
 
 
 def test_stacked_seeds_are_seeds_one_after_the_other(llama: mh.Model) -> None:
-    options: dict[str, Any] = {"updates": 12, "batch": 2, "clip_gradient": 0.5}
+    options: dict[str, Any] = {"updates": 12, "batch": 2, "fit": FitSettings(clip_gradient=0.5)}
     together = fit_gates(llama, TEXTS, seeds=3, **options)
     for seed in range(3):
         alone = fit_gates(llama, TEXTS, seeds=[seed], **options)
@@ -306,8 +305,8 @@ def test_the_pull_is_to_where_its_sign_says(micro: mh.Model) -> None:
 
 @pytest.mark.parametrize("side", ["pulled", "both"])
 def test_logits_beyond_the_clip_are_pulled_no_more(micro: mh.Model, side: Any) -> None:
-    options: dict[str, Any] = {"seeds": 4, "updates": (1, 25, 25), "lr_regularised": 0.5}
-    gates = fit_gates(micro, capitals(), clip_logits=2.0, clip_side=side, **options)
+    how = FitSettings(lr_regularised=0.5, clip_logits=2.0, clip_side=side)
+    gates = fit_gates(micro, capitals(), seeds=4, updates=(1, 25, 25), fit=how)
     none, keep, drop = (logit(gates[name])[:, *zip(*DEAD, strict=True)] for name in gates.fits)
     for end, turned in ((keep, none), (-drop, -none)):
         beyond, opposite = turned > 2, turned < -2
@@ -355,7 +354,7 @@ def test_a_seed_that_is_stuck_is_told_of(micro: mh.Model, monkeypatch: pytest.Mo
         return logits
 
     monkeypatch.setattr(fit, "start_logits", started)
-    options: dict[str, Any] = {"updates": (60, 1, 1), "lr": 0.3, "clip_side": "pulled"}
+    options: dict[str, Any] = {"updates": (60, 1, 1), "fit": FitSettings(lr=0.3)}
     with pytest.warns(
         UserWarning, match="^seed 8 of the fit 'none', .* ended with a loss a nat or more above the other seeds"
     ):
@@ -367,7 +366,7 @@ def test_a_seed_that_is_stuck_is_told_of(micro: mh.Model, monkeypatch: pytest.Mo
 
 
 def test_loss_curves_are_of_the_gates_before_each_update(llama: mh.Model) -> None:
-    gates = fit_gates(llama, TEXTS, seeds=[5], updates=(3, 2, 4), regularisation=0.3)
+    gates = fit_gates(llama, TEXTS, seeds=[5], updates=(3, 2, 4), fit=FitSettings(regularisation=0.3))
     start = np.random.default_rng(5).random((llama.n_layers, llama.n_heads))
     first = -plain(llama, TEXTS, torch.tensor(start).float()).detach().mean()
     assert float(gates.dataset["loss"][0, 0, 0]) == pytest.approx(float(first), abs=1e-4)
@@ -451,9 +450,9 @@ def test_without_a_checkpoint_an_interrupted_fit_gives_what_it_has(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"lr": 0.2}, r"its lr is \[0\.1, 0\.01\], but now it is \[0\.2, 0\.2\]"),
+        ({"fit": FitSettings(lr=0.2)}, r"its lr is \[0\.1, 0\.01\], but now it is \[0\.2, 0\.2\]"),
         ({"seeds": [0, 3]}, r"its seeds is \[0, 1\], but now it is \[0, 3\]"),
-        ({"reduce": "sum"}, 'its reduce is "mean", but now it is "sum"'),
+        ({"fit": FitSettings(reduce="sum")}, 'its reduce is "mean", but now it is "sum"'),
         ({"task": Task([" no"], [" yes"])}, "its task is"),
     ],
 )
@@ -551,7 +550,7 @@ def test_gates_survive_saving(llama: mh.Model, tmp_path: Path) -> None:
 def test_same_call_same_gates(llama: mh.Model) -> None:
     first, again = (fit_gates(llama, TEXTS, **FIT) for _ in range(2))
     assert first.dataset.identical(again.dataset)
-    other = fit_gates(llama, TEXTS, **FIT, order_seed=1)
+    other = fit_gates(llama, TEXTS, **FIT, fit=FitSettings(order_seed=1))
     assert not np.array_equal(first["none"], other["none"])
 
 
@@ -563,7 +562,7 @@ def test_contrast_shuts_what_only_the_forgotten_variant_needs(micro: mh.Model) -
     """To retain: the capitals. To forget: anything else, which L1H2 helps by pushing the capital down."""
     retain = capitals()
     forget = Task(retain.prompts, [" dog", " cat", " book", " no"], name="wrong")
-    options: dict[str, Any] = {"seeds": 3, "updates": 60, "lr": 0.5, "clip_difference": 9.0}
+    options: dict[str, Any] = {"seeds": 3, "updates": 60, "fit": FitSettings(lr=0.5, clip_difference=9.0)}
     gates = contrast_gates(micro, retain, forget, **options)
     shut = 1 - gates["contrast"]
     assert (shut[:, *HURTS] > 0.9).all() and (shut[:, *NEEDED] < 0.1).all()
@@ -576,7 +575,7 @@ def test_contrast_shuts_what_only_the_forgotten_variant_needs(micro: mh.Model) -
 def test_contrast_is_clipped_pair_by_pair(micro: mh.Model) -> None:
     """Right and wrong differ by s = 8 g - 4 h: beyond the clip nothing pulls but the regulariser."""
     retain, forget = capitals(), Task(capitals().prompts, [" dog", " cat", " book", " no"])
-    gates = contrast_gates(micro, retain, forget, seeds=2, updates=1, clip_difference=2.0)
+    gates = contrast_gates(micro, retain, forget, seeds=2, updates=1, fit=FitSettings(clip_difference=2.0))
     start = fit.start_logits([0, 1], 2, 4).sigmoid().numpy()
     s = 8 * start[:, 0, 1] - 4 * start[:, 1, 2]
     np.testing.assert_allclose(gates.dataset["loss"][0, :, 0], -np.minimum(s, 2.0), atol=1e-4)
@@ -589,11 +588,6 @@ def test_contrast_needs_pairs(llama: mh.Model) -> None:
         contrast_gates(llama, one, two)
     with pytest.raises(ValueError, match="forget is a list"):
         contrast_gates(llama, one, [" no"])
-    for odd in (0, math.inf, "much"):
-        with pytest.raises(ValueError, match="regularisation is"):
-            contrast_gates(llama, one, one, regularisation=odd)
-    with pytest.raises(ValueError, match="clip_difference is -1"):
-        contrast_gates(llama, one, one, clip_difference=-1)
     left, right = Task([" no", " The "], [" yes", "cat"]), Task([" no ", " dog"], ["yes", " cat"])
     with pytest.raises(ValueError, match="no item can be used in both variants; item 1: a token spans"):
         contrast_gates(llama, left, right)
@@ -603,27 +597,41 @@ def test_contrast_needs_pairs(llama: mh.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("settings", "said"),
     [
         ({"lr": 0}, "lr is 0; it must be above 0"),
         ({"lr": (0.0, 0.1)}, r"lr is \(0.0, 0.1\); it must be above 0"),
         ({"lr_regularised": -1.0}, "lr_regularised is -1.0"),
         ({"lr": (1, 2, 3)}, "lr is"),
         ({"lr": math.nan}, "lr is nan"),
+        ({"regularisation": 0}, "regularisation is 0; give a number that is not 0"),
+        ({"regularisation": math.inf}, "regularisation is inf"),
+        ({"regularisation": "much"}, "regularisation is 'much'"),
+        ({"regulariser": "max"}, "regulariser is 'max'"),
+        ({"reduce": "max"}, "reduce is 'max'"),
+        ({"clip_logits": 0}, "clip_logits is 0"),
+        ({"clip_side": "up"}, "clip_side is 'up'; choose one of 'pulled', 'both'"),
+        ({"clip_gradient": 0}, "clip_gradient is 0"),
+        ({"clip_difference": -1}, "clip_difference is -1"),
+        ({"tolerance": -1}, "tolerance is -1"),
+        ({"order_seed": -1}, "order_seed is -1"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        FitSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         ({"seeds": 0}, "seeds is 0"),
         ({"seeds": [1, 1]}, r"seeds is \[1, 1\]"),
         ({"seeds": [-1]}, r"seeds is \[-1\]"),
         ({"updates": 0}, "updates is 0"),
         ({"updates": (1, 2)}, r"updates is \(1, 2\); give one number of at least 1, or one for each of the 3 fits"),
         ({"batch": 0}, "batch is 0"),
-        ({"regularisation": 0}, "regularisation is 0; it must be a number above 0"),
-        ({"regulariser": "max"}, "regulariser is 'max'"),
-        ({"reduce": "max"}, "reduce is 'max'"),
-        ({"clip_logits": 0}, "clip_logits is 0"),
-        ({"clip_side": "up"}, "clip_side is 'up'; choose"),
-        ({"clip_gradient": 0}, "clip_gradient is 0"),
-        ({"tolerance": -1}, "tolerance is -1"),
-        ({"order_seed": -1}, "order_seed is -1"),
+        ({"fit": FitSettings(regularisation=-0.1)}, "regularisation is -0.1; it must be a number above 0"),
         ({"task": [" no"]}, "task is a list; give mh.Task"),
         ({"task": Task([" no "], ["yes"])}, "none of its 1 items can be used"),
     ],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.gating import LossNotFinite, Task, contrast_gates, fit_gates
+from mechheads.gating import FitSettings, LossNotFinite, Task, contrast_gates, fit_gates
 from mechheads.gating.fit import fit
 from mechheads.gating.fit.gates import log_probs
 from mechheads.workers.messages import Request
@@ -30,7 +30,7 @@ FIT: dict[str, Any] = {"seeds": 2, "updates": (4, 3, 5), "batch": 2}
 
 
 def test_workers_fit_each_seed_as_if_it_were_alone(llama: mh.Model) -> None:
-    options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "clip_gradient": 0.5}
+    options: dict[str, Any] = {"updates": (4, 3, 5), "batch": 2, "fit": FitSettings(clip_gradient=0.5)}
     workers = MadeWorkers(2)
     together = mh.settings(workers=workers)(fit_gates)(llama, TEXTS, seeds=[3, 8, 5], **options)
     fits = [str(unit) for units in workers.computed for unit in units]

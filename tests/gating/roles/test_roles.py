@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.gating import ROLES, Gates, Roles, Task, fit_gates, head_roles
+from mechheads.gating import ROLES, FitSettings, Gates, Roles, Task, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Course
 from support import gated_micro, tiny as tiny_models
 from support.gated_micro import CAPITALS, DEAD, HURTS, NEEDED, capitals
@@ -25,7 +25,7 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
 
 @pytest.fixture(scope="module")
 def fitted(micro: mh.Model) -> Gates:
-    return fit_gates(micro, capitals(), seeds=10, updates=150, lr=0.2)
+    return fit_gates(micro, capitals(), seeds=10, updates=150, fit=FitSettings(lr=0.2))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_on_random_targets_no_head_facilitates_in_all_seeds(micro: mh.Model) -> 
     words = [f" {word}" for word in tiny_models.WORDS.split()]
     prompts = [f" the{country} is" for country in CAPITALS] * 6
     task = Task(prompts, list(rng.choice(words, len(prompts))), name="random")
-    roles = head_roles(fit_gates(micro, task, seeds=10, updates=80, lr=0.3))
+    roles = head_roles(fit_gates(micro, task, seeds=10, updates=80, fit=FitSettings(lr=0.3)))
     assert roles.always()["facilitation"] == 0
     assert roles["facilitation"].scores.max() < 0.5
 
@@ -84,7 +84,7 @@ def test_clipped_on_both_sides_a_dead_head_that_starts_shut_is_taken_for_one_tha
     micro: mh.Model, found: Roles
 ) -> None:
     """Seed 0 begins with L0H3 at 0.017, a logit of -4.1, where the paper's regulariser has no gradient."""
-    both = fit_gates(micro, capitals(), seeds=1, updates=(1, 40, 40), clip_side="both")
+    both = fit_gates(micro, capitals(), seeds=1, updates=(1, 40, 40), fit=FitSettings(clip_side="both"))
     assert head_roles(both)["interference"]["L0H3"]["score"] > 0.9
     assert found["interference"]["L0H3"]["score"] < 0.1
 
