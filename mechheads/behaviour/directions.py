@@ -52,7 +52,7 @@ def head_directions(
     ['singular', 'share', 'reads', 'writes', 'reads_negative', 'writes_negative']
     """
     at = check_head(head, model.n_layers, model.n_heads)
-    check_known("circuit", circuit, ("OV", "QK"))
+    check_known("circuit", circuit, CircuitName)
     for name, number, most in (("n", n, model.d_head), ("top", top, model.d_vocab)):
         if not 1 <= number <= most:
             raise ValueError(f"{name} is {number}; it must lie between 1 and {most}")

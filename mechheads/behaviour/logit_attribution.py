@@ -13,6 +13,7 @@ from torch import Tensor
 from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.limits import Limits, current
+from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.temporary_changes import alone
@@ -78,8 +79,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     >>> mh.behaviour.logit_attribution(model, prompts, by="source").dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
-    if by not in ("head", "source"):
-        raise ValueError(f'by is {by!r}; choose "head" or "source"')
+    check_known("by", by, By)
     limits = current().limits
     tokens = CachedRuns(model, prompts).tokens["clean"]
     step = _prompts_at_once(model, tokens, by, limits)

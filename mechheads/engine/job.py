@@ -26,12 +26,13 @@ from mechheads.interventions.new_z import changed_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current
+from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model, source_of
-from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
@@ -77,8 +78,7 @@ class Spec:
         """
         if self.limits.workers is not None:
             source_of(model)
-        if self.base not in ("clean", "corrupted"):
-            raise ValueError(f'base is {self.base!r}; choose "clean" or "corrupted"')
+        check_known("base", self.base, Side)
         if not callable(self.intervention) or isinstance(self.intervention, type):
             raise ValueError(
                 f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"

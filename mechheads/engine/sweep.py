@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from os import PathLike
-from typing import Literal
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
@@ -35,7 +34,7 @@ from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.workers.ray_cluster import pool_of
@@ -53,7 +52,7 @@ def sweep(
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
-    base: Literal["clean", "corrupted"] = "clean",
+    base: Side = "clean",
     normalize: bool = False,
     budget: Budget = None,
     seed: int | None = None,
@@ -147,7 +146,7 @@ def plan(
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
-    base: Literal["clean", "corrupted"] = "clean",
+    base: Side = "clean",
     nodes: Nodes = "heads",
     price: float | None = None,
 ) -> Plan:

@@ -19,6 +19,7 @@ import xarray as xr
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
 from mechheads.labels.static import relation_scores
+from mechheads.messages.arguments import check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -76,8 +77,7 @@ def label_heads(
     >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
     (('Knowledge',), ('Knowledge',), ())
     """
-    if rule not in ("null", "maps"):
-        raise ValueError(f'rule is {rule!r}; choose "null" or "maps"')
+    check_known("rule", rule, Rule)
     for what, number in {"tau": tau, "fdr": fdr}.items():
         if not 0 < number <= 1:
             raise ValueError(f"{what} is {number}; it must be above 0 and at most 1")

@@ -35,7 +35,6 @@ Source = Literal["all", "embedding", "first_mlp", "carried"]
 Norm = Literal["raw", "folded"]
 
 READINGS: tuple[Reading, ...] = ("embedding", "first_mlp", "carried")
-SOURCES: tuple[Source, ...] = ("all", *READINGS)
 OPENINGS = ("The", "and", "\n")
 
 

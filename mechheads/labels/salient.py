@@ -16,7 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head
+from mechheads.labels.readings import Norm
 from mechheads.limits import Limits, current
+from mechheads.messages.arguments import check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.encoding import token_strings
 
@@ -34,7 +36,7 @@ def salient_operations(
     n: int = 15,
     top: int = 5,
     source: Literal["first_mlp", "embedding"] = "first_mlp",
-    norm: Literal["raw", "folded"] = "raw",
+    norm: Norm = "raw",
 ) -> pd.DataFrame:
     """The tokens of the whole vocabulary that a head amplifies most, from its weights alone.
 
@@ -65,8 +67,7 @@ def salient_operations(
             raise ValueError(
                 f"{name} is {number}; it must lie between 1 and {model.d_vocab}, the size of the vocabulary"
             )
-    if norm not in ("raw", "folded"):
-        raise ValueError(f'norm is {norm!r}; choose "raw" or "folded"')
+    check_known("norm", norm, Norm)
     if source not in ("first_mlp", "embedding"):
         raise ValueError(
             f'source is {source!r}; choose "first_mlp" or "embedding". Other readings run the model on every token, '

@@ -14,9 +14,9 @@ from jaxtyping import Bool
 
 from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties
-from mechheads.labels.readings import READINGS, SOURCES, Norm, Reading, Readings, Source
+from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.usable_pairs import KeptPairs, Targets
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.stored_weights import StoredWeights
 
 if TYPE_CHECKING:
@@ -54,14 +54,10 @@ class Scoring:
         check_at_least(1, **{name: getattr(self, name) for name in counts})
         if not 0 <= self.min_effect <= 1:
             raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
-        for what, given, known in (
-            ("source", self.source, SOURCES),
-            ("norm", self.norm, ("raw", "folded")),
-            ("targets", self.targets, ("single", "first")),
-            ("ties", self.ties, tuple(TIES)),
-        ):
-            if given not in known:
-                raise ValueError(f"{what} is {given!r}; choose {_either(known)}")
+        check_known("source", self.source, Source)
+        check_known("norm", self.norm, Norm)
+        check_known("targets", self.targets, Targets)
+        check_known("ties", self.ties, Ties)
 
 
 @dataclass(frozen=True)
@@ -210,9 +206,3 @@ def _check_finite(model: Model | StoredWeights) -> None:
         for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
             if not torch.isfinite(weight).all():
                 raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")
-
-
-def _either(known: Sequence[str]) -> str:
-    """``"a", "b" or "c"``."""
-    *others, last = (f'"{name}"' for name in known)
-    return f"{', '.join(others)} or {last}"

@@ -15,10 +15,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.messages.arguments import check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.prompts.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)
+Vocab = Literal["all", "answers"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class MetricInfo:
 
 
 def metric(
-    *, reads: str | int = "last", unit: str = "", null: float | None = 0.0, vocab: Literal["all", "answers"] = "all"
+    *, reads: str | int = "last", unit: str = "", null: float | None = 0.0, vocab: Vocab = "all"
 ) -> Callable[[F], F]:
     """Decorator that declares what a metric reads and measures; a function without it gets these defaults.
 
@@ -111,9 +113,7 @@ def metric(
     ...     entropy = -(p * p.clamp_min(1e-30).log()).sum(-1) * context.mask
     ...     return entropy.sum(-1) / context.mask.sum(-1)
     """
-
-    if vocab not in ("all", "answers"):
-        raise ValueError(f'vocab is {vocab!r}; choose "all" or "answers"')
+    check_known("vocab", vocab, Vocab)
 
     def declare(function: F) -> F:
         @functools.wraps(function)

@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes
+from mechheads.messages.arguments import check_known
 from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
@@ -22,6 +23,7 @@ from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.placing import Room, Spread
+from mechheads.model.sources.source import BackendName
 
 
 def load(
@@ -30,7 +32,7 @@ def load(
     revision: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
-    backend: Literal["bridge", "hooked"] | None = None,
+    backend: BackendName | None = None,
     trust_remote_code: bool = False,
     attn_implementation: AttnImplementation = "sdpa",
     max_memory: int | str | Mapping[str | int, int | str] | None = None,
@@ -68,7 +70,7 @@ def load(
     """
     room = _find_room(device, max_memory, device_map)
     chosen = _choose_backend("bridge" if backend is None and room is not None else backend)
-    _check_attention(attn_implementation)
+    check_known("attn_implementation", attn_implementation, AttnImplementation)
     if room is not None and chosen == "hooked":
         argument = "max_memory" if device_map is None else "device_map"
         raise ValueError(
@@ -189,11 +191,11 @@ def from_transformers(
     name: str,
     *,
     revision: str | None = None,
-    backend: Literal["bridge", "hooked"] | None = None,
+    backend: BackendName | None = None,
     attn_implementation: AttnImplementation = "sdpa",
 ) -> Model:
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
-    _check_attention(attn_implementation)
+    check_known("attn_implementation", attn_implementation, AttnImplementation)
     adapter: Backend
     trial = _trial(model, name)
     if _choose_backend(backend) == "hooked":
@@ -293,7 +295,7 @@ def _has_folded_value_biases(model: Model) -> bool:
 
 
 def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
-    _check_attention(attn_implementation)
+    check_known("attn_implementation", attn_implementation, AttnImplementation)
     names = {base.__name__ for base in type(model).__mro__}
     if "HookedTransformer" in names:
         from mechheads.model.backends.hooked import HookedBackend as Adapter
@@ -307,24 +309,18 @@ def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation
     return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer), attn_implementation)
 
 
-def _choose_backend(backend: str | None) -> Literal["bridge", "hooked"]:
+def _choose_backend(backend: BackendName | None) -> BackendName:
     version = importlib.metadata.version("transformer-lens")
     has_hooked = int(version.split(".")[0]) < 4
     if backend is None:
         return "hooked" if has_hooked else "bridge"
-    if backend not in ("bridge", "hooked"):
-        raise ValueError(f'backend is {backend!r}; choose "bridge" or "hooked"')
+    check_known("backend", backend, BackendName)
     if backend == "hooked" and not has_hooked:
         raise ValueError(
             f'backend="hooked": TransformerLens {version} no longer has HookedTransformer. Leave backend out to use '
             'TransformerBridge, or install the last release that has it: pip install "transformer-lens>=3.9,<4"'
         )
     return backend
-
-
-def _check_attention(attn_implementation: str) -> None:
-    if attn_implementation not in ("sdpa", "eager"):
-        raise ValueError(f'attn_implementation is {attn_implementation!r}; choose "sdpa" or "eager"')
 
 
 def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial | None = None) -> Model:

@@ -15,7 +15,7 @@ from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
 from mechheads.limits import Budget, Workers, current, settings
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.backends.temporary_changes import alone
@@ -83,6 +83,5 @@ def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention
         "scale": Scale(factor),
         "uniform": UniformAttention(factor),
     }
-    if kind not in kinds:
-        raise ValueError(f"kind is {kind!r}; choose one of {', '.join(kinds)}.{did_you_mean(kind, kinds)}")
+    check_known("kind", kind, kinds)
     return kinds[kind]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Literal
 
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
@@ -18,7 +17,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.pairs import base_of, check_pairs
+from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
@@ -30,7 +29,7 @@ def activation_patch(
     *,
     site: Site = "z",
     metric: Metric | str = logit_diff,
-    direction: Literal["denoising", "noising"] = "denoising",
+    direction: Direction = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     normalize: bool = False,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ from mechheads.model.model import Model
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import Gradients, Size, Watch, check_gradient, gradients_of, warn_of_memory
 from mechheads.patching.mlp_attribution import attribute_mlps
-from mechheads.patching.pairs import base_of, check_pairs
+from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
@@ -56,7 +55,7 @@ def attribution_patch(
     *,
     site: Site = "z",
     metric: Metric | str = logit_diff,
-    direction: Literal["denoising", "noising"] = "denoising",
+    direction: Direction = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     steps: int | None = None,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -42,7 +42,7 @@ from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
-from mechheads.results.scores import HeadScores
+from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.stats import LEAST_CLUSTERS, cluster_draws
 from mechheads.results.tables import TableResult
 
@@ -198,7 +198,7 @@ def circuit_curve(
     rankings: Ranking | Mapping[str, Ranking] | None = None,
     *,
     sizes: Sequence[float] = SIZES,
-    by: Literal["score", "absolute"] = "score",
+    by: RankBy = "score",
     draws: int = 5,
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
@@ -236,7 +236,7 @@ def circuit_curve(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    check_known("by", by, ("score", "absolute"))
+    check_known("by", by, RankBy)
     check_at_least(0, draws=draws)
     shares = check_sizes(sizes)
     rng, every = np.random.default_rng(seed), _Every(model, nodes)
@@ -329,9 +329,7 @@ class _Every:
         return every_node(self.model.n_layers, self.model.n_heads, self.nodes)
 
 
-def _full_order(
-    where: str, ranking: Ranking, every: _Every, by: Literal["score", "absolute"], rng: np.random.Generator
-) -> tuple[Node, ...]:
+def _full_order(where: str, ranking: Ranking, every: _Every, by: RankBy, rng: np.random.Generator) -> tuple[Node, ...]:
     """All nodes: first those of the ranking, then the others in random order."""
     model = every.model
     if isinstance(ranking, HeadScores):
@@ -348,7 +346,7 @@ def _full_order(
     return (*first, *(rest[i] for i in rng.permutation(len(rest))))
 
 
-def _ranked(scores: HeadScores, by: Literal["score", "absolute"], nodes: Nodes) -> list[Node]:
+def _ranked(scores: HeadScores, by: RankBy, nodes: Nodes) -> list[Node]:
     """The nodes that have a score, the largest first; equal scores stay in order, heads before MLPs."""
     heads = scores.top(scores.n_layers * scores.n_heads * max(1, scores.scores[0, 0].size), by)
     found: dict[Node, float] = {}

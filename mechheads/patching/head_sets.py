@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.pairs import base_of
+from mechheads.patching.pairs import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
@@ -70,7 +70,7 @@ def patch_sets(
     *,
     intervention: Intervention = PATCH,
     metric: Metric | str = logit_diff,
-    direction: Literal["denoising", "noising"] = "denoising",
+    direction: Direction = "denoising",
     positions: str = "all",
     normalize: bool = False,
 ) -> SetScores:

@@ -116,7 +116,7 @@ def learn_ranking(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    check_known("measure", measure, ("cpr", "cmd"))
+    check_known("measure", measure, Measure)
     check_at_least(1, updates=updates, batch=batch)
     if not 0 < lr < np.inf:
         raise ValueError(f"lr is {lr!r}; give a learning rate above 0, such as 0.1")

@@ -16,6 +16,7 @@ from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention
 from mechheads.limits import current
+from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
@@ -27,6 +28,8 @@ from mechheads.progress import Bar
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
+
+Order = Literal["once", "each"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,7 @@ def minimal_circuit(
     heads: Iterable[HeadLike] | None = None,
     *,
     threshold: float = 0.9,
-    order: Literal["once", "each"] = "once",
+    order: Order = "once",
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
 ) -> Circuit:
@@ -107,8 +110,7 @@ def minimal_circuit(
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold}; give the share of faithfulness to keep, between 0 and 1")
-    if order not in ("once", "each"):
-        raise ValueError(f'order is {order!r}; choose "once" or "each"')
+    check_known("order", order, Order)
     model, asked, cached = given(model, prompts)
     start = None if heads is None else head_set(heads, model, "heads")
     if start == ():

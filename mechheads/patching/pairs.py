@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mechheads.prompts.prompts import PromptPairs
+from mechheads.messages.arguments import check_known
+from mechheads.prompts.prompts import PromptPairs, Side
+
+Direction = Literal["denoising", "noising"]
 
 
 def check_pairs(pairs: object, analysis: str) -> None:
@@ -17,12 +20,11 @@ def check_pairs(pairs: object, analysis: str) -> None:
         raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs")
 
 
-def base_of(direction: str) -> Literal["clean", "corrupted"]:
+def base_of(direction: Direction) -> Side:
     """The side that is patched.
 
     Raises:
         ValueError: if there is no such direction.
     """
-    if direction not in ("denoising", "noising"):
-        raise ValueError(f'direction is {direction!r}; choose "denoising" or "noising"')
+    check_known("direction", direction, Direction)
     return "corrupted" if direction == "denoising" else "clean"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from os import PathLike
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -33,6 +32,7 @@ from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Workers, current, inside, settings
+from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
@@ -40,7 +40,7 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.mlp_paths import MlpPathWork
-from mechheads.patching.pairs import base_of, check_pairs
+from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.patching.path_runs import Paths
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
@@ -56,7 +56,7 @@ def path_patch(
     receivers: str | Sequence[str] = FINAL,
     senders: Sequence[HeadLike] | HeadLike | None = None,
     metric: Metric | str = logit_diff,
-    direction: Literal["noising", "denoising"] = "noising",
+    direction: Direction = "noising",
     mlps: MLPs = "recomputed",
     positions: Positions = "all",
     normalize: bool = False,
@@ -123,7 +123,7 @@ def path_matrix(
     receivers: Sequence[str],
     senders: Sequence[HeadLike] | HeadLike | None = None,
     metric: Metric | str = logit_diff,
-    direction: Literal["noising", "denoising"] = "noising",
+    direction: Direction = "noising",
     mlps: MLPs = "recomputed",
     normalize: bool = False,
     nodes: Nodes = "heads",
@@ -173,8 +173,7 @@ class _Question:
 
     def check(self, model: Model, spec: Spec) -> None:
         check_pairs(spec.prompts, "path patching")
-        if self.mlps not in ("recomputed", "frozen"):
-            raise ValueError(f'mlps is {self.mlps!r}; choose "recomputed" or "frozen"')
+        check_known("mlps", self.mlps, MLPs)
         check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)
 
 

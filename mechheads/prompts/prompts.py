@@ -23,6 +23,8 @@ from mechheads.prompts.tokens import (
     shorten,
 )
 
+Side = Literal["clean", "corrupted"]
+
 
 @dataclass(frozen=True, repr=False)
 class Prompts:
@@ -160,7 +162,7 @@ class PromptPairs:
         about = _about("PromptPairs", len(self), "pair", self.positions, self.cluster)
         return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}>"
 
-    def side(self, side: Literal["clean", "corrupted"]) -> Prompts:
+    def side(self, side: Side) -> Prompts:
         """The clean or the corrupted prompts. Both carry the same ``answer``, the correct token for the clean side."""
         which = 0 if side == "clean" else 1
         positions = {

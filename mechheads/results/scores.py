@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Num
 
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
@@ -28,6 +28,8 @@ from mechheads.results.stats import cluster_range, clustered_interval, mean_over
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+RankBy = Literal["score", "absolute"]
 
 _S = TypeVar("_S", bound="HeadScores")
 
@@ -269,7 +271,7 @@ class HeadScores:
     def _statistics(self) -> xr.Dataset:
         return self.dataset[[name for name in (*STATISTICS, *RANGE) if name in self.dataset]]
 
-    def top(self, k: int = 10, by: str = "score") -> pd.DataFrame:
+    def top(self, k: int = 10, by: RankBy = "score") -> pd.DataFrame:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
         Rows without a score are left out, and for labels also heads without the category. Heads that were changed
@@ -281,15 +283,14 @@ class HeadScores:
         check_at_least(1, k=k)
         return self._ranked(by).head(k)
 
-    def heads(self, k: int = 10, by: str = "score") -> tuple[HeadId, ...]:
+    def heads(self, k: int = 10, by: RankBy = "score") -> tuple[HeadId, ...]:
         """The first ``k`` heads of the ranking, each once even if it ranks under several labels, as in ``top``."""
         check_at_least(1, k=k)
         ranked = self._ranked(by)[["layer", "head"]].to_numpy()
         return tuple(dict.fromkeys(HeadId(*pair) for pair in ranked.tolist()))[:k]
 
-    def _ranked(self, by: str) -> pd.DataFrame:
-        if by not in ("score", "absolute"):
-            raise ValueError(f'by is {by!r}; it must be "score" or "absolute"')
+    def _ranked(self, by: RankBy) -> pd.DataFrame:
+        check_known("by", by, RankBy)
         rows = self.to_dataframe()
         keys = rows["score"].to_numpy(dtype=np.float64)
         wanted = ~np.isnan(keys) & (rows["head"].to_numpy() % self.together == 0)

@@ -40,7 +40,7 @@ import torch
 from numpy.random import Generator, default_rng
 
 from mechheads.heads import HeadId, check_head
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
@@ -78,8 +78,7 @@ class PlantedHead:
     relations: Sequence[str]
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"kind is {self.kind!r}; a planted head is one of {', '.join(map(repr, get_args(Kind)))}")
+        check_known("kind", self.kind, Kind)
         names = [self.relations] if isinstance(self.relations, str) else self.relations
         object.__setattr__(self, "relations", tuple(dict.fromkeys(names)))
         if not self.relations:

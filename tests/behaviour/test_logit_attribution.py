@@ -196,7 +196,7 @@ def test_results_are_drawn_saved_and_cited(llama, tmp_path):
 
 def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
     monkeypatch.setattr(FrozenRun, "of", lambda *_, **__: pytest.fail("the model ran"))
-    with pytest.raises(ValueError, match=r"""by is 'token'; choose "head" or "source\""""):
+    with pytest.raises(ValueError, match="by is 'token'; choose one of 'head', 'source'"):
         mh.behaviour.logit_attribution(llama, PROMPTS, by="token")
     with pytest.raises(ValueError, match="budget is 0"):
         mh.settings(budget=0)(mh.behaviour.logit_attribution)(llama, PROMPTS)

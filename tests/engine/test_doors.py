@@ -160,7 +160,7 @@ def test_receivers_that_no_sender_reaches(small, pairs, monkeypatch, given, mess
         ({"receivers": ["L2H1.q", "L2H1.q"]}, "receivers: 'L2H1.q' is given twice; name each receiver once"),
         ({"receivers": "L9H0.q"}, "'L9H0.q' does not exist; this model has layers 0..2 and heads 0..3"),
         ({"receivers": ["final", "L2H1.q"]}, '"final" cannot be combined with others'),
-        ({"receivers": "L2H1.q", "mlps": "both"}, 'mlps is \'both\'; choose "recomputed" or "frozen"'),
+        ({"receivers": "L2H1.q", "mlps": "both"}, "mlps is 'both'; choose one of 'recomputed', 'frozen'"),
     ],
 )
 def test_paths_that_there_are_not(small, pairs, given, message):

@@ -94,7 +94,7 @@ def test_without_a_tokenizer_tokens_are_ids(llama: mh.Model) -> None:
         ("head", {}, "head 'head' is not a head"),
         ("L0H0", {"n": 0}, "n is 0; it must lie between 1 and"),
         ("L0H0", {"top": 10**6}, "top is 1000000; it must lie between 1 and"),
-        ("L0H0", {"norm": "both"}, 'norm is \'both\'; choose "raw" or "folded"'),
+        ("L0H0", {"norm": "both"}, "norm is 'both'; choose one of 'raw', 'folded'"),
         ("L0H0", {"source": "all"}, 'source is \'all\'; choose "first_mlp" or "embedding".* the whole vocabulary'),
     ],
 )

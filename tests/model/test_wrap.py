@@ -231,7 +231,7 @@ def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):
 
 @pytest.mark.parametrize("name", ["", "Bridge", "vllm"])
 def test_an_unknown_backend_is_an_error(tiny, name):
-    with pytest.raises(ValueError, match=f'backend is \'{name}\'; choose "bridge" or "hooked"'):
+    with pytest.raises(ValueError, match=f"backend is '{name}'; choose one of 'bridge', 'hooked'"):
         mh.load(tiny("gpt2"), backend=name)
 
 

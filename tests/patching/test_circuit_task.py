@@ -167,8 +167,8 @@ def test_a_tokenizer_that_cannot_express_a_task_is_named(small: mh.Model) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "capital"}, r"name is 'capital'; the tasks are indirect_object, .*\. Did you mean .capitals.\?"),
-        ({"name": "capitals", "split": "dev"}, 'split is \'dev\'; choose "train" or "test"'),
+        ({"name": "capital"}, r"name is 'capital'; choose one of 'indirect_object', .*\. Did you mean .capitals.\?"),
+        ({"name": "capitals", "split": "dev"}, "split is 'dev'; choose one of 'train', 'test'"),
         ({"name": "capitals", "n": 0}, "n is 0; it must be at least 1"),
     ],
 )

@@ -352,7 +352,7 @@ def test_errors(options, message):
 
 
 def test_an_unknown_kind():
-    with pytest.raises(ValueError, match="kind is 'copies'; a planted head is one of 'implements', 'suppresses', "):
+    with pytest.raises(ValueError, match="kind is 'copies'; choose one of 'implements', 'suppresses', "):
         PlantedHead("copies", ["plurals"])
 
 

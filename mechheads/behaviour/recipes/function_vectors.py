@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, log_prob
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.prompts import PromptPairs, Prompts, Side
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -53,8 +53,7 @@ RELATIONS = (
 )
 TEMPLATE = "Q: {source}\nA: {target}\n"
 """As in the paper. It does not say what the task is, so that only the examples do."""
-Side = Literal["clean", "corrupted"]
-SIDES: tuple[Side, ...] = ("clean", "corrupted")
+SIDES: tuple[Side, ...] = get_args(Side)
 _DIMS = ("layer", "head", "relation")
 
 

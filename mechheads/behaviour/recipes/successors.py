@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from mechheads.labels.readings import READINGS, SOURCES, Norm, Readings, Source
+from mechheads.labels.readings import READINGS, Norm, Readings, Source
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
@@ -100,8 +100,8 @@ def successor_scores(
     seed = current().seed
     check_at_least(1, draws=draws)
     check_at_least(3, min_members=min_members)
-    check_known("source", source, SOURCES)
-    check_known("norm", norm, ("raw", "folded"))
+    check_known("source", source, Source)
+    check_known("norm", norm, Norm)
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to read sequences with; give one: mh.wrap(model, tokenizer=...)")
     asked = SEQUENCES if sequences is None else sequences

@@ -191,8 +191,7 @@ def _check(
             raise ValueError(f"{name} are from a model of {found} layers and heads; this model has {shape}")
     if gates.interrupted:
         raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same checkpoint")
-    if over not in ("items", "seeds"):
-        raise ValueError(f'over is {over!r}; choose "items" or "seeds"')
+    check_known("over", over, Over)
     if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
         raise ValueError(f'over="seeds" needs roles with the {len(gates.seeds)} seeds of the gates')
     if draws < 0:

@@ -10,6 +10,8 @@ import torch
 
 from mechheads.model.backends.base import AttnImplementation
 
+BackendName = Literal["bridge", "hooked"]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -25,7 +27,7 @@ class Source:
     name_or_path: str
     revision: str | None = None
     dtype: torch.dtype = torch.float32
-    backend: Literal["bridge", "hooked"] | None = None
+    backend: BackendName | None = None
     trust_remote_code: bool = False
     cast: torch.dtype | None = None
     attn_implementation: AttnImplementation = "sdpa"

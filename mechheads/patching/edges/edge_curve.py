@@ -42,6 +42,7 @@ from mechheads.patching.pairs import check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 
+By = Literal["absolute", "support"]
 Order = Int[np.ndarray, " edge"]
 
 
@@ -54,7 +55,7 @@ def edge_curve(
     *,
     metric: Metric | str = logit_diff,
     sizes: Sequence[float] = SIZES,
-    by: Literal["absolute", "support"] = "absolute",
+    by: By = "absolute",
     draws: int = 5,
 ) -> CircuitCurve:
     """How faithful the first edges of a ranking are at every size, with the areas CPR and CMD, beside random orders.
@@ -95,7 +96,7 @@ def edge_curve(
     seed = current().seed
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "a circuit of edges")
-    check_known("by", by, ("absolute", "support"))
+    check_known("by", by, By)
     check_at_least(0, draws=draws)
     shares, measured = check_sizes(sizes, "edges"), as_metric(metric)
     graph = _check_direct(model)
@@ -159,7 +160,7 @@ def _check_direct(model: Model) -> EdgeGraph:
     return EdgeGraph.of(model)
 
 
-def _order(scores: EdgeScores, model: Model, name: str, by: Literal["absolute", "support"]) -> Order:
+def _order(scores: EdgeScores, model: Model, name: str, by: By) -> Order:
     """The flat indices of all edges in the order of a ranking; equal ones stay in the order of computation.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from mechheads.model.model import Model
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
-from mechheads.results.scores import HeadScores
+from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
 
 _SHOWN = 20
@@ -61,7 +61,7 @@ class EdgeScores(TableResult):
         """
         return self._rows(self._order("absolute"))
 
-    def top(self, k: int = 10, by: Literal["score", "absolute"] = "absolute") -> pd.DataFrame:
+    def top(self, k: int = 10, by: RankBy = "absolute") -> pd.DataFrame:
         """The ``k`` rows of ``table`` with the largest absolute score, or the largest score.
 
         Raises:
@@ -90,7 +90,7 @@ class EdgeScores(TableResult):
 
     def _order(self, by: str) -> np.ndarray:
         """The flat indices of the edges, the largest first; equal ones stay in the order of computation."""
-        check_known("by", by, ("score", "absolute"))
+        check_known("by", by, RankBy)
         flat = self.score.ravel()
         edges = np.flatnonzero(np.isfinite(flat))
         keys = np.abs(flat[edges]) if by == "absolute" else flat[edges]

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.messages.arguments import check_at_least
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.model import Model
@@ -108,11 +107,8 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
     >>> effect = mh.activation_patch(model, task.pairs, metric=task.metric, heads="L23H4", progress=False)
     """
     check_at_least(1, n=n)
-    if name not in _TASKS:
-        meant = did_you_mean(name, CIRCUIT_TASKS)
-        raise ValueError(f"name is {name!r}; the tasks are {', '.join(CIRCUIT_TASKS)}.{meant}")
-    if split not in ("train", "test"):
-        raise ValueError(f'split is {split!r}; choose "train" or "test"')
+    check_known("name", name, CIRCUIT_TASKS)
+    check_known("split", split, Split)
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
     items, metric = _TASKS[name].in_tokens_of(model)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import pandas as pd
 
 from mechheads.labels import HeadLabels, label_heads, relation_scores
 from mechheads.labels.classify import Rule
-from mechheads.labels.readings import SOURCES, Source
+from mechheads.labels.readings import Source
 from mechheads.labels.relations import CATEGORIES, load_relations
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.arguments import check_at_least, check_known
@@ -126,8 +125,8 @@ def categories_figure(
 
 
 def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) -> None:
-    check_known("rule", rule, get_args(Rule))
-    check_known("source", source, SOURCES)
+    check_known("rule", rule, Rule)
+    check_known("source", source, Source)
     check_at_least(1, min_pairs=min_pairs)
     for relation in load_relations(relations):
         if relation.category is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
@@ -123,6 +123,6 @@ def _check(ablations: Any, k: int, template: str) -> None:
         raise ValueError(f"ablations is {ablations!r}; give a list, such as [{ablations!r}]")
     check_different(list(ablations), "ablations")
     for i, ablation in enumerate(ablations):
-        check_known(f"ablations[{i}]", ablation, get_args(Kind))
+        check_known(f"ablations[{i}]", ablation, Kind)
     check_at_least(1, k=k)
     check_known("template", template, TEMPLATES)

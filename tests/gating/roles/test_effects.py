@@ -112,7 +112,7 @@ def test_interrupted_effects_end_with_the_kind_that_was_begun(llama: mh.Model, m
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kinds": ["zero", "half"]}, "kind is 'half'; choose one of zero, mean, resample"),
+        ({"kinds": ["zero", "half"]}, "kind is 'half'; choose one of 'zero', 'mean', 'resample'"),
         ({"kinds": "zero"}, "kinds is 'zero'; give a list"),
         ({"kinds": []}, "kinds is"),
         ({"kinds": ["zero", "zero"]}, "kinds is"),
