@@ -65,7 +65,6 @@ def dynamic_scores(
     targets: Targets = "single",
     min_pairs: int = 30,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    memory: int = 2**27,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
 
@@ -73,7 +72,7 @@ def dynamic_scores(
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``.
-        relations, k, k_copying, targets, min_pairs, memory: as in ``relation_scores``.
+        relations, k, k_copying, targets, min_pairs: as in ``relation_scores``.
         templates: texts that contain ``{source}`` once each.
         heads: the heads to score; every head if left out. The others are NaN.
 
@@ -94,7 +93,7 @@ def dynamic_scores(
     (HeadId(layer=23, head=4),)
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    check_at_least(1, k=k, k_copying=k_copying, min_pairs=min_pairs, memory=memory)
+    check_at_least(1, k=k, k_copying=k_copying, min_pairs=min_pairs)
     if isinstance(templates, str) or not templates:
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:
@@ -108,7 +107,7 @@ def dynamic_scores(
     words = sorted({source for kept in scored for source, _ in kept.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]
     limits = [k_copying if kept.relation.copying else k for kept in scored]
-    score = _score(model, _ranks(model, scored, words, limits, memory), prompts, counts, chosen)
+    score = _score(model, _ranks(model, scored, words, limits), prompts, counts, chosen)
     low, high = share_interval(score, counts[:, None, None])
     categories = [kept.relation.category or "" for kept in scored]
     return HeadScores.from_scores(
@@ -167,9 +166,7 @@ def _fill(template: str, words: Sequence[str]) -> Prompts:
     return Prompts([template.replace("{source}", word) for word in words], positions={"source": spans})
 
 
-def _ranks(
-    model: Model, scored: Sequence[KeptPairs], words: Sequence[str], limits: Sequence[int], memory: int
-) -> Ranks:
+def _ranks(model: Model, scored: Sequence[KeptPairs], words: Sequence[str], limits: Sequence[int]) -> Ranks:
     row = {word: i for i, word in enumerate(words)}
 
     def tensor(numbers: list[int]) -> Int[Tensor, " pair"]:
@@ -181,7 +178,6 @@ def _ranks(
         tensor([target for kept in scored for _, target in kept.tokens]),
         tensor([limit for kept, limit in zip(scored, limits, strict=True) for _ in kept.pairs]),
         ties="target",
-        memory=memory,
     )
 
 

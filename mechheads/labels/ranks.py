@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.labels.large_entries import count, kth_largest
+from mechheads.limits import current
 
 Ties = Literal["target", "index"]
 """Ties: with ``"target"`` an equal entry is not ahead; with ``"index"`` it is if its token has the larger id."""
@@ -29,6 +30,8 @@ _SAMPLES = (512, 2048, 8192)
 _STRIDE = 8
 _COLUMNS_AT_ONCE = 8192
 _LARGE_VOCABULARY = 100_000
+_BLOCK = 2**27
+"""Bytes that a block of entries takes at most; less if the settings allow less."""
 
 
 def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, int]:
@@ -62,7 +65,6 @@ class Ranks:
         target: the token of each pair's target.
         limit: the k of each pair.
         ties: how ties count.
-        memory: the bytes that a block of entries may take.
 
     Attributes:
         own_columns: the columns of W_U of all targets.
@@ -77,9 +79,9 @@ class Ranks:
         limit: Int[Tensor, " pair"],
         *,
         ties: Ties,
-        memory: int,
     ) -> None:
-        self._model, self._ties, self._memory = model, ties, memory
+        self._model, self._ties = model, ties
+        self._memory = min(_BLOCK, current().limits.memory)
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         samples = [_spread(size, model.d_vocab, target.device) for size in _SAMPLES if 2 * size < model.d_vocab]

@@ -72,7 +72,6 @@ def relation_scores(
     min_pairs: int = 30,
     min_effect: float = 0.01,
     draws: int = 9999,
-    memory: int = 2**27,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
 
@@ -102,7 +101,6 @@ def relation_scores(
             them. If you name a relation that has no such pair, this is an error.
         min_effect: scores below it, or of a single pair, are not tested: their p is 1.
         draws: the number of shuffles of the null, for relations of more than seven pairs.
-        memory: the bytes that a block of entries may take.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
@@ -143,7 +141,6 @@ def relation_scores(
         min_effect=min_effect,
         draws=draws,
         seed=seed,
-        memory=memory,
     )
     return RelationScorer(model, relations, scoring).scores()
 

@@ -47,10 +47,9 @@ class Scoring:
     min_effect: float = 0.01
     draws: int = 9999
     seed: int = 0
-    memory: int = 2**27
 
     def __post_init__(self) -> None:
-        counts = ("k", "k_copying", "min_pairs", "draws", "memory")
+        counts = ("k", "k_copying", "min_pairs", "draws")
         check_at_least(1, **{name: getattr(self, name) for name in counts})
         if not 0 <= self.min_effect <= 1:
             raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
@@ -126,7 +125,6 @@ class LayerScorer:
                 target=torch.as_tensor([target for _, target in tokens], device=device),
                 limit=torch.as_tensor(np.repeat(self.limits, per_relation), device=device),
                 ties=scoring.ties,
-                memory=scoring.memory,
             )
             self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
         self.names, self.missing = self._readings.names, self._readings.missing

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mechheads.labels.ranks import Ranks
+from mechheads.limits import settings
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ def test_a_sample_rules_out_nothing_that_whole_rows_would_find(spread: float) ->
     source_of, target = torch.arange(sources).repeat_interleave(tokens), torch.arange(tokens).repeat(sources)
     found = []
     for sampled in (True, False):
-        ranks = Ranks(model, source_of, target, torch.full_like(target, k), ties="target", memory=2**22)
+        with settings(budget=2**22):
+            ranks = Ranks(model, source_of, target, torch.full_like(target, k), ties="target")
         assert len(ranks.samples) == 1
         ranks.samples = ranks.samples if sampled else []
         largest, smallest = ranks.top([path])

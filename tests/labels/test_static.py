@@ -201,7 +201,7 @@ def test_the_default_model_does_what_the_plain_loop_says(
 def test_memory_and_company_change_nothing() -> None:
     model, several = random_model(), relations()
     whole = relation_scores(model, several, k=60, min_pairs=1)
-    frugal = relation_scores(model, several, k=60, min_pairs=1, memory=1)
+    frugal = mechheads.settings(budget=1)(relation_scores)(model, several, k=60, min_pairs=1)
     assert np.array_equal(whole.dataset["values"], frugal.dataset["values"], equal_nan=True)
     alone = relation_scores(model, several[1], k=60, min_pairs=1)
     together = whole.select(relation="second").scores.values
@@ -291,7 +291,7 @@ def test_nothing_left_to_score_is_an_error() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        *({name: 0} for name in ("k", "k_copying", "min_pairs", "memory")),
+        *({name: 0} for name in ("k", "k_copying", "min_pairs")),
         {"min_effect": 2},
         {"norm": "soft"},
         {"targets": "last"},
