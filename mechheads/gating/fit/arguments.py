@@ -69,7 +69,7 @@ def check_positive(value: float, name: str) -> None:
 class FitSettings:
     """How gates are fitted: the ``fit`` argument of ``mh.fit_gates`` and ``mh.gating.contrast_gates``.
 
-    The defaults are for real results; [Roles for a task](../roles.md) compares them with the paper and its code.
+    The defaults are for real results; docs/roles.md compares them with the paper and its code.
 
     Attributes:
         lr: the learning rate of the first fit: one number, or (start, end), linear in between.
