@@ -459,7 +459,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("safety/heads",),
     ),
     Mutant(
-        "safety/heads/lost_refusals.py",
+        "safety/heads/contribution.py",
         "return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)",
         "return Lost.of(-change[:, :, 0] + moved, -change[:, :, 1], found)",
         "the effect on look-alikes is added in place of subtracted",

@@ -12,7 +12,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
-from mechheads.engine.check_mlps import check_mlps
 from mechheads.engine.memory import Chunks
 from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
@@ -21,14 +20,14 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, needs_of, site_of
-from mechheads.interventions.basic import Patch, Zero
+from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
 from mechheads.interventions.new_z import changed_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
-from mechheads.metrics.base import Metric, read_positions, try_metric
+from mechheads.metrics.base import Metric, name_of, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model, source_of
@@ -37,6 +36,27 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
 from mechheads.units import show_bytes
+
+_ALLOWED = (Patch, Zero, Mean, Resample, Scale)
+"""The interventions whose rule does not need a head."""
+
+
+def check_mlps(model: Model, intervention: Intervention) -> None:
+    """Check that a model has MLPs, and that an intervention can change them.
+
+    Raises:
+        ValueError: if it has none, or the request cannot be met.
+    """
+    if not model.has_mlps:
+        raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
+    if (site := site_of(intervention)) != "z":
+        raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
+    if not isinstance(intervention, _ALLOWED):
+        raise ValueError(
+            f'nodes="all": intervention {name_of(intervention)} is a rule for heads; for MLPs use mh.Patch(), '
+            "mh.Zero(), mh.Mean(), mh.patching.Resample() or mh.patching.Scale(...)"
+        )
+
 
 _HEADS_TRIED = 8
 

@@ -6,7 +6,7 @@ all. ``mechheads.generation.batch`` writes one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose
 from mechheads.generation.changed import Off, Steer, changed_by, check_change
 from mechheads.generation.sampling import GREEDY, Sampling
-from mechheads.generation.streaming import Stream, Streaming
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import current
@@ -29,10 +29,53 @@ from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.prompts.encoding import text_ids
+from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.memory import token_bytes
+
+Stream = Callable[[int, str], object]
+"""Called with the index of a prompt and a piece of its new text."""
+
+
+class Streaming:
+    """A choice of tokens that passes on the text of each token, once its characters are whole."""
+
+    def __init__(self, choose: Choose, stream: Stream, tokenizer: Any, ends: Collection[int]) -> None:
+        self._choose, self._stream, self._tokenizer, self._ends = choose, stream, tokenizer, ends
+        self._ids: dict[int, list[int]] = {}
+        self._told: dict[int, int] = {}
+
+    def __call__(
+        self, logits: Float[Tensor, "row d_vocab"], prompts: Int[Tensor, " row"], step: int
+    ) -> Int[Tensor, " row"]:
+        tokens = self._choose(logits, prompts, step)
+        for prompt, token in zip(prompts.tolist(), tokens.tolist(), strict=True):
+            if token not in self._ends:
+                self._tell(prompt, token)
+        return tokens
+
+    def finish(self) -> None:
+        """Pass on what is left: bytes at the end of a text that are no whole character."""
+        for prompt in self._ids:
+            text = self._text(prompt)
+            if len(text) > self._told.get(prompt, 0):
+                self._stream(prompt, text[self._told.get(prompt, 0) :])
+
+    def _text(self, prompt: int) -> str:
+        ids = self._ids[prompt]
+        if self._tokenizer is None:
+            return " ".join(token_strings(ids, None))
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _tell(self, prompt: int, token: int) -> None:
+        self._ids.setdefault(prompt, []).append(token)
+        told = self._told.get(prompt, 0)
+        whole = self._text(prompt).rstrip("\ufffd")  # the first bytes of a character
+        if len(whole) > told:
+            self._told[prompt] = len(whole)
+            self._stream(prompt, whole[told:])
+
 
 _NOTHING: Steer = MappingProxyType({})
 

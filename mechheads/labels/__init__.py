@@ -5,11 +5,10 @@ from mechheads.labels.classify import label_heads
 from mechheads.labels.dynamic import dynamic_scores
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts, shuffled_labels
 from mechheads.labels.head_labels import HeadLabels
-from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
+from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_relations, relation_names
 from mechheads.labels.removal import Removal, cumulative_removal
 from mechheads.labels.salient import salient_operations
 from mechheads.labels.static import relation_scores
-from mechheads.labels.words import WordList
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.results.agreement import score_correlations
 

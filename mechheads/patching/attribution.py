@@ -25,6 +25,7 @@ from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.mlps import new_output
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import alter, passes
@@ -40,12 +41,27 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import Gradients, Size, Watch, check_gradient, gradients_of, warn_of_memory
-from mechheads.patching.mlp_attribution import attribute_mlps
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
+from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.sites import KEY_SITES
+
+
+def attribute_mlps(job: Job, gradient: LayerStore) -> Float[np.ndarray, "layer place prompt"]:
+    """The linear estimate of what changing each MLP does.
+
+    Args:
+        gradient: d metric / d output of each layer's MLP [prompt, pos, d_model].
+    """
+    values = np.full((job.model.n_layers, len(job.places), len(job.tokens)), np.nan)
+    for layer in range(job.model.n_layers):
+        old, slope = job.base.stores["mlp_out"][layer], gradient[layer].double()
+        for place in range(len(job.places)):
+            along = ((new_output(job, layer, place) - old).double() * slope).sum(-1)
+            values[layer, place] = torch.where(job.tokens.mask, along, 0).sum(-1).cpu().numpy()
+    return values
 
 
 @alone

@@ -22,7 +22,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import MLPs, check_frozen
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
-from mechheads.engine.mlps import run_mlps
+from mechheads.engine.mlps import MlpUnit, MlpWork, run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.report import About, describe_heads, describe_positions, report
@@ -39,13 +39,36 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.mlp_paths import MlpPathWork
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.patching.path_runs import Paths
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
+
+
+class MlpPathWork(MlpWork):
+    """The change of the metric along every path from one MLP [group, prompt]."""
+
+    def __init__(
+        self, job: Job, evaluator: Evaluator | None = None, *, groups: Sequence[Group] = (None,), mlps: MLPs
+    ) -> None:
+        super().__init__(job, evaluator)
+        self.groups = groups
+        self.mlps: MLPs = mlps
+
+    @property
+    def kind(self) -> Kind:
+        return partial(MlpPathWork, groups=self.groups, mlps=self.mlps)
+
+    @cached_property
+    def _paths(self) -> Paths:
+        return Paths(self.job, self.groups, self.mlps)
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[MlpUnit], Values]]:
+        for batch in batches:
+            finals = self.job.chunks.run(self._paths.run, batch.units)
+            yield batch.units, np.stack([self.evaluator(final) for final in finals], axis=1)
 
 
 @alone

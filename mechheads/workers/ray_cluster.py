@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import pickle
 import signal
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +18,46 @@ from typing import Any, Self, cast
 
 import torch
 
-from mechheads.limits import Workers, check_ray
+from mechheads.limits import Workers, check_ray, settings
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.warn import warn
-from mechheads.workers.messages import Answer, Lost, Request, Setup
-from mechheads.workers.replica import Replica
+from mechheads.model.load import load_again
+from mechheads.model.model import Model
+from mechheads.workers.messages import Answer, Lost, Ready, Request, Setup
+
+
+class Replica:
+    """One worker, with one model. It writes nothing: the driver does.
+
+    Args:
+        threads: how many threads of a CPU it uses.
+    """
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        warnings.simplefilter("ignore")  # the driver has prepared the same work and has warned
+        self._model: Model | None = None
+        self._ready: tuple[str, Ready] | None = None
+
+    def set_up(self, setup: Setup) -> Answer:
+        """Load the model, if that was not done, and get ready for some work."""
+        sys.path += [folder for folder in setup.path if folder not in sys.path]
+        with settings(progress=False):
+            if self._model is None:
+                self._model = load_again(setup.source, setup.device)
+            if self._ready is None or self._ready[0] != setup.key:
+                self._ready = None
+                self._ready = setup.key, pickle.loads(setup.recipe).ready(self._model)
+        return Answer()
+
+    def compute(self, request: Request) -> Answer:
+        """Compute some units."""
+        if self._ready is None:
+            raise RuntimeError("the worker is not set up")
+        ready = self._ready[1]
+        with settings(progress=False):
+            return Answer(ready.compute(request.cut, request.batch, request.chunk), ready.chunk)
+
 
 _joined: list[str | None] = []
 """The address by which this process joined its cluster, which Ray itself knows by another name."""

@@ -55,7 +55,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
 def one_copy() -> Iterator[None]:
     """The workers of this file share one copy of each model: they compute one after the other."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mechheads.workers.replica.load_again", cache(load_again))
+        patch.setattr("mechheads.workers.ray_cluster.load_again", cache(load_again))
         yield
 
 

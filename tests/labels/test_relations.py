@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 
 import mechheads
-from mechheads.labels.relations import CATEGORIES, Relation, load_relations, relation_names
+from mechheads.labels.relations import (
+    CATEGORIES,
+    Relation,
+    WordList,
+    load_relations,
+    load_word_list,
+    relation_names,
+    word_list_names,
+)
 from mechheads.labels.usable_pairs import check_any, keep_pairs
-from mechheads.labels.words import WordList, load_word_list, word_list_names
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],

@@ -16,8 +16,7 @@ from mechheads.engine.memory import PeakBytes
 from mechheads.limits import Limits
 from mechheads.metrics.basic import logit_diff
 from mechheads.patching.circuits import circuit_spec
-from mechheads.patching.edges.attribution import ready_edges
-from mechheads.patching.edges.edge_size import EdgeSize
+from mechheads.patching.edges.attribution import EdgeSize, ready_edges
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import Size, Watch, gradients_of

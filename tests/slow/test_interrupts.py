@@ -24,7 +24,7 @@ from mechheads.cli import main
 from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
-from mechheads.gating.roles import measure_curves
+from mechheads.gating.roles import role_curves as curves_module
 from mechheads.labels.static_layers import LayerScorer
 from mechheads.model.backends import temporary_changes
 from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
@@ -296,7 +296,7 @@ def roles_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
 
 
 def test_roles_with_interrupted_curves_exit_as_interrupted(roles_command, monkeypatch):
-    monkeypatch.setattr(measure_curves, "under_gates", _interrupt)
+    monkeypatch.setattr(curves_module, "under_gates", _interrupt)
     with pytest.warns(UserWarning, match="interrupted"):
         done = CliRunner().invoke(main, roles_command)
     assert done.exit_code == 130 and "Interrupted after" in done.output and "Done" not in done.output

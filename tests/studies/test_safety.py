@@ -66,7 +66,6 @@ def study_of(
     return mh.settings(workers=workers)(mh.studies.safety_study)(small, 3, **given)
 
 
-
 RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling", "refusal direction"]
 NOT_SHARED = ["refusal attribution", "refusal direction"]
 """Stages of a few runs, which have no units for workers."""

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce
-from mechheads.gating.fit.spaces import warn_of_missing_spaces
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
@@ -37,7 +37,44 @@ from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
+from mechheads.prompts.tokens import shorten
 from mechheads.runs.memory import token_bytes
+
+_SAMPLE = 16
+_MUCH_MORE_LIKELY = float(np.log(10))
+
+
+def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndarray, " item"]]) -> None:
+    """Warn if most of a task's targets would be much more likely with a leading space.
+
+    Args:
+        log_probs: the log-probability of each whole target; NaN for items that cannot be used.
+    """
+    at = [i for i in range(len(task)) if _could_lack_a_space(task.prompts[i], task.targets[i])][:_SAMPLE]
+    if not at:
+        return
+    some = task.items(at)
+    spaced = Task(some.prompts, [f" {target}" for target in some.targets], name=task.name)
+    try:
+        given, better = log_probs(some), log_probs(spaced)
+    except ValueError:  # none of them can be used in one of the two forms
+        return
+    much = better - given > _MUCH_MORE_LIKELY
+    if 2 * much.sum() > len(at):
+        i = int(much.argmax())
+        warn(
+            f"targets: with a leading space, {int(much.sum())} of {len(at)} are much more likely, such as "
+            f"{spaced.targets[i]!r} ({better[i]:.2g} nats) than {some.targets[i]!r} ({given[i]:.2g} nats) after "
+            f"{shorten(some.prompts[i])}. Write targets exactly as they continue the prompt",
+            AnswerWarning,
+        )
+
+
+def _could_lack_a_space(prompt: object, target: object) -> bool:
+    if not isinstance(prompt, str) or not isinstance(target, str):
+        return False
+    return not prompt[-1:].isspace() and not target[:1].isspace()
+
 
 _KEPT = 1.2
 """Memory per token that a block with frozen weights keeps for the backward pass, in units of ``token_bytes``.

@@ -8,30 +8,114 @@ curve of irrelevance stays near 0 (Nam et al. 2025, arXiv 2505.13737).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float, Int
 
+from mechheads.engine.each import Each
 from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.fit.gates import usable_items
-from mechheads.gating.roles.measure_curves import Curve, MeasureCurve, measure_curves
+from mechheads.gating.fit.gates import under_gates, usable_items
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
-from mechheads.gating.tasks.task import Task
+from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadId
-from mechheads.limits import current
+from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.results.tables import TableResult
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A curve to measure.
+
+    Attributes:
+        which: what gives the order: a role, or "random 1" and so on.
+        base: which of the sets of gates it is over.
+        keep: these gates.
+        order: flat indices of the heads, in the order in which they are gated.
+    """
+
+    which: str
+    base: int
+    keep: Float[np.ndarray, "layer head"]
+    order: Int[np.ndarray, " rank"]
+
+    def __str__(self) -> str:
+        return f"the curve of {self.which}"
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureCurve:
+    """Measures a curve; it can be sent to workers.
+
+    Attributes:
+        tokens: the items of the task.
+        steps: the numbers of heads to gate off, in growing order.
+        limits: without workers.
+    """
+
+    tokens: TaskTokens
+    steps: tuple[int, ...]
+    reduce: Reduce
+    limits: Limits
+
+    @property
+    def passes(self) -> int:
+        """How many sets of gates a curve runs every item under."""
+        return 2 * sum(k > 0 for k in self.steps)
+
+    def __call__(self, model: Model, curve: Curve, bar: Bar | None = None) -> Float[np.ndarray, "step item"]:
+        """log p with the first k heads of the order gated off minus log p with them gated on; 0 for no heads."""
+        tried = [k for k in self.steps if k > 0]
+        sets = np.tile(curve.keep.reshape(-1), (2, len(tried), 1))
+        for row, k in enumerate(tried):
+            sets[0, row, curve.order[:k]], sets[1, row, curve.order[:k]] = 0, 1
+        gates = torch.tensor(sets.reshape(-1, *curve.keep.shape), dtype=torch.float32)
+        items = self.tokens.to(model.device)
+        off, on = np.split(under_gates(model, items, gates, reduce=self.reduce, bar=bar), 2)
+        changes = np.zeros((len(self.steps), off.shape[1]))
+        changes[len(self.steps) - len(tried) :] = off - on
+        return changes
+
+
+def measure_curves(
+    model: Model,
+    measure: MeasureCurve,
+    curves: Sequence[Curve],
+    limits: Limits,
+    take: Callable[[int, Float[np.ndarray, "step item"]], object],
+) -> None:
+    """Measure curves; ``take`` gets the index of each and its changes.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C; workers measure the curves in flight before.
+        RuntimeError: if a curve ended every worker that tried it.
+    """
+    pairs = measure.passes * len(measure.tokens)
+    with Bar(total=pairs * len(curves), desc="role curves", leave=False) as bar:
+        if limits.workers is None:
+            for index, curve in enumerate(curves):
+                take(index, measure(model, curve, bar))
+            return
+
+        def taken(index: int, changes: Float[np.ndarray, "step item"]) -> None:
+            take(index, changes)
+            bar.update(pairs)
+
+        stop_if(Each(model, measure, limits)(curves, taken))
+
 
 Over = Literal["items", "seeds"]
 

@@ -6,7 +6,7 @@ adds the head whose ablation, together with the group so far, gives the largest 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mechheads.engine.batches import Batch, Values
+from mechheads.engine.job import Job, Unit, make_ready
+from mechheads.engine.run import Altering
 from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -26,10 +31,57 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.heads.beside_others import BesideOthers
-from mechheads.safety.heads.measure_ships import Pass, ShipsKind, check_r, empty, fill, last_states
+from mechheads.safety.heads.measure_ships import Pass, ShipsKind, ShipsWork, check_r, empty, fill, last_states
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.prompts import Requests, Template
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideOthers(ShipsKind):
+    """What is measured of each head, against the intact run, while other heads are ablated in the same way.
+
+    Attributes:
+        way: how all heads are ablated.
+        others: the heads that are ablated all the time; with ``group="kv"``, the first head of each group.
+    """
+
+    way: Ablation
+    others: tuple[HeadId, ...]
+
+    def __call__(self, job: Job) -> BesideWork:
+        return self.of(super().__call__(job), job.heads)
+
+    def of(self, intact: ShipsWork, heads: Sequence[HeadId]) -> BesideWork:
+        """The work for some heads, from work whose base run is intact; the model runs once without the others.
+
+        What is measured goes into the ledger of that work, under the names of the others.
+        """
+        job, model = intact.job, intact.job.model
+        hooks = self.way.hooks(model, self.way.groups(model).members(self.others), job.base)
+        ready = partial(make_ready, model, replace(job.spec, heads=heads))
+        without = replace(model.backend.under(hooks, ready), together=job.together, ledger=job.ledger)
+        without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
+        beside = self.way.beside_others(job.base)
+        altering = Altering(without.intervening(beside))
+        return BesideWork(without, self, intact.judge, intact.turn, altering, beside, hooks)
+
+
+@dataclass(frozen=True, eq=False)
+class BesideWork(ShipsWork):
+    """The values of each head as in ``ShipsWork``; the job's base run is without the others.
+
+    Attributes:
+        beside: ablates a head beside the others. The intervention of the job itself can be sent to workers.
+        hooks: ablate the others.
+    """
+
+    beside: Intervention
+    hooks: Sequence[Hook]
+
+    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
+        here = ShipsWork(self.job.intervening(self.beside), self.kind, self.judge, self.turn, self.altering)
+        for batch in batches:
+            yield from self.job.model.backend.under(self.hooks, partial(list, here.compute([batch])))
 
 
 @dataclass(frozen=True, eq=False)

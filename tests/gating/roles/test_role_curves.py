@@ -13,7 +13,7 @@ import torch
 import mechheads as mh
 from mechheads.gating import ROLES, Task, head_roles, role_curve
 from mechheads.gating.fit.gates import log_probs
-from mechheads.gating.roles import measure_curves
+from mechheads.gating.roles import role_curves as curves_module
 from mechheads.workers.messages import Request
 from support import gated_micro
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
@@ -134,8 +134,8 @@ def test_interrupted_curves_keep_what_is_done(llama: mh.Model, monkeypatch: pyte
             raise KeyboardInterrupt
         return under(*args, **options)
 
-    under = measure_curves.under_gates
-    monkeypatch.setattr(measure_curves, "under_gates", stops)
+    under = curves_module.under_gates
+    monkeypatch.setattr(curves_module, "under_gates", stops)
     with pytest.warns(UserWarning, match="interrupted after 2 of 4 curves; the rest are NaN"):
         found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     assert found.table["change"].notna().tolist() == [True, True, False, False]
