@@ -176,7 +176,7 @@ def planted_model(
     <PlantedModel of 48 heads, seed 0: 12 implements, 2 suppresses, 1 unattended, 1 in context, 1 tags>
     >>> planted.relations[0]
     <Relation 'capitals' (Knowledge): 36 pairs, sofo -> sofoburg, ...>
-    >>> labels = mh.label_heads(planted.model, planted.relations, rule="maps", progress=False)
+    >>> labels = mh.label_heads(planted.model, planted.relations, rule="maps")
     >>> all(labels.of(head) == planted.categories.get(head, ()) for head in planted.looks_at)
     True
     """

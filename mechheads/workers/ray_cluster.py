@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 
@@ -110,7 +110,7 @@ class Ray:
     def __repr__(self) -> str:
         return f"Ray({self._address!r}, replicas={self._n}, gpus_per_replica={self._gpus_per_replica})"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Ray:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -229,7 +229,8 @@ def test_every_public_analysis_has_its_model_for_itself():
 
 def test_an_interrupted_bar_does_not_stop_the_bars_of_other_threads(monkeypatch):
     for name in ("refresh", "clear"):
-        bar = Bar(total=3, file=io.StringIO())
+        with mh.settings(progress=True):
+            bar = Bar(total=3, file=io.StringIO())
         monkeypatch.setattr(bar, "display", _interrupt)
         monkeypatch.setattr(bar, "moveto", _interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -57,9 +57,11 @@ def test_workers_give_the_bits_of_one_process(small, two, tmp_path: Path):
 
 def test_all_kinds_of_units_are_computed_by_workers(small, two):
     """Heads beside ablated ones, windows of text, and seeds of gates."""
-    group: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT}
-    found = mh.settings(workers=two)(mh.safety.sahara)(small, CLEAN, 2, ablation="mean", **group)
-    assert same(found.trace, mh.safety.sahara(small, CLEAN, 2, ablation="mean", **group).trace)
+    group: dict[str, Any] = {"score": "ships", "draws": 0}
+    found = mh.settings(workers=two, budget=EVERY_UNIT)(mh.safety.sahara)(small, CLEAN, 2, ablation="mean", **group)
+    assert same(
+        found.trace, mh.settings(budget=EVERY_UNIT)(mh.safety.sahara)(small, CLEAN, 2, ablation="mean", **group).trace
+    )
     read: dict[str, Any] = {"window": 16, "n_tokens": 1000}
     profile = mh.settings(workers=two)(mh.profile_heads)(small, **read)
     assert profile.dataset.identical(mh.profile_heads(small, **read).dataset)

@@ -217,9 +217,9 @@ def test_every_stage_of_several_runs_is_computed_by_workers(small, short, monkey
     stage = study_module.SafetyStudy.stage
 
     @contextmanager
-    def counted(study: mh.studies.SafetyStudy, name: str, progress: bool) -> Iterator[None]:
+    def counted(study: mh.studies.SafetyStudy, name: str) -> Iterator[None]:
         before = len(workers.computed)
-        with stage(study, name, progress):
+        with stage(study, name):
             yield
         computed[name] = len(workers.computed) - before
 
