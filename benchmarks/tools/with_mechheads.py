@@ -20,6 +20,7 @@ class Mechheads:
     def prepare(self, workload: Workload) -> None:
         return None
 
+    @mh.settings(progress=False)
     def run(self, workload: Workload, prepared: None, heads: Sequence[Head]) -> np.ndarray:
         if workload.kind == "ablation":
             scores = mh.ablate(self.model, workload.base, heads=heads)
