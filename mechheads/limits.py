@@ -54,7 +54,7 @@ Workers = int | str | Replicas
 class Limits:
     """How much memory an analysis may use, and how its work is split.
 
-    The split affects speed and memory, and changes results only by rounding. The public functions take ``Limits`` as
+    The split affects speed and memory, and changes results only by rounding. ``mh.settings`` takes ``Limits`` as
     ``budget=``, in place of a number of bytes or a text such as "2 GB".
 
     Attributes:
@@ -170,7 +170,8 @@ class settings(ContextDecorator):
 
     Settings hold in a ``with`` block, or for one call: ``mh.settings(seed=1)(mh.safety_heads)(model)``. What is left
     out or None stays as it is around the block. ``mh.sweep``, ``mh.ablate``, ``mh.activation_patch``,
-    ``mh.path_patch`` and ``mh.ships`` take the same arguments themselves.
+    ``mh.path_patch`` and ``mh.ships`` take the same arguments themselves. Settings belong to a thread: a new one begins
+    with the defaults, so set them inside it.
 
     Args:
         budget: memory for everything except the model, in bytes or as text such as "2 GB" (at first 4 GB).

@@ -22,11 +22,13 @@ def _workers(asked: str) -> int | str | None:
     from mechheads.limits import check_workers
 
     given = int(asked) if asked.isdecimal() else asked
+    if given == 1:
+        return None
     try:
         check_workers(given)
     except (ValueError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
-    return None if given == 1 else given
+    return given
 
 
 _WORKERS = (

@@ -53,7 +53,7 @@ class Work(Protocol):
         ...
 
     def some(self, job: Job) -> Work:
-        """The same work in a part of the job; see ``Job.some``."""
+        """The same work for fewer heads of the job; itself if it does not go through the job's heads."""
         ...
 
     @property

@@ -17,7 +17,7 @@ from mechheads.model.model import Model
 from mechheads.workers.ray_cluster import pool_of
 
 Compute = Callable[[Model, Any], np.ndarray]
-"""Computes a unit. It can be sent to workers if it can be pickled or its code can be."""
+"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs."""
 
 
 class Each:

@@ -12,6 +12,7 @@ import torch
 
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.heads import HeadId
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.backends.devices import free_bytes
 from mechheads.model.load import in_dtype
 from mechheads.model.model import Model
@@ -33,9 +34,6 @@ def with_precision(
     """
     if model.dtype.itemsize >= 4:
         return result
-    wide = _copy(model, torch.float32)
-    if wide is None:
-        return result.with_provenance(precision="not measured: no room for the model in float32")
     values = np.asarray(result.values)
     each = np.abs(values.reshape(model.n_layers, model.n_heads, -1))
     size, measured = np.nansum(each, axis=-1), np.isfinite(each).any(-1)
@@ -45,10 +43,14 @@ def with_precision(
     sample = [HeadId(*at) for at in sorted(top + spread)]
     if not sample:
         return result
-    with warnings.catch_warnings():
+    pick, exact = tuple(zip(*((head.layer, head.head) for head in sample), strict=True)), np.full_like(values, np.nan)
+    with until_interrupted() as work, warnings.catch_warnings():  # what is measured already is not lost by Ctrl-C
         warnings.simplefilter("ignore", AnswerWarning)  # the first run has already warned
+        if (wide := _copy(model, torch.float32)) is None:
+            return result.with_provenance(precision="not measured: no room for the model in float32")
         exact = np.asarray(again(wide, sample).values)
-    pick = tuple(zip(*((head.layer, head.head) for head in sample), strict=True))
+    if work.interrupted or not np.isfinite(exact[pick]).any():
+        return result.with_provenance(precision="not measured: interrupted")
     off = np.abs(values[pick] - exact[pick])
     return result.with_provenance(
         precision={

@@ -155,8 +155,7 @@ def path_matrix(
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, nodes: as in
-            ``mh.path_patch``.
+        senders, metric, direction, mlps, normalize, nodes: as in ``mh.path_patch``.
 
     Returns:
         As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_matrix``

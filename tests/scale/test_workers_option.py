@@ -95,6 +95,14 @@ def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path, monkeypatc
     assert 'workers need ray: pip install "mechheads[ray]"' in refused(["profile"], "2", tmp_path)
 
 
+@pytest.mark.parametrize("asked", [[], ["--workers", "1"]])
+def test_one_process_needs_no_ray(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["profile", "--model", str(tiny("gpt2")), "--tokens", "64", "--out", str(tmp_path / "out"), *asked]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+
+
 FACES = {
     "safety": ("mechheads.studies.safety.safety_study", ["safety"]),
     "figure safety": ("mechheads.studies.safety_figure", ["figure", "safety"]),
