@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import pairwise
 from typing import Any
@@ -120,28 +119,34 @@ class SetRuns:
         return self._work.z
 
     def values(
-        self, replaced: Sequence[Set[Node]], done: Callable[[int], object] = lambda n: None
+        self,
+        replaced: Sequence[Set[Node]],
+        done: Callable[[int], object] = lambda n: None,
+        into: Float[np.ndarray, "set prompt"] | None = None,
     ) -> Float[np.ndarray, "set prompt"]:
         """The metric with all nodes of each set replaced together; an empty set gives the metric of the base run.
 
         Args:
             done: called with a number of sets whenever that many more are finished.
+            into: gets the values as they come, for callers that keep what is done after Ctrl-C.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C.
         """
-        values = np.tile(self.base_value, (len(replaced), 1))
-        sets = [frozenset(heads) for heads in replaced]
-        changed = [heads for heads in dict.fromkeys(sets) if heads]
-        times = Counter(sets)
-        done(times[frozenset()])
-        changes: dict[frozenset[Node], np.ndarray] = {}
+        values = np.full((len(replaced), len(self.base_value)), np.nan) if into is None else into
+        rows: dict[frozenset[Node], list[int]] = {}
+        for i, nodes in enumerate(replaced):
+            rows.setdefault(frozenset(nodes), []).append(i)
+        unchanged = rows.pop(frozenset(), [])
+        values[unchanged] = self.base_value
+        done(len(unchanged))
 
         def take(some: Sequence[frozenset[Node]], of_each: Values) -> None:
-            changes.update(zip(some, of_each, strict=True))
-            done(sum(times[heads] for heads in some))
+            for nodes, change in zip(some, of_each, strict=True):
+                values[rows[nodes]] = self.base_value + change
+                done(len(rows[nodes]))
 
-        stop_if(compute(self._work, self._work.batches(changed), take))
-        for i, heads in enumerate(sets):
-            if heads:
-                values[i] += changes.get(heads, np.nan)
+        stop_if(compute(self._work, self._work.batches(list(rows)), take))
         return values
 
     def provenance(self) -> dict[str, Any]:

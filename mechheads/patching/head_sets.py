@@ -22,6 +22,7 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Patch
 from mechheads.limits import current
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -91,7 +92,7 @@ def patch_sets(
 
     Returns:
         metric(changed) - metric(base) of each set, in the metric's unit; with ``normalize``, as a share of the
-        difference between the runs.
+        difference between the runs. After Ctrl-C, the sets that were finished; the others are NaN.
 
     Raises:
         ValueError: if a set is empty, contains a head twice or one that the model does not have, or another
@@ -121,9 +122,13 @@ def patch_sets(
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, limits)
     runs, info = SetRuns(model, spec, runs=cached), MetricInfo.of(spec.metric)
     scale = runs.evaluator.distance() if normalize else 1.0
-    with set_bar(len(parsed), "sets of heads") as bar:
-        changes = (runs.values([frozenset(heads) for heads in parsed], bar.update) - runs.base_value) / scale
-    if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any()]:
+    values = np.full((len(parsed), len(runs.base_value)), np.nan)
+    with until_interrupted() as work, set_bar(len(parsed), "sets of heads") as bar:
+        runs.values([frozenset(heads) for heads in parsed], bar.update, into=values)
+    changes, reached = (values - runs.base_value) / scale, ~np.isnan(values).all(1)
+    work.stop_unless(reached.any())
+    work.warn(f"{reached.sum()} of {len(parsed)} sets")
+    if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any() and not work.interrupted]:
         warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}; their scores are NaN")
     cluster = runs.job.tokens.cluster
     low, high = clustered_interval(changes, cluster)
@@ -150,5 +155,6 @@ def patch_sets(
             direction=direction if on_pairs else None,
             normalize=normalize,
             seed=seed,
+            interrupted=work.interrupted,
         ),
     )
