@@ -15,7 +15,7 @@ from torch import Tensor
 from mechheads.behaviour.head_examples import PARTS, QUANTILES, HeadExamples
 from mechheads.behaviour.measure import norm_of, values_of, written_by
 from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
-from mechheads.engine.each import Each, in_order
+from mechheads.engine.each import IndependentUnits, in_order
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least
@@ -147,7 +147,7 @@ def _watch(
             see(windows, _Watch(model, windows.ids).run())
         return False
     given = list(batches)
-    each = Each(model, _watched, limits)
+    each = IndependentUnits(model, _watched, limits)
 
     def take(index: int, packed: np.ndarray) -> None:
         see(given[index], unpack(packed, _Watch(model, given[index].ids).empty))

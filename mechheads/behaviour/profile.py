@@ -18,7 +18,7 @@ from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.totals import Totals, Work
 from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
-from mechheads.engine.each import Each, in_order
+from mechheads.engine.each import IndependentUnits, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.ledger.sweep_key import model_marks
@@ -141,7 +141,7 @@ def _measure(
         for windows in batches:
             see(windows, *measure(model, windows.ids))
         return False
-    each = Each(model, _measures, limits)
+    each = IndependentUnits(model, _measures, limits)
     while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
         units = [WindowIds(windows.ids.tolist()) for windows in some]
         if each(units, in_order(partial(_see_measures, model, some, see))):

@@ -52,18 +52,18 @@ class Work(Protocol):
         """The values of the units of each batch, batch by batch."""
         ...
 
-    def some(self, job: Job) -> Work:
+    def for_part(self, job: Job) -> Work:
         """The same work for fewer heads of the job; itself if it does not go through the job's heads."""
         ...
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         """What does the same work in the same job of another process."""
         ...
 
 
 @runtime_checkable
-class Kind(Protocol):
+class WorkFactory(Protocol):
     """Makes the work of a job; it can be pickled, so that workers can make it too."""
 
     def __call__(self, job: Job, /) -> Work: ...
@@ -74,18 +74,18 @@ class Cut:
     """Which part of a job is measured, and how it is planned: what differs between parts of it.
 
     Attributes:
-        heads, plan, part: as in ``Job``.
+        heads, plan, ledger_suffix: as in ``Job``.
     """
 
     heads: tuple[HeadId, ...]
     plan: Plan
-    part: str
+    ledger_suffix: str
 
     @classmethod
     def of(cls, job: Job) -> Cut:
         """The part of its job that a job is."""
-        return cls(job.heads, job.plan, job.part)
+        return cls(job.heads, job.plan, job.ledger_suffix)
 
     def apply(self, job: Job) -> Job:
         """The same part of the same job in another process."""
-        return replace(job, heads=self.heads, plan=self.plan, part=self.part)
+        return replace(job, heads=self.heads, plan=self.plan, ledger_suffix=self.ledger_suffix)

@@ -20,7 +20,7 @@ Compute = Callable[[Model, Any], np.ndarray]
 """Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs."""
 
 
-class Each:
+class IndependentUnits:
     """Computes units by workers.
 
     Args:
@@ -35,7 +35,7 @@ class Each:
         if limits.workers is None:
             raise ValueError("limits have no workers; compute the units in this process")
         self._workers = pool_of(limits.workers)
-        self._setup = setup_of(model, _Sent(SameModel.of(model), compute))
+        self._setup = setup_of(model, _SentComputation(SameModel.of(model), compute))
 
     def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
         """Compute units and take their values as they come.
@@ -91,24 +91,24 @@ class _Numbered:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentComputation:
     """What computes the units, on its way to a worker."""
 
     same: SameModel
     compute: Compute
 
-    def ready(self, model: Model) -> _Here:
+    def ready(self, model: Model) -> _ReadyComputation:
         """What computes them with a worker's model.
 
         Raises:
             ValueError: if it is another model, or on another kind of device.
         """
         self.same.check(model)
-        return _Here(model, self.compute)
+        return _ReadyComputation(model, self.compute)
 
 
 @dataclass(frozen=True)
-class _Here:
+class _ReadyComputation:
     model: Model
     compute_one: Compute
     chunk: None = None

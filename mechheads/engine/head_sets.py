@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.batches import Batch, Kind, Values
+from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
@@ -53,10 +53,10 @@ class SetWork:
         self.at_once = max(1, tokens // (plan.rows * plan.width))
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         return SetWork
 
-    def some(self, job: Job) -> SetWork:
+    def for_part(self, job: Job) -> SetWork:
         return self
 
     def batches(self, sets: Sequence[frozenset[Node]] = ()) -> list[Batch]:

@@ -131,7 +131,7 @@ class Job:
         plan: the cost of the sweep.
         seconds: the time that the cached runs took.
         ledger: stores finished units; None without ``store``.
-        part: the name of this part of the sweep in the ledger; empty for a whole sweep.
+        ledger_suffix: what the names of units in the ledger end with, so that parts of an analysis do not share them.
         together: how many neighbouring query heads change at once, starting from each head of ``heads``.
         chunks: how many copies fit into memory together, as far as this was found out.
     """
@@ -148,7 +148,7 @@ class Job:
     plan: Plan
     seconds: float
     ledger: Ledger | None = None
-    part: str = ""
+    ledger_suffix: str = ""
     together: int = 1
     chunks: Chunks = field(default_factory=Chunks)
 
@@ -196,9 +196,9 @@ class Job:
         """The heads that change together, from the head on that names them."""
         return tuple(HeadId(head.layer, head.head + i) for i in range(self.together))
 
-    def as_part(self, part: str) -> Job:
+    def as_part(self, suffix: str) -> Job:
         """The same job, whose units have a name of their own in the ledger."""
-        return replace(self, plan=_as_before(self.plan, self.ledger, f"waves{part}"), part=part)
+        return replace(self, plan=_as_before(self.plan, self.ledger, f"waves{suffix}"), ledger_suffix=suffix)
 
     def fingerprint(self) -> str:
         """The fingerprint of the prompts; pairs have the same one in both directions."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.batches import Batch, Kind, Values
+from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
 from mechheads.engine.memory import tokens_in_flight
@@ -40,10 +40,10 @@ class MlpWork:
         self.job, self.evaluator = job, evaluator or Evaluator.of(job)
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         return MlpWork
 
-    def some(self, job: Job) -> MlpWork:
+    def for_part(self, job: Job) -> MlpWork:
         return self
 
     def batches(self) -> list[Batch]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.batches import Batch, Kind, Values
+from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import keep_freed_memory
@@ -73,10 +73,10 @@ class SweepWork:
         return cls(job, evaluator or Evaluator.of(job), Altering(job))
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         return SweepWork.of
 
-    def some(self, job: Job) -> SweepWork:
+    def for_part(self, job: Job) -> SweepWork:
         return replace(self, job=job)
 
     def batches(self) -> list[Batch]:

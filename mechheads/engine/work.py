@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.engine.batches import Batch, Cut, Kind, Values, Work
+from mechheads.engine.batches import Batch, Cut, Values, Work, WorkFactory
 from mechheads.engine.dispatch import Dispatch
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.same_model import SameModel, setup_of
@@ -96,25 +96,25 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
 
 def unit_key(job: Job, unit: tuple[object, int]) -> str:
     """The name of a unit in a ledger."""
-    return f"{unit[0]} {unit[1]}{job.part}"
+    return f"{unit[0]} {unit[1]}{job.ledger_suffix}"
 
 
 def _setup(work: Work) -> Setup:
     job = work.job
     spec = replace(job.spec, limits=job.spec.limits.in_one_process)
-    return setup_of(job.model, _Sent(spec, job.together, SameModel.of(job.model, job.runs.mark), work.kind))
+    return setup_of(job.model, _SentJob(spec, job.together, SameModel.of(job.model, job.runs.mark), work.factory))
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentJob:
     """A job on its way to a worker, and what is measured in it."""
 
     spec: Spec
     together: int
     same: SameModel
-    kind: Kind
+    factory: WorkFactory
 
-    def ready(self, model: Model) -> _Here:
+    def ready(self, model: Model) -> _ReadyJob:
         """The job on a worker's model.
 
         Raises:
@@ -122,10 +122,10 @@ class _Sent:
         """
         self.same.check(model)
         job = make_ready(model, self.spec)
-        return _Here(self.kind(replace(job, together=self.together)))
+        return _ReadyJob(self.factory(replace(job, together=self.together)))
 
 
-class _Here:
+class _ReadyJob:
     """Work on a worker; the part that was measured last is kept."""
 
     def __init__(self, whole: Work) -> None:
@@ -139,6 +139,6 @@ class _Here:
     def compute(self, cut: Cut, batch: Batch, chunk: int | None) -> Values:
         self._whole.job.chunks.at_most(chunk)
         if self._last is None or self._last[0] != cut:
-            self._last = cut, self._whole.some(cut.apply(self._whole.job))
+            self._last = cut, self._whole.for_part(cut.apply(self._whole.job))
         ((_, values),) = self._last[1].compute([batch])
         return values

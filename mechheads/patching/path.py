@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.batches import Batch, Kind, Values
+from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import MLPs, check_frozen
@@ -58,7 +58,7 @@ class MlpPathWork(MlpWork):
         self.mlps: MLPs = mlps
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         return partial(MlpPathWork, groups=self.groups, mlps=self.mlps)
 
     @cached_property
@@ -267,10 +267,10 @@ class _PathWork:
         return cls(job, Evaluator.of(job), question)
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         return partial(_PathWork.of, self.question)
 
-    def some(self, job: Job) -> _PathWork:
+    def for_part(self, job: Job) -> _PathWork:
         return replace(self, job=job)
 
     def batches(self) -> list[Batch]:
@@ -279,7 +279,7 @@ class _PathWork:
         if not self._paths.receivers and batches_at_least(job.spec.limits) == 1:
             more = max(1, job.plan.width // job.at.shape[1])
         if job.ledger is not None:
-            more = job.ledger.remember(f"paths{job.part}", more)
+            more = job.ledger.remember(f"paths{job.ledger_suffix}", more)
         places = range(len(job.places))
         return [Batch((tuple(wave),)) for wave in waves(job, places, more * job.plan.stack)]
 

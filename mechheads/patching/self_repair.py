@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.batches import Batch, Kind, Values
+from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.frozen_heads import Frozen
@@ -114,10 +114,10 @@ class _RepairWork:
         return cls(job, evaluator or Evaluator.of(job), replaced_z(job)[0], Altering(job))
 
     @property
-    def kind(self) -> Kind:
+    def factory(self) -> WorkFactory:
         return _RepairWork.of
 
-    def some(self, job: Job) -> _RepairWork:
+    def for_part(self, job: Job) -> _RepairWork:
         return replace(self, job=job)
 
     def batches(self) -> list[Batch]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.each import Each
+from mechheads.engine.each import IndependentUnits
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.gates import Loss, Rows
@@ -91,7 +91,7 @@ def descend_by_workers(
         sets = tuple(range(number, len(state.logits), len(seeds)))
         if state.running[list(sets)].any():
             units.append(SeedState(f"the fit {name} of seed {seed}", sets, state.some(sets).tensors()))
-    each = Each(model, fit, limits)
+    each = IndependentUnits(model, fit, limits)
     now = [state]
     with Bar(total=len(units), desc=f"fit {name}", unit="seed", leave=False) as bar:
 

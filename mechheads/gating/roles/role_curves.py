@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
-from mechheads.engine.each import Each
+from mechheads.engine.each import IndependentUnits
 from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import under_gates, usable_items
@@ -114,7 +114,7 @@ def measure_curves(
             take(index, changes)
             bar.update(pairs)
 
-        stop_if(Each(model, measure, limits)(curves, taken))
+        stop_if(IndependentUnits(model, measure, limits)(curves, taken))
 
 
 Over = Literal["items", "seeds"]

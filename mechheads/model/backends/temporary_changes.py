@@ -99,11 +99,11 @@ class NoGradient:
         self._weight.requires_grad_(self._before)
 
 
-class Turn:
+class Reservation:
     """The time during which one analysis has a model to itself, from the call of a function until it has ended.
 
-    A turn ends with its function's frame, even if an interrupt prevents ``end`` from being called. The next turn is
-    stored in the one before it, so that only one of two threads can take it. A lock could stay locked after an
+    A reservation ends with its function's frame, even if an interrupt prevents ``end`` from being called. The next one
+    is stored in the one before it, so that only one of two threads can take it. A lock could stay locked after an
     interrupt.
     """
 
@@ -111,7 +111,7 @@ class Turn:
         self.thread = threading.get_ident()
         self.grad = torch.is_grad_enabled()
         self._frame: FrameType | None = frame
-        self._next: dict[str, Turn] = {}
+        self._next: dict[str, Reservation] = {}
 
     def end(self) -> None:
         """Release the model."""
@@ -135,9 +135,9 @@ class Turn:
                 return True
         return True
 
-    def followed_by(self, turn: Turn) -> Turn:
-        """The turn after this one: ``turn``, unless another thread was faster."""
-        return self._next.setdefault("turn", turn)
+    def followed_by(self, reservation: Reservation) -> Reservation:
+        """The reservation after this one: ``reservation``, unless another thread was faster."""
+        return self._next.setdefault("reservation", reservation)
 
 
 class Changes:
@@ -150,8 +150,8 @@ class Changes:
     def __init__(self) -> None:
         self.at_end: Callable[[], None] = _nothing
         self._made: list[Change] = []
-        self._turn = Turn(sys._getframe())
-        self._turn.end()
+        self._reservation = Reservation(sys._getframe())
+        self._reservation.end()
 
     def during(self, changes: Iterable[Change], run: Callable[[], R]) -> R:
         """Make changes one after the other, call ``run``, and undo all changes."""
@@ -172,13 +172,13 @@ class Changes:
             self._made[-1].undo()
             self._made.pop()
 
-    def begin(self, frame: FrameType) -> Turn | None:
+    def begin(self, frame: FrameType) -> Reservation | None:
         """Reserve the model for the function that runs in ``frame``; None if one of its callers has reserved it.
 
         Raises:
             RuntimeError: if another thread has reserved it.
         """
-        mine, last = Turn(frame), self._turn
+        mine, last = Reservation(frame), self._reservation
         while last is not mine:
             if not last.over:
                 if last.thread == mine.thread:
@@ -188,19 +188,19 @@ class Changes:
                     "wait for the first to end, or load the model once for each thread"
                 )
             last = last.followed_by(mine)
-        self._turn = mine
+        self._reservation = mine
         self._restore()
         return mine
 
-    def end(self, turn: Turn) -> None:
+    def end(self, reservation: Reservation) -> None:
         """Undo the remaining changes and release the model; may be called twice."""
-        if turn.ended:
+        if reservation.ended:
             return  # what is on the model now was put there by another thread
         self._restore()
         self.at_end()
-        if torch.is_grad_enabled() != turn.grad:
-            torch.set_grad_enabled(turn.grad)
-        turn.end()
+        if torch.is_grad_enabled() != reservation.grad:
+            torch.set_grad_enabled(reservation.grad)
+        reservation.end()
 
 
 def _nothing() -> None:
@@ -222,16 +222,16 @@ def alone(analysis: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         model = args[0] if args else kwargs.get("model")
         changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
-        turn = None if changes is None else changes.begin(sys._getframe())
-        if changes is None or turn is None:
+        reservation = None if changes is None else changes.begin(sys._getframe())
+        if changes is None or reservation is None:
             return analysis(*args, **kwargs)
         try:
             with as_usual(model.backend.module, model.backend.parameter.device):  # type: ignore[union-attr]
                 return analysis(*args, **kwargs)
         finally:
             try:
-                changes.end(turn)
+                changes.end(reservation)
             finally:
-                changes.end(turn)
+                changes.end(reservation)
 
     return call

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, UInt8
 
-from mechheads.engine.each import Each
+from mechheads.engine.each import IndependentUnits
 from mechheads.generation.generate import Generated, check_writing, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.heads import HeadId
@@ -89,7 +89,7 @@ def write_by_workers(
         texts, ids, finished = json.loads(value.tobytes())
         take(index, Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished)))
 
-    return Each(model, write, current().limits)(conditions, taken)
+    return IndependentUnits(model, write, current().limits)(conditions, taken)
 
 
 @dataclass(frozen=True)

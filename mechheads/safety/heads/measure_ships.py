@@ -164,12 +164,12 @@ class ShipsWork:
     """The values of each head in one row: the KL of each prompt, the angle with its interval, the resampled angles."""
 
     job: Job
-    kind: ShipsKind
+    factory: ShipsKind
     judge: Evaluator | None
     turn: Turn | None
     altering: Altering
 
-    def some(self, job: Job) -> ShipsWork:
+    def for_part(self, job: Job) -> ShipsWork:
         return replace(self, job=job)
 
     def on(self, job: Job) -> ShipsWork:
@@ -188,7 +188,7 @@ class ShipsWork:
         if self.turn is None:
             return []
         states = last_states(final)
-        resampled = [] if self.kind.draws is None else [self.turn.resampled(states)]
+        resampled = [] if self.factory.draws is None else [self.turn.resampled(states)]
         return [np.array(self.turn(states)), *resampled]
 
 

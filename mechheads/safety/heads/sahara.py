@@ -79,7 +79,7 @@ class BesideWork(ShipsWork):
     hooks: Sequence[Hook]
 
     def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
-        here = ShipsWork(self.job.intervening(self.beside), self.kind, self.judge, self.turn, self.altering)
+        here = ShipsWork(self.job.intervening(self.beside), self.factory, self.judge, self.turn, self.altering)
         for batch in batches:
             yield from self.job.model.backend.under(self.hooks, partial(list, here.compute([batch])))
 
@@ -246,7 +246,7 @@ class _Search:
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
         """The score of every remaining head together with the chosen heads [layer, head]."""
-        work = self.ships.some(replace(self.intact, heads=tuple(left)))
+        work = self.ships.for_part(replace(self.intact, heads=tuple(left)))
         if chosen:
             step = BesideOthers(self.kind.with_kl, self.kind.r, way=self.way, others=tuple(chosen))
             work = step.of(self.ships, left)

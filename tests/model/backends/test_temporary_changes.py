@@ -1,4 +1,4 @@
-"""A model is one thread's at a time: who has it, and what the end of a turn may undo."""
+"""A model is one thread's at a time: who has it, and what the end of a reservation may undo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from mechheads.model.backends.temporary_changes import Changes, Turn
+from mechheads.model.backends.temporary_changes import Changes, Reservation
 
 
 class Switch:
@@ -35,14 +35,14 @@ def in_a_thread(run) -> None:
 def test_ending_a_turn_again_leaves_the_changes_of_the_next_one():
     changes, switch, seen = Changes(), Switch(), []
 
-    def first() -> Turn | None:
+    def first() -> Reservation | None:
         return changes.begin(sys._getframe())
 
     def other() -> None:
-        turn = changes.begin(sys._getframe())
-        assert turn is not None
+        reservation = changes.begin(sys._getframe())
+        assert reservation is not None
         changes.during([switch], lambda: (changes.end(ended), seen.append(switch.on)))
-        changes.end(turn)
+        changes.end(reservation)
 
     ended = first()
     assert ended is not None
@@ -68,7 +68,7 @@ def test_a_generator_that_leaves_the_stack_does_not_end_its_callers_turn(monkeyp
         return found
 
     here = threading.get_ident()
-    turn = Turn(sys._getframe())
+    reservation = Reservation(sys._getframe())
     monkeypatch.setattr(sys, "_current_frames", frames)
-    assert not turn.over and suspended
-    assert Turn(suspended[0].gi_frame).over
+    assert not reservation.over and suspended
+    assert Reservation(suspended[0].gi_frame).over
