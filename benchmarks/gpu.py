@@ -235,7 +235,7 @@ def apart(run: Callable[[], Any], wanted: Any) -> float | str:
     there = np.isfinite(wanted)
     if (np.isfinite(found) != there).any():
         return "numbers are missing in one of them"
-    return float(abs(found - wanted)[there].max() / abs(wanted[there]).max())
+    return float(abs(found - wanted)[there].max() / (abs(wanted[there]).max() or 1.0))
 
 
 def random_model(scale: Scale, card: Card) -> mh.Model:
