@@ -1,9 +1,10 @@
 """Whether every number is still what it was: ``python -m benchmarks.frozen save FOLDER``, then ``... compare FOLDER``.
 
-Every public analysis runs on tiny random models of four architectures, and with ``--default`` a sample also on the
-default model. ``save`` keeps all numbers and texts of the results with what they came from; ``compare`` runs the
-analyses again and names every result that differs, with the largest difference. A change that should change no number
-is checked against the commit before it, on one machine: other processors round otherwise.
+Every public analysis runs on tiny random models of four architectures, and a sample also on real models, which
+``--on`` names: ``--on default --on gemma-3-270m.gguf``. ``save`` keeps all numbers and texts of the results with what
+they came from; ``compare`` runs the analyses again and names every result that differs, with the largest difference. A
+change that should change no number is checked against the commit before it, on one machine: other processors round
+otherwise.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("save", "compare"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--default", action="store_true", help="a sample on the default model as well")
+    parser.add_argument("--on", action="append", default=[], help="a sample on this model as well; default is one")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     different = 0
-    for name, results in everything(asked.folder / "models", asked.default):
+    for name, results in everything(asked.folder / "models", asked.on):
         at = asked.folder / f"{name}.npz"
         if asked.what == "save":
             np.savez_compressed(at, allow_pickle=False, **results)
@@ -59,26 +60,29 @@ def main() -> None:
     sys.exit(bool(different))
 
 
-def everything(models: Path, default: bool) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def everything(models: Path, real: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """The numbers of every analysis on every model, by ``model, analysis``; results name the folder of their model."""
     warnings.simplefilter("ignore")  # random models prefer wrong answers
     sys.path.insert(0, str(ROOT / "tests"))
     tiny, tried = map(importlib.import_module, ("support.tiny", "support.every_analysis"))
     for name in TINY:
         tiny.build(name, models / name)
-        model = mh.load(models / name)
+        model = attempt(mh.load, models / name)
+        if isinstance(model, str):
+            yield f"{name}, loading", dict(numbers(model))
+            continue
         for analysis, run in (tried.ANALYSES | tried.MORE | results_of(tried.PAIRS, tried.WORD_PAIRS)).items():
             yield f"{name}, {analysis}", dict(numbers(attempt(run, model)))
-    if default:
-        model = mh.load()
-        for analysis, run in on_the_default_model().items():
-            yield f"default, {analysis}", dict(numbers(attempt(run, model)))
+    for name in real:
+        model = mh.load() if name == "default" else mh.load(name)
+        for analysis, run in on_a_real_model(model).items():
+            yield f"{Path(name).stem}, {analysis}", dict(numbers(attempt(run, model)))
 
 
-def attempt(run: Analysis, model: mh.Model) -> Any:
+def attempt(run: Callable[[Any], Any], given: Any) -> Any:
     """The result, or the error as a text: what is refused stays refused."""
     try:
-        return run(model)
+        return run(given)
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -156,7 +160,7 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
     }
 
 
-def on_the_default_model() -> dict[str, Analysis]:
+def on_a_real_model(model: mh.Model) -> dict[str, Analysis]:
     """A sample that takes a minute."""
     clean = ["The capital of France is", "The capital of Spain is"]
     pairs = mh.PromptPairs(
@@ -165,10 +169,11 @@ def on_the_default_model() -> dict[str, Analysis]:
         answer=[" Paris", " Madrid"],
         wrong=[" Rome", " Tokyo"],
     )
-    some = ["L23H4", "L20H1", "L5H0", "L29H1"]
+    last, heads = model.n_layers - 1, model.n_heads
+    some = [f"L{5 * last // 6}H{1 % heads}", f"L{last}H{3 % heads}", "L5H0"]
     return {
         "patching": lambda model: mh.activation_patch(model, pairs),
-        "paths": lambda model: mh.path_patch(model, pairs, receivers=["L29H1.v"], senders=some),
+        "paths": lambda model: mh.path_patch(model, pairs, receivers=[f"L{last}H1.v"], senders=some),
         "ablation": lambda model: mh.ablate(model, clean, heads=some),
         "ships": lambda model: mh.ships(model, clean, heads=some),
         "attribution": lambda model: mh.patching.attribution_patch(model, pairs),
@@ -197,6 +202,7 @@ def numbers(result: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
         yield name or "value", np.asarray(str(result) if result is None or isinstance(result, bytes) else result)
     elif hasattr(result, "dataset"):
         yield from numbers(result.dataset, f"{name}.dataset")
+        yield from numbers(result.provenance, f"{name}.provenance")
     elif dataclasses.is_dataclass(result):
         for field in dataclasses.fields(result):
             yield from numbers(getattr(result, field.name), f"{name}.{field.name}")
