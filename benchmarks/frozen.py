@@ -16,6 +16,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,22 +68,30 @@ def everything(models: Path, real: Sequence[str]) -> Iterator[tuple[str, dict[st
     tiny, tried = map(importlib.import_module, ("support.tiny", "support.every_analysis"))
     for name in TINY:
         tiny.build(name, models / name)
-        model = attempt(mh.load, models / name)
-        if isinstance(model, str):
-            yield f"{name}, loading", dict(numbers(model))
-            continue
-        for analysis, run in (tried.ANALYSES | tried.MORE | results_of(tried.PAIRS, tried.WORD_PAIRS)).items():
-            yield f"{name}, {analysis}", dict(numbers(attempt(run, model)))
+        of_all = tried.ANALYSES | tried.MORE | results_of(tried.PAIRS, tried.WORD_PAIRS)
+        yield from on_one_model(name, partial(mh.load, models / name), lambda _, some=of_all: some)
     for name in real:
-        model = mh.load() if name == "default" else mh.load(name)
-        for analysis, run in on_a_real_model(model).items():
-            yield f"{Path(name).stem}, {analysis}", dict(numbers(attempt(run, model)))
+        yield from on_one_model(
+            Path(name).stem, mh.load if name == "default" else partial(mh.load, name), some_analyses
+        )
 
 
-def attempt(run: Callable[[Any], Any], given: Any) -> Any:
+def on_one_model(
+    name: str, load: Callable[[], mh.Model], analyses: Callable[[mh.Model], dict[str, Analysis]]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """The numbers of analyses on a model, or why a release of TransformerLens cannot read it."""
+    model = attempt(load)
+    if isinstance(model, str):
+        yield f"{name}, loading", dict(numbers(model))
+        return
+    for analysis, run in analyses(model).items():
+        yield f"{name}, {analysis}", dict(numbers(attempt(partial(run, model))))
+
+
+def attempt(run: Callable[[], Any]) -> Any:
     """The result, or the error as a text: what is refused stays refused."""
     try:
-        return run(given)
+        return run()
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -160,7 +169,7 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
     }
 
 
-def on_a_real_model(model: mh.Model) -> dict[str, Analysis]:
+def some_analyses(model: mh.Model) -> dict[str, Analysis]:
     """A sample that takes a minute."""
     clean = ["The capital of France is", "The capital of Spain is"]
     pairs = mh.PromptPairs(
