@@ -9,6 +9,7 @@ from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_rela
 from mechheads.labels.removal import Removal, cumulative_removal
 from mechheads.labels.salient import salient_operations
 from mechheads.labels.static import relation_scores
+from mechheads.labels.static_layers import ScoringSettings
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.results.agreement import score_correlations
 
@@ -18,6 +19,7 @@ __all__ = [
     "HeadLabels",
     "Relation",
     "Removal",
+    "ScoringSettings",
     "StoredWeights",
     "WordList",
     "cumulative_removal",

@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.labels.ranks import Ties, usual_k
+from mechheads.labels.ranks import usual_k
 from mechheads.labels.readings import READINGS, Norm, Source
 from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.labels.static_layers import TIES, Found, LayerScorer, Scoring
+from mechheads.labels.static_layers import TIES, USUAL, Found, LayerScorer, Scoring, ScoringSettings
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
@@ -66,12 +66,9 @@ def relation_scores(
     k_copying: int | None = None,
     source: Source = "all",
     norm: Norm = "folded",
-    leading_space: bool = True,
     targets: Targets = "single",
-    ties: Ties = "target",
     min_pairs: int = 30,
-    min_effect: float = 0.01,
-    draws: int = 9999,
+    scoring: ScoringSettings = USUAL,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
 
@@ -91,16 +88,11 @@ def relation_scores(
             relation, the one of these with the largest score; a model on disk has the first two.
         norm: ``"folded"`` multiplies the scale of the norm before attention into W_V, of a norm after attention
             into W_O and of the final norm into W_U; ``"raw"`` does not, as in the paper.
-        leading_space: whether words are tokenised with a leading space.
         targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first``
             marks these pairs.
-        ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
-            token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
-            ``torch.topk``.
         min_pairs: relations with fewer single-token pairs are skipped; a warning and ``provenance["ledger"]`` name
             them. If you name a relation that has no such pair, this is an error.
-        min_effect: scores below it, or of a single pair, are not tested: their p is 1.
-        draws: the number of shuffles of the null, for relations of more than seven pairs.
+        scoring: how ties count, the smallest score that is tested, and the rest; see ``mh.labels.ScoringSettings``.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
@@ -127,29 +119,26 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    seed = current().seed
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    scoring = Scoring(
+    whole = Scoring(
+        **vars(scoring),
         k=k,
         k_copying=k_copying,
         source=source,
         norm=norm,
-        leading_space=leading_space,
         targets=targets,
-        ties=ties,
         min_pairs=min_pairs,
-        min_effect=min_effect,
-        draws=draws,
-        seed=seed,
+        seed=current().seed,
     )
-    return RelationScorer(model, relations, scoring).scores()
+    return RelationScorer(model, relations, whole).scores()
 
 
 class RelationScorer:
     """Relation scores of a model, ready to be computed: words are chosen and readings run.
 
     Args:
-        relations: as in ``relation_scores``; ``scoring``: its other arguments, by default the usual ones.
+        relations: as in ``relation_scores``.
+        scoring: its other arguments; by default the usual ones.
 
     Raises:
         ValueError: as in ``relation_scores``.

@@ -29,8 +29,44 @@ TIES = {"target": "count for the target", "index": "count for the larger token i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring:
-    """How relations are scored; the attributes are arguments of ``relation_scores``.
+class ScoringSettings:
+    """How words, ties and the null of relation scores are handled.
+
+    Attributes:
+        leading_space: whether words are tokenised with a leading space.
+        ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
+            token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
+            ``torch.topk``.
+        min_effect: scores below it, or of a single pair, are not tested: their p is 1.
+        draws: the number of shuffles of the null, for relations of more than seven pairs.
+
+    Raises:
+        ValueError: if a value is not allowed.
+
+    >>> untested = mh.labels.ScoringSettings(min_effect=1.0)
+    >>> phi = mh.relation_scores(model, "country_to_capital", source="embedding", scoring=untested)
+    >>> bool((phi.dataset["p_value"] == 1).all())
+    True
+    """
+
+    leading_space: bool = True
+    ties: Ties = "target"
+    min_effect: float = 0.01
+    draws: int = 9999
+
+    def __post_init__(self) -> None:
+        check_at_least(1, draws=self.draws)
+        if not 0 <= self.min_effect <= 1:
+            raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
+        check_known("ties", self.ties, Ties)
+
+
+USUAL = ScoringSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring(ScoringSettings):
+    """The settings, and the other arguments of ``relation_scores``.
 
     Raises:
         ValueError: if an argument is not allowed.
@@ -40,23 +76,16 @@ class Scoring:
     k_copying: int
     source: Source = "all"
     norm: Norm = "folded"
-    leading_space: bool = True
     targets: Targets = "single"
-    ties: Ties = "target"
     min_pairs: int = 30
-    min_effect: float = 0.01
-    draws: int = 9999
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = ("k", "k_copying", "min_pairs", "draws")
-        check_at_least(1, **{name: getattr(self, name) for name in counts})
-        if not 0 <= self.min_effect <= 1:
-            raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
+        super().__post_init__()
+        check_at_least(1, k=self.k, k_copying=self.k_copying, min_pairs=self.min_pairs)
         check_known("source", self.source, Source)
         check_known("norm", self.norm, Norm)
         check_known("targets", self.targets, Targets)
-        check_known("ties", self.ties, Ties)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,12 @@ def rows(model: mh.Model, plain: Plain, layer: int, reading: str, norm: str) -> 
 @pytest.mark.parametrize("name", few(NAMES, "gemma"))
 def test_scores_are_those_of_a_slow_loop(name: str, norm: Any, tiny: Callable[[str], Path]) -> None:
     model, plain = mh.load(tiny(name), backend=BACKENDS.get(name)), Plain(tiny(name), name)
-    options: dict[str, Any] = {"k": K, "norm": norm, "min_pairs": 2, "min_effect": 1.0}
+    options: dict[str, Any] = {
+        "k": K,
+        "norm": norm,
+        "min_pairs": 2,
+        "scoring": mh.labels.ScoringSettings(min_effect=1.0),
+    }
     every = mh.relation_scores(model, WORDS, **options)
     assert every.provenance["no_reading"] == {}
     each = {

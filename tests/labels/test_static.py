@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import mechheads
 from mechheads.labels import static_layers
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import relation_scores
+from mechheads.labels.static_layers import USUAL, ScoringSettings
 from support.texts import WORD_PAIRS
 
 
@@ -173,8 +175,9 @@ def test_the_default_model_does_what_the_plain_loop_says(
     ties: Any, step: int, kept: int, model: mechheads.Model
 ) -> None:
     relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs[::step])
-    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_effect": 1.0}
-    scores = relation_scores(model, relation, ties=ties, min_pairs=kept, **options)
+    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw"}
+    scoring = ScoringSettings(ties=ties, min_effect=1.0)
+    scores = relation_scores(model, relation, min_pairs=kept, scoring=scoring, **options)
     pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
     assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == kept
     assert scores.values is not None
@@ -291,7 +294,7 @@ def test_nothing_left_to_score_is_an_error() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        *({name: 0} for name in ("k", "k_copying", "min_pairs")),
+        *({name: 0} for name in ("k", "k_copying", "min_pairs", "draws")),
         {"min_effect": 2},
         {"norm": "soft"},
         {"targets": "last"},
@@ -301,8 +304,9 @@ def test_nothing_left_to_score_is_an_error() -> None:
 )
 def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
     ((name, given),) = bad.items()
+    refuses = ScoringSettings if hasattr(USUAL, name) else partial(relation_scores, random_model(), relations())
     with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
-        relation_scores(random_model(), relations(), **bad)
+        refuses(**bad)
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:
@@ -332,7 +336,7 @@ def test_a_share_of_zero_is_not_certain() -> None:
 def test_at_a_tie_the_larger_id_is_ahead_on_request() -> None:
     model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
     relation = Relation("r", None, [("w1", f"w{t}") for t in (1, 2, 3, 4, 5)])
-    options: dict[str, Any] = {"ties": "index", "min_pairs": 1, "min_effect": 0.0}
+    options: dict[str, Any] = {"min_pairs": 1, "scoring": ScoringSettings(ties="index", min_effect=0.0)}
     for k, hits in ((1, [1, 0, 0, 0, 0]), (2, [1, 0, 0, 1, 0]), (3, [1, 0, 1, 1, 0]), (4, [1, 1, 1, 1, 0])):
         scores = relation_scores(model, relation, k=k, **options)
         assert scores.values is not None
@@ -359,7 +363,9 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
 def test_contrast_is_in_standard_deviations_of_the_row() -> None:
     model = random_model()
     model.W_O[1][2] = 0
-    scores = relation_scores(model, relations(), source="embedding", min_pairs=1, min_effect=1.0)
+    scores = relation_scores(
+        model, relations(), source="embedding", min_pairs=1, scoring=ScoringSettings(min_effect=1.0)
+    )
     found = scores.dataset["contrast"]
     assert (found.values[1, 2] == 0).all()
     for relation in relations():
