@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.metadata
 import os
 import warnings
@@ -345,3 +346,10 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model
+
+
+def free_memory() -> None:
+    """Free the memory of models to which nothing refers but their own modules and hooks, which refer to each other."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -15,7 +15,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from mechheads.files.checksums import file_sha256
-from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.source import ModelSourceError
 
 
 def cache_directory() -> Path:

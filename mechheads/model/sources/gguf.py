@@ -10,8 +10,8 @@ import transformers
 from gguf import GGUFReader
 
 from mechheads.model.sources.converted_models import file_hash, file_mark, kept_folder
-from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.reading import no_progress_bars, read_model
+from mechheads.model.sources.source import ModelSourceError
 
 _CONVERSION = 2
 """Rises whenever ``convert`` writes something else, so that older folders in a cache are not used."""
