@@ -178,7 +178,7 @@ def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 0}, "n is 0; give the number of prompts"),
+        ({"n": 0}, "n is 0; it must be at least 1"),
         ({"shots": -1}, "shots is -1"),
         ({"heads": ["L3H0"]}, "head L3H0 is out of range"),
         ({"ranking": "phi"}, 'ranking needs scores with the one dimension "relation"'),
