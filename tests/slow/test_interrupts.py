@@ -27,7 +27,7 @@ from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves_module
 from mechheads.labels.static_layers import LayerScorer
 from mechheads.model.backends import temporary_changes
-from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
+from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting, alone
 from mechheads.progress import Bar
 from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
 
@@ -98,7 +98,8 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
 
     @alone
     def analyse(model: mh.Model) -> None:
-        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *map(NoGradient, weights[:2])]
+        frozen = [Setting(weight, "requires_grad", False) for weight in weights[:2]]
+        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *frozen]
         backend.changes.during(made, lambda: backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None))
 
     def state() -> Any:

@@ -24,7 +24,7 @@ from mechheads.model.backends.against_transformers import Trial, logits_off, tri
 from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.protocols import Blocks, Keys
-from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
+from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
@@ -179,7 +179,7 @@ class Backend(ABC):
     def with_frozen_weights(self, run: Callable[[], R]) -> R:
         """Call ``run`` while no weight requires a gradient; afterwards the same weights do as before."""
         wanted = [weight for weight in self.module.parameters() if weight.requires_grad and not weight.is_inference()]
-        return self.changes.during(map(NoGradient, wanted), run)
+        return self.changes.during((Setting(weight, "requires_grad", False) for weight in wanted), run)
 
     @cached_property
     def hook_points(self) -> dict[str, Any]:
