@@ -74,6 +74,7 @@ def test_a_gguf_file_is_converted_once(
     monkeypatch.setattr(converted_models, "file_sha256", None)  # an unchanged file is not even read
     again = load(file)
     assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
     assert again.name == str(file)
     stored, wanted = again.model.state_dict(), direct.state_dict()
     assert stored.keys() == wanted.keys()
