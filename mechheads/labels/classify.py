@@ -18,8 +18,7 @@ import xarray as xr
 
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
-from mechheads.labels.static import relation_scores
-from mechheads.labels.static_layers import USUAL, ScoringSettings
+from mechheads.labels.static import USUAL, ScoringSettings, relation_scores
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.results.netcdf import text_array

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import mechheads
-from mechheads.labels import static_layers
+from mechheads.labels import static
 from mechheads.labels.relations import Relation
-from mechheads.labels.static import relation_scores
-from mechheads.labels.static_layers import TIES, USUAL, ScoringSettings
+from mechheads.labels.static import TIES, USUAL, ScoringSettings, relation_scores
 
 
 class Words:
@@ -200,7 +199,7 @@ def test_result_tells_what_it_rests_on() -> None:
 
 
 def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = static_layers.Readings.at
+    honest = static.Readings.at
 
     def interrupted(readings: Any, layer: int) -> Any:
         if layer == 2:
@@ -208,7 +207,7 @@ def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) 
         return honest(readings, layer)
 
     whole = relation_scores(random_model(), relations(), min_pairs=1)
-    monkeypatch.setattr(static_layers.Readings, "at", interrupted)
+    monkeypatch.setattr(static.Readings, "at", interrupted)
     with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
         part = relation_scores(random_model(), relations(), min_pairs=1)
     assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
