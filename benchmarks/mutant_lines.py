@@ -904,11 +904,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("labels/test_nulls.py",),
     ),
     Mutant(
-        "labels/large_entries.py",
+        "labels/ranks.py",
         "first = blocks.amax(-1).topk(k, dim=1).indices",
         "first = blocks.amax(-1).topk(k - 1, dim=1).indices",
         "the k-th largest entry is sought in too few blocks",
-        ("labels/test_large_entries.py",),
+        ("labels/test_ranks.py",),
     ),
     Mutant(
         "metrics/basic.py",

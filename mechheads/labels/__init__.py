@@ -8,7 +8,7 @@ from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_relations, relation_names
 from mechheads.labels.removal import Removal, cumulative_removal
 from mechheads.labels.salient import salient_operations
-from mechheads.labels.static import relation_scores
+from mechheads.labels.static import ScoringSettings, relation_scores
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.results.agreement import score_correlations
 
@@ -18,6 +18,7 @@ __all__ = [
     "HeadLabels",
     "Relation",
     "Removal",
+    "ScoringSettings",
     "StoredWeights",
     "WordList",
     "cumulative_removal",

@@ -21,7 +21,7 @@ from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
-from mechheads.labels.few_shot import check_numbers, few_shot_pairs
+from mechheads.labels.few_shot import few_shot_pairs
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.removal import (
     LEAST_ACCURACY,
@@ -33,6 +33,7 @@ from mechheads.labels.removal import (
     too_hard,
 )
 from mechheads.limits import current, settings
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
@@ -179,7 +180,8 @@ def relation_evidence(
     ((HeadId(layer=23, head=4),), (HeadId(layer=23, head=4),))
     """
     seed = current().seed
-    check_numbers(n, shots)
+    check_at_least(1, n=n)
+    check_at_least(0, shots=shots)
     loaded = load_relations(relations)
     chosen = None if heads is None else check_heads(heads, model.n_layers, model.n_heads)
     if ranking is not None:

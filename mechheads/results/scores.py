@@ -138,14 +138,13 @@ class HeadScores:
         ci_high: Num[np.ndarray, "..."] | None = None,
         p_value: Num[np.ndarray, "..."] | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
-        values: Num[np.ndarray, "..."] | None = None,
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``; ``values`` has one more axis, for prompts.
-        The other arguments are as in ``from_values``. q values are computed from ``p_value``.
+        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``. The other arguments are as in
+        ``from_values``. q values are computed from ``p_value``.
 
         Raises:
             ValueError: if shapes and labels do not match.
@@ -153,14 +152,7 @@ class HeadScores:
         score = np.asarray(score, dtype=np.float64)
         statistics = {"ci_low": ci_low, "ci_high": ci_high, "p_value": p_value}
         low, high, p = (like(score, array, what) for what, array in statistics.items())
-        dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
-        if values is not None:
-            if np.shape(values)[:-1] != score.shape:
-                raise ValueError(
-                    f"values has shape {np.shape(values)}; it needs {score.shape} and a last axis of prompts"
-                )
-            dataset = dataset.assign(values=((*dataset["score"].dims, "prompt"), np.asarray(values, np.float64)))
-        return cls(dataset)
+        return cls(build((score, low, high, p), extra, name, unit, kind, provenance, variables))
 
     @property
     def scores(self) -> xr.DataArray:

@@ -17,7 +17,7 @@ from mechheads.heads import HeadId
 from mechheads.labels import causal, removal as removals
 from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
-from mechheads.labels.removal import base_accuracy, choose_controls, cumulative_removal, removal_limit
+from mechheads.labels.removal import choose_controls, cumulative_removal, removal_limit
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
 from support import oracles
@@ -151,18 +151,6 @@ def columns(pairs: mh.PromptPairs) -> tuple[Any, Any, Any]:
     return pairs.cluster, pairs.answer, pairs.wrong
 
 
-def test_a_store_goes_on_where_a_run_stopped(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, short, _ = told_apart(llama)
-    store = tmp_path / "evidence.ledger"
-    first = mh.settings(store=store)(relation_evidence)(llama, [known, short], **ASKED)
-    run: list[Any] = []
-    monkeypatch.setattr("mechheads.engine.wavefront.Wave.run", lambda *args: run.append(args))
-    again = mh.settings(store=store)(relation_evidence)(llama, [known, short], **ASKED)
-    assert run == []
-    np.testing.assert_array_equal(again.total.values, first.total.values)
-    np.testing.assert_array_equal(again.direct.values, first.direct.values)
-
-
 def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
     _, _, wrong = told_apart(llama)
     with pytest.raises(ValueError, match=r"^relation 'too few' has too few usable pairs"):
@@ -178,7 +166,7 @@ def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 0}, "n is 0; give the number of prompts"),
+        ({"n": 0}, "n is 0; it must be at least 1"),
         ({"shots": -1}, "shots is -1"),
         ({"heads": ["L3H0"]}, "head L3H0 is out of range"),
         ({"ranking": "phi"}, 'ranking needs scores with the one dimension "relation"'),
@@ -336,15 +324,6 @@ def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
     assert len(set(drawn[0])) > 1
 
 
-def test_where_a_layer_has_too_few_others_the_nearest_gives_them(wordy: mh.Model) -> None:
-    crowded = [HeadId(2, 0), HeadId(2, 1), HeadId(2, 2), HeadId(1, 0)]
-    found = cumulative_removal(wordy, spoken(wordy, "capital"), crowded, **NO_SHOTS)
-    for heads in found.random:
-        assert [head.layer for head in heads] == [2, 1, 1, 1]
-        assert heads[0] == HeadId(2, 3)
-        assert len({*heads, *crowded}) == 8
-
-
 def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
     ranking = [HeadId(layer, head) for head in range(3) for layer in range(3)]
     found = cumulative_removal(wordy, spoken(wordy, "capital"), ranking, most=2, draws=3, **NO_SHOTS)
@@ -371,10 +350,6 @@ def test_removal_says_what_it_is(wordy: mh.Model) -> None:
     assert list(about["controls"]) == ["help 0"]
     assert about["shots"] == 0
     assert not about["interrupted"]
-
-
-def test_base_accuracy_by_hand(wordy: mh.Model) -> None:
-    assert base_accuracy(wordy, spoken(wordy, "capital", wrong=3), **NO_SHOTS) == pytest.approx(8 / 11)
 
 
 @pytest.mark.parametrize(

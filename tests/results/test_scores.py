@@ -369,10 +369,6 @@ def test_bad_input_is_named(options, message):
             lambda s: HeadScores.from_scores(np.ones((2, 3)), ci_low=np.ones((3, 2)), **ABOUT),
             r"ci_low has shape \(3, 2\); score has \(2, 3\)",
         ),
-        (
-            lambda s: HeadScores.from_scores(np.ones((2, 3)), values=np.ones((3, 2, 1)), **ABOUT),
-            r"values has shape \(3, 2, 1\); it needs \(2, 3\)",
-        ),
     ],
 )
 def test_bad_requests_are_named(call, message):

