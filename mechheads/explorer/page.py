@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.files.replacing import write_file
-from mechheads.plots.parts.category_colours import category_colours
+from mechheads.plots.category_map import category_colours
 from mechheads.studies.atlas import Atlas
 
 _OPENING = "The page is being opened. It needs JavaScript, and a browser of 2023 or later."

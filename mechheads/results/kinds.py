@@ -46,7 +46,7 @@ _LABELS: dict[str, Any] = {
     "needs": ("member",),
 }
 _SAFETY: dict[str, Any] = {"plot": "mechheads.plots.safety_map:safety_map", "needs": ("generalized_ships",)}
-_MATRIX: dict[str, Any] = {"plot": "mechheads.plots.path_matrix:path_matrix", "dims": ("receiver",)}
+_MATRIX: dict[str, Any] = {"plot": "mechheads.plots.heatmap:path_matrix", "dims": ("receiver",)}
 
 KINDS: dict[str, Kind] = {
     # Scores of single heads
