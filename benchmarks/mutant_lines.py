@@ -278,8 +278,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results/correlation.py",
-        "ranks = of_value.cumsum(1) - (of_value - 1) / 2",
-        "ranks = of_value.cumsum(1)",
+        "r = _correlation(rankdata(left), rankdata(right))",
+        'r = _correlation(rankdata(left, "ordinal"), rankdata(right, "ordinal"))',
         "tied heads do not share their rank",
         ("results",),
     ),
@@ -771,9 +771,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("gating/fit",),
     ),
     Mutant(
-        "results/agreement.py",
-        "part.scores.values[:, ::step].ravel()",
-        "part.scores.values.ravel()",
+        "results/scores.py",
+        "each.scores.values[:, ::step].ravel()",
+        "each.scores.values.ravel()",
         "heads that change together count several times in an overlap",
         ("results/test_agreement.py",),
     ),

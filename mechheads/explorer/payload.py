@@ -16,11 +16,9 @@ import numpy as np
 
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
-from mechheads.explorer.columns import about_of, columns
 from mechheads.explorer.encode import block, plain
 from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
-from mechheads.explorer.methods import cautions, methods
-from mechheads.explorer.views import tensions, views
+from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.scores import HeadScores
@@ -210,7 +208,7 @@ def _behaviours(profile: HeadProfile) -> dict[str, Any]:
         {
             "name": NAMES[name],
             "column": columns_of[name],
-            "meaning": about_of(columns_of[name]).meaning,
+            "meaning": column_of(columns_of[name]).meaning,
             "least": LEAST[name],
         }
         for name in PROFILED

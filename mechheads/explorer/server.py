@@ -80,7 +80,7 @@ def served(folder: Path | None = None, name: str | None = None, *, device: str =
     own = name is not None or atlas is None or atlas.model == DEFAULT_MODEL
     model = load(name, device=device) if own else None
     if atlas is not None:
-        live = None if model is None else live_for(atlas, model)
+        live = live_for(atlas, model)
         payload = atlas_payload([atlas], None if live is None else live.about("serve"))
     else:
         live = Live(model or load(device=device))

@@ -112,7 +112,7 @@ class CausalEvidence(TableResult):
         Raises:
             ValueError: if the labels were made without this evidence.
         """
-        from mechheads.plots.effect_scatter import effect_scatter
+        from mechheads.plots.relation_scatter import effect_scatter
 
         if labels is None:
             table = self.to_dataframe()

@@ -9,10 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
-from mechheads.plots.parts.colours import colour_scale
-from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import plain, token_label
-from mechheads.plots.parts.theme import Theme, themed
+from mechheads.plots.parts import Theme, colour_scale, figure_of, plain, themed, token_label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import FRAME
-from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import figure_title, plain
-from mechheads.plots.parts.theme import Theme, themed
-from mechheads.plots.parts.traces import RANDOM, RANDOM_BAND, band_trace, line_trace
+from mechheads.plots.parts import FRAME, Theme, figure_of, figure_title, plain, themed
+from mechheads.plots.traces import RANDOM, RANDOM_BAND, band_trace, line_trace
 
 if TYPE_CHECKING:
     import pandas as pd

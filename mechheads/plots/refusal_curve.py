@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from mechheads.plots.parts.theme import Theme, themed
-from mechheads.plots.parts.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
+from mechheads.plots.parts import Theme, themed
+from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
     import pandas as pd

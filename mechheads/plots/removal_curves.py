@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechheads.plots.parts.text import plain
-from mechheads.plots.parts.theme import Theme, themed
-from mechheads.plots.parts.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
+from mechheads.plots.parts import Theme, plain, themed
+from mechheads.plots.traces import OWN, OWN_BAND, RANDOM, RANDOM_BAND, band_trace, line_trace, share_figure
 
 if TYPE_CHECKING:
     import pandas as pd

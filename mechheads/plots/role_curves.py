@@ -10,11 +10,8 @@ import numpy as np
 
 from mechheads.heads import HeadId
 from mechheads.plots.heatmap import heatmap
-from mechheads.plots.parts.axes import FRAME, warp_row
-from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.text import figure_title, interval, plain
-from mechheads.plots.parts.theme import Theme, themed
-from mechheads.plots.parts.traces import band_trace, line_trace
+from mechheads.plots.parts import FRAME, Panels, Theme, figure_title, interval, plain, themed, warp_row
+from mechheads.plots.traces import band_trace, line_trace
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
 

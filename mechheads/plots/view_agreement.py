@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechheads.plots.parts.colours import SIGNED, colour_scale
-from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import figure_title, interval, plain
-from mechheads.plots.parts.theme import Theme, themed
+from mechheads.plots.parts import SIGNED, Theme, colour_scale, figure_of, figure_title, interval, plain, themed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,11 +17,10 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
-from mechheads.results.citations import citation
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, text_or_numbers
 from mechheads.results.html import head_names, html_result
-from mechheads.results.kinds import HEATMAP, draw, kind_of
+from mechheads.results.kinds import HEATMAP, citation, draw, kind_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
@@ -306,8 +305,7 @@ class HeadScores:
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""
-        netcdf.write(self.dataset, Path(path))
-        return Path(path)
+        return netcdf.write(self.dataset, path)
 
     @classmethod
     def load(cls: type[_S], path: str | Path) -> _S:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.engine.memory import is_out_of_memory
 from mechheads.files.checksums import read_sealed_json, sealed_json
-from mechheads.files.csv_tables import write_csv
-from mechheads.files.replacing import write_file
+from mechheads.files.replacing import write_csv, write_file
 from mechheads.ledger.fingerprints import weights_fingerprint
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted

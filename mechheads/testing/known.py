@@ -40,7 +40,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.testing.planting import word_tokenizer
+from mechheads.testing.planted import word_tokenizer
 
 
 @dataclass(frozen=True)

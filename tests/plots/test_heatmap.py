@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import plotly.io
 import pytest
 from hypothesis import given, strategies as st
 
 from mechheads import plots
-from mechheads.plots.parts.text import plain, token_label
+from mechheads.plots.parts import plain, token_label
 from mechheads.results.scores import HeadScores
 
 ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "demo"}
@@ -202,16 +201,3 @@ def test_long_prompts_thin_their_labels():
 def test_bad_patterns_are_named(pattern, tokens, message):
     with pytest.raises(ValueError, match=message):
         attention(pattern, tokens)
-
-
-def test_drawing_leaves_plotly_as_it_was():
-    before = plotly.io.templates.default
-    heatmap(scores())
-    attention(causal(), list("abcd"))
-    assert plotly.io.templates.default == before
-
-
-def test_figures_are_attributes_of_their_folder():
-    assert {"attention", "heatmap"} <= set(dir(plots))
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        plots.nothing  # noqa: B018

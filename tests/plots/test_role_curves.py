@@ -12,7 +12,7 @@ import pytest
 
 from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.heads import HeadId
-from mechheads.plots.parts.axes import symlog
+from mechheads.plots.parts import symlog
 from mechheads.plots.role_curves import role_curves, role_map
 from mechheads.results.scores import HeadScores
 

@@ -39,6 +39,7 @@ def test_every_pair_has_its_cell_below_the_diagonal() -> None:
     at = dict(zip(zip(numbers.y, numbers.x, strict=True), numbers.text, strict=True))
     assert at == {(0, 0): "0.80", (1, 0): "0.50", (2, 0): "–", (1, 1): "-0.40", (2, 1): "0.20", (2, 2): "0.00"}
     assert figure.layout.yaxis.range == (2.5, -0.5)
+    assert figure.layout.title.text == "Rank correlation of views of the same heads"
 
 
 def test_what_may_be_nothing_is_pale_and_its_number_grey() -> None:
@@ -73,11 +74,6 @@ def test_the_order_within_a_row_does_not_matter() -> None:
     one, other = view_agreement(table()), view_agreement(table(turned))  # type: ignore[arg-type]
     assert cells(one.data[0]) == cells(other.data[0])
     assert one.layout.xaxis.ticktext == other.layout.xaxis.ticktext
-
-
-def test_title() -> None:
-    assert view_agreement(table()).layout.title.text == "Rank correlation of views of the same heads"
-    assert view_agreement(table(), title="<i>").layout.title.text == "&lt;i&gt;"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import FRAME, count_ticks
-from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import figure_title
+from mechheads.plots.parts import FRAME, count_ticks, figure_of, figure_title
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
