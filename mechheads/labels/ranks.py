@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.limits import current
+from mechheads.messages.arguments import check_at_least
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -43,9 +44,15 @@ _LONG_ROW = 2048
 
 
 def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, int]:
-    """k, and k for copying relations; the paper's values if not given."""
-    large = d_vocab >= _LARGE_VOCABULARY
-    return (25 if large else 10) if k is None else k, (3 if large else 1) if k_copying is None else k_copying
+    """k, and k for copying relations; the paper's values if not given.
+
+    Raises:
+        ValueError: if one is below 1.
+    """
+    usual = (25, 3) if d_vocab >= _LARGE_VOCABULARY else (10, 1)
+    k, k_copying = usual[0] if k is None else k, usual[1] if k_copying is None else k_copying
+    check_at_least(1, k=k, k_copying=k_copying)
+    return k, k_copying
 
 
 class Ranks:

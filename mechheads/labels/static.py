@@ -112,8 +112,8 @@ class Scoring(ScoringSettings):
         ValueError: if an argument is not allowed.
     """
 
-    k: int
-    k_copying: int
+    k: int | None = None
+    k_copying: int | None = None
     source: Source = "all"
     norm: Norm = "folded"
     targets: Targets = "single"
@@ -122,10 +122,13 @@ class Scoring(ScoringSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(1, k=self.k, k_copying=self.k_copying, min_pairs=self.min_pairs)
+        check_at_least(1, min_pairs=self.min_pairs)
         check_known("source", self.source, Source)
         check_known("norm", self.norm, Norm)
         check_known("targets", self.targets, Targets)
+
+
+_ALL_USUAL = Scoring()
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,6 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    k, k_copying = usual_k(model.d_vocab, k, k_copying)
     whole = Scoring(
         **vars(scoring),
         k=k,
@@ -255,11 +257,9 @@ class RelationScorer:
         self,
         model: Model | StoredWeights,
         relations: RelationLike | Iterable[RelationLike] | None,
-        scoring: Scoring | None = None,
+        scoring: Scoring = _ALL_USUAL,
     ) -> None:
-        if scoring is None:
-            k, k_copying = usual_k(model.d_vocab, None, None)
-            scoring = Scoring(k=k, k_copying=k_copying)
+        k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
         self._everything = keep_pairs(
             self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets
@@ -269,7 +269,7 @@ class RelationScorer:
                 check_any(kept, model.tokenizer, scoring.leading_space)
         self._scored = long_enough(self._everything, scoring.min_pairs)
         self._about = model.provenance()
-        self._limits = [scoring.k_copying if kept.relation.copying else scoring.k for kept in self._scored]
+        self._limits = [k_copying if kept.relation.copying else k for kept in self._scored]
         tokens = [pair for kept in self._scored for pair in kept.tokens]
         ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
         per_relation = [len(kept.pairs) for kept in self._scored]

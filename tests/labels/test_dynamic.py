@@ -55,17 +55,6 @@ def test_equals_the_slow_loop(kind: str, loaded: Callable[[str], mh.Model]) -> N
     assert scores.provenance["ledger"]["capitals"]["kept"] == 5  # " Gerry" is several tokens, which is fine here
 
 
-def test_relations_that_are_skipped_are_in_the_ledger(loaded: Callable[[str], mh.Model]) -> None:
-    short = mh.Relation("short", None, [("France", "Paris"), ("Italy", "Zurich")])
-    with pytest.warns(UserWarning, match=r"fewer than 5 single-token pairs are skipped: short \(1 of 2\)"):
-        scores = mh.labels.dynamic_scores(
-            loaded("llama"), [relation(), short], heads="L0H0", templates=TEMPLATES[:1], min_pairs=5
-        )
-    lost = {"target of several tokens": ["Italy -> Zurich"]}
-    assert scores.dataset["relation"].values.tolist() == ["capitals"]
-    assert scores.provenance["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
-
-
 def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("llama")
     options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
