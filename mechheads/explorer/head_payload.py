@@ -211,7 +211,7 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         effects.append(_Effect(atlas.patching, "patching", "Patching", meaning, every))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
-        effects += [_Effect(atlas.repair.select(effect=name), name, *about, some) for name, about in _REPAIR.items()]
+        effects += [_Effect(atlas.repair.select(effect=name), name, *texts, some) for name, texts in _REPAIR.items()]
     if atlas.direct is not None:
         meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.heads import HeadId, Mlp
+from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import (
     MISSING,
     SIGNED,
     Panels,
     Theme,
-    colour_scale,
+    colour_axis,
     count_ticks,
     figure_of,
     figure_title,
+    heat_trace,
     level_name,
     plain,
     themed,
@@ -65,8 +67,6 @@ def heatmap(
     >>> heatmap(scores).layout.title.text
     'identity'
     """
-    import plotly.graph_objects as go
-
     scores = scores.select(**select) if select else scores
     if len(scores.extra_dims) > 1:
         first = scores.extra_dims[0]
@@ -84,20 +84,7 @@ def heatmap(
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
     for i, (label, part) in enumerate(panels):
         for values, x, text in _blocks(part, label):
-            figure.add_trace(
-                go.Heatmap(
-                    z=values,
-                    x=x,
-                    y=np.arange(part.n_layers),
-                    text=text,
-                    hovertemplate="%{text}<extra></extra>",
-                    hoverongaps=False,
-                    coloraxis="coloraxis",
-                    xgap=line,
-                    ygap=line,
-                ),
-                **grid.place(i),
-            )
+            figure.add_trace(heat_trace(values, x, np.arange(part.n_layers), text, line), **grid.place(i))
         if has_mlps(part.dataset):
             edge = part.n_heads - 0.5
             gap = {"x0": edge, "x1": edge + _APART, "y0": -0.5, "y1": part.n_layers - 0.5}
@@ -164,12 +151,7 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
     signed = bool((values < 0).any())
     furthest = float(np.abs(values).max(initial=0)) or 1.0
     scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
-    return {
-        "colorscale": colour_scale(scale),
-        "cmin": -furthest if signed else 0.0,
-        "cmax": furthest,
-        "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
-    }
+    return colour_axis(scale, -furthest if signed else 0.0, furthest, plain(scores.unit))
 
 
 def hover(scores: HeadScores, label: str) -> list[list[str]]:
@@ -233,8 +215,7 @@ def path_matrix(
     >>> list(mh.plots.path_matrix(scores).layout.yaxis.ticktext)
     ['L0H1', 'L0H0']
     """
-    if top < 1:
-        raise ValueError(f"top is {top}; it must be at least 1")
+    check_at_least(1, top=top)
     if scores.extra_dims != ("receiver",):
         raise ValueError(f"the scores ({scores.name!r}) have no receivers; give the result of mh.path_matrix")
     senders, measured = _strongest(scores, top)
@@ -261,12 +242,7 @@ def path_matrix(
     furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
     figure.update_layout(
         title=figure_title(scores.name if title is None else title),
-        coloraxis={
-            "colorscale": colour_scale(SIGNED),
-            "cmin": -furthest,
-            "cmax": furthest,
-            "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
-        },
+        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(scores.unit)),
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
         plot_bgcolor=MISSING,
         width=max(cell * len(receivers), 280) + 220,
@@ -278,22 +254,10 @@ def path_matrix(
 
 def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:
     """The effect of each sender on each receiver."""
-    import plotly.graph_objects as go
-
     receivers = scores.dataset["receiver"].values.tolist()
     texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
-    line = 1 if cell >= 10 else 0
-    return go.Heatmap(
-        z=_values(scores, "score", senders),
-        x=np.arange(len(receivers)),
-        y=np.arange(len(senders)),
-        text=np.array(texts).T,
-        hovertemplate="%{text}<extra></extra>",
-        hoverongaps=False,
-        coloraxis="coloraxis",
-        xgap=line,
-        ygap=line,
-    )
+    values, places = _values(scores, "score", senders), (np.arange(len(receivers)), np.arange(len(senders)))
+    return heat_trace(values, *places, np.array(texts).T, 1 if cell >= 10 else 0)
 
 
 def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechheads.plots.parts import SIGNED, Theme, colour_scale, figure_of, figure_title, interval, plain, themed
+from mechheads.plots.parts import (
+    SIGNED,
+    Theme,
+    colour_axis,
+    figure_of,
+    figure_title,
+    heat_trace,
+    interval,
+    plain,
+    themed,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +51,6 @@ def view_agreement(
     >>> mh.plots.view_agreement(pd.DataFrame([row])).data[-1].text
     ('0.40',)
     """
-    import plotly.graph_objects as go
-
     found = _cells(correlations)
     names = list(dict.fromkeys(name for pair in found for name in pair))
     place = {name: i for i, name in enumerate(names)}
@@ -59,19 +67,7 @@ def view_agreement(
         numbers.append(f"{r:.2f}" if isfinite(r) else "–")
         colours.append("#8a8a8a" if not excludes_0 else "white" if abs(r) > 0.7 else "#222222")
     figure = figure_of(
-        [
-            go.Heatmap(
-                z=z,
-                text=hover,
-                hovertemplate="%{text}<extra></extra>",
-                hoverongaps=False,
-                coloraxis="coloraxis",
-                opacity=opacity,
-                xgap=2,
-                ygap=2,
-            )
-            for z, opacity in ((sure, 1.0), (unsure, _FAINT))
-        ]
+        [heat_trace(z, None, None, hover, 2, opacity=opacity) for z, opacity in ((sure, 1.0), (unsure, _FAINT))]
     )
     figure.add_scatter(
         x=across,
@@ -122,12 +118,7 @@ def _lay_out(figure: go.Figure, names: list[str]) -> None:
     figure.update_xaxes(**ticks, ticktext=names[:-1], range=[-0.5, n - 0.5], tickangle=-35)
     figure.update_yaxes(**ticks, ticktext=names[1:], range=[n - 0.5, -0.5])
     figure.update_layout(
-        coloraxis={
-            "colorscale": colour_scale(SIGNED),
-            "cmin": -1,
-            "cmax": 1,
-            "colorbar": {"title": {"text": "ρ"}, "thickness": 14},
-        },
+        coloraxis=colour_axis(SIGNED, -1, 1, "ρ"),
         width=n * _CELL_WIDTH + 330,
         height=max(n * _CELL_HEIGHT, 120) + 220,
         margin={"l": 200, "r": 130, "t": 80, "b": 140},
