@@ -34,10 +34,13 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
         ValueError: if they do not; the message names the first difference.
     """
     names = f"{left.attrs['name']!r} and {right.attrs['name']!r} do not align"
-    for what in (_n_layers, _n_heads, _extra_dims):
-        mine, theirs = what(left), what(right)
-        if mine != theirs:
-            raise ValueError(f"{names}: {what.__name__.lstrip('_')} is {mine} and {theirs}")
+    mine, theirs = (
+        {"n_layers": each.sizes["layer"], "n_heads": each.sizes["head"], "extra_dims": _extra_dims(each)}
+        for each in (left, right)
+    )
+    for what in mine:
+        if mine[what] != theirs[what]:
+            raise ValueError(f"{names}: {what} is {mine[what]} and {theirs[what]}")
     for dim in _extra_dims(left):
         if left[dim].values.tolist() != right[dim].values.tolist():
             raise ValueError(f"{names}: their labels of {dim} differ")
@@ -98,14 +101,6 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         "p_value": first["p_value"].values,
         **common,
     }
-
-
-def _n_layers(scores: xr.Dataset) -> int:
-    return scores.sizes["layer"]
-
-
-def _n_heads(scores: xr.Dataset) -> int:
-    return scores.sizes["head"]
 
 
 def _extra_dims(scores: xr.Dataset) -> tuple[str, ...]:
