@@ -126,8 +126,8 @@ def live_for(atlas: Atlas, model: Model | None) -> Live | None:
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:
     if path is None and in_notebook():
-        about = None if live is None else live.about("widget")
-        return widget(Payload(payload.page | {"live": about}, payload.blocks), live)
+        entry = None if live is None else live.page_entry("widget")
+        return widget(Payload(payload.page | {"live": entry}, payload.blocks), live)
     return write(payload, usual if path is None else path)
 
 

@@ -190,17 +190,8 @@ class _Effect:
 
     def of(self, head: HeadId) -> dict[str, Any]:
         """The effect of one head."""
-        at = head.layer, head.head
-        data, values = self.scores.dataset.variables, self.scores.values
-        names = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
-        return {
-            "name": self.name,
-            "title": self.title,
-            "unit": self.scores.unit,
-            "meaning": self.meaning,
-            **plain({key: data[variable].values[at] for key, variable in names.items()}),
-            "values": [] if values is None else plain(values.values[at]),
-        }
+        about = {"name": self.name, "title": self.title, "unit": self.scores.unit, "meaning": self.meaning}
+        return about | _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
 
 
 def _effects(atlas: Atlas) -> list[_Effect]:
@@ -211,7 +202,7 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         effects.append(_Effect(atlas.patching, "patching", "Patching", meaning, every))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
-        effects += [_Effect(atlas.repair.select(effect=name), name, *about, some) for name, about in _REPAIR.items()]
+        effects += [_Effect(atlas.repair.select(effect=name), name, *texts, some) for name, texts in _REPAIR.items()]
     if atlas.direct is not None:
         meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
@@ -221,7 +212,6 @@ def _effects(atlas: Atlas) -> list[_Effect]:
 def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     if not atlas.safety:
         return None
-    at = head.layer, head.head
     names = {
         "score": "score",
         "low": "ci_low",
@@ -229,13 +219,12 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
         "generalized": "generalized_ships",
         "generalizedLow": "generalized_ships_low",
         "generalizedHigh": "generalized_ships_high",
+        **_VALUES,
     }
-    found = []
-    for ablation, scores in atlas.safety.items():
-        data = scores.dataset.variables
-        numbers = {key: data[name].values[at] if name in data else None for key, name in names.items()}
-        values = [] if scores.values is None else scores.values.values[at]
-        found.append({"ablation": ablation, "unit": scores.unit, **plain(numbers), "values": plain(values)})
+    found = [
+        {"ablation": ablation, "unit": scores.unit} | _numbers(scores, (head.layer, head.head), names)
+        for ablation, scores in atlas.safety.items()
+    ]
     return {"ships": found}
 
 
@@ -247,11 +236,22 @@ def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     for role, scores in atlas.roles.items():
         data = scores.dataset.variables
         ranged = RANGE[0] in data and not np.isfinite(data["ci_low"].values[at])
-        low, high = (data[name].values[at] for name in (RANGE if ranged else ("ci_low", "ci_high")))
-        values = [] if scores.values is None else scores.values.values[at]
-        numbers = {"score": data["score"].values[at], "low": low, "high": high, "values": values}
-        roles.append({"role": role, "range": ranged, **plain(numbers)})
+        low, high = RANGE if ranged else ("ci_low", "ci_high")
+        names = {"score": "score", "low": low, "high": high, **_VALUES}
+        roles.append({"role": role, "range": ranged} | _numbers(scores, at, names))
     return {"roles": roles}
+
+
+_STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
+_VALUES = {"values": "values"}
+"""Keys of the page, and the variables of scores that they hold."""
+
+
+def _numbers(scores: HeadScores, at: tuple[int, ...], names: Mapping[str, str]) -> dict[str, Any]:
+    """What scores hold at a place, by the keys of the page: None, or no values, for what they do not have."""
+    data = scores.dataset.variables
+    missing = {"values": []}
+    return plain({key: data[name].values[at] if name in data else missing.get(key) for key, name in names.items()})
 
 
 def _prompts(scores: HeadScores) -> list[str]:
@@ -338,16 +338,14 @@ def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> dict[str, Any
 
 
 def _copying(copying: HeadScores, head: HeadId) -> dict[str, Any]:
-    data, at = copying.dataset.variables, (head.layer, head.head)
-    numbers = {key: data[name].values[at] for key, name in (("value", "score"), ("q", "q_value"), ("null", "null"))}
-    return plain(numbers) | {"meaning": COPYING}
+    names = {"value": "score", "q": "q_value", "null": "null"}
+    return _numbers(copying, (head.layer, head.head), names) | {"meaning": COPYING}
 
 
 def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[dict[str, Any]]:
     """The relations with most evidence of a head, and all that are evidence for a label."""
     data, at = labels.dataset.variables, (head.layer, head.head)
     names = {"phi": "phi", "low": "phi_low", "high": "phi_high", "q": "q", "null": "null_phi"}
-    columns = {key: data[name].values[at] for key, name in names.items() if name in data}
     evidence, below = data["is_evidence"].values[at], data["is_below_floor"].values[at]
     reading = data["relation_reading"].values[at] if "relation_reading" in data else None
     order = np.argsort(-np.nan_to_num(data["phi"].values[at], nan=-1.0), kind="stable")
@@ -359,8 +357,7 @@ def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -
             {
                 "relation": str(data["relation"].values[i]),
                 "category": str(data["category_of"].values[i]),
-                **dict.fromkeys(names),
-                **plain({key: column[i] for key, column in columns.items()}),
+                **_numbers(labels, (*at, i), names),
                 "reading": "" if reading is None else str(reading[i]),
                 "evidence": bool(evidence[i]),
                 "below": bool(below[i]),
@@ -416,17 +413,16 @@ def compositions(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 def _paths(paths: HeadScores, head: HeadId) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The paths that end and that begin at a head, the largest effects first."""
     data = paths.dataset.variables
-    names = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
     senders, receivers = [], []
     for i, name in enumerate(data["receiver"].values.tolist()):
         other, _, way = name.partition(".")
         if other == str(head):
             for layer, sender in np.argwhere(np.isfinite(data["score"].values[..., i])).tolist():
-                numbers = plain({key: data[each].values[layer, sender, i] for key, each in names.items()})
                 if layer < head.layer:
+                    numbers = _numbers(paths, (layer, sender, i), _STATISTICS)
                     senders.append({"head": str(HeadId(layer, sender)), "way": way, **numbers})
         elif np.isfinite(data["score"].values[head.layer, head.head, i]) and _comes_later(name, head):
-            numbers = plain({key: data[each].values[head.layer, head.head, i] for key, each in names.items()})
+            numbers = _numbers(paths, (head.layer, head.head, i), _STATISTICS)
             receivers.append({"head": other if way else None, "way": way or "final", **numbers})
     for found in (senders, receivers):
         found.sort(key=lambda each: -abs(each["score"]))

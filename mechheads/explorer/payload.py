@@ -102,7 +102,7 @@ def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None =
             for head in heads
         ]
         blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
-    model = _about(name, n_layers, n_heads)
+    model = _empty_model(name, n_layers, n_heads)
     start = {"start": {"model": 0, "head": "L0H0"}}  # the pattern of some head, as there is nothing else to see
     return Payload(_page("run", f"Attention patterns of {name}", [model], live) | start, blocks)
 
@@ -111,7 +111,7 @@ def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, A
     return {"schema": SCHEMA, "kind": kind, "version": __version__, "title": title, "models": models, "live": live}
 
 
-def _about(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
+def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
     """A model of which nothing was measured."""
     lists = ("notes", "methods", "cautions", "columns", "views", "agreement", "tensions", "circuits")
     return {
@@ -133,7 +133,7 @@ def _model(atlas: Atlas, name: str) -> dict[str, Any]:
     found, table = views(atlas), atlas.to_dataframe()
     results = {**atlas.results, **atlas.tables}
     names = list(map(str, table))
-    return _about(name, *atlas.sizes) | {
+    return _empty_model(name, *atlas.sizes) | {
         "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
         "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
         "summary": atlas.summary(5),

@@ -81,11 +81,11 @@ def served(folder: Path | None = None, name: str | None = None, *, device: str =
     model = load(name, device=device) if own else None
     if atlas is not None:
         live = live_for(atlas, model)
-        payload = atlas_payload([atlas], None if live is None else live.about("serve"))
+        payload = atlas_payload([atlas], None if live is None else live.page_entry("serve"))
     else:
         live = Live(model or load(device=device))
         attention = live.model.cache([_TEXT], sites=("pattern",)).attention
-        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.about("serve"))
+        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.page_entry("serve"))
     try:
         return Server(payload, live, port)
     except OSError as error:

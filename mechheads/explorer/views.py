@@ -590,5 +590,5 @@ def methods(columns: Sequence[str]) -> list[dict[str, Any]]:
 
 def cautions(columns: Sequence[str]) -> list[str]:
     """What may not be concluded from these columns."""
-    said = [text for needs, text in _CAUTIONS if any(column.startswith(needs) for column in columns)]
-    return [*said, *_ALWAYS]
+    found = [text for needs, text in _CAUTIONS if any(column.startswith(needs) for column in columns)]
+    return [*found, *_ALWAYS]

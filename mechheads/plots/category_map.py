@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts import FRAME, Panels, Theme, count_ticks, figure_title, interval, plain, themed
+from mechheads.plots.parts import FRAME, Panels, Theme, count_ticks, figure_title, heat_trace, interval, plain, themed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -116,8 +116,6 @@ def _add_panel(
     size: tuple[int, int],
 ) -> None:
     """The heads of one model in a panel, one trace per class."""
-    import plotly.graph_objects as go
-
     n_layers, n_heads, (width, height) = labels.n_layers, labels.n_heads, size
     line = 1 if min(width / n_layers, height / n_heads) >= 6 else 0.4
     hover = np.array(_hover(labels)).T
@@ -125,22 +123,20 @@ def _add_panel(
         if not what:
             continue
         here = what == classes.T
-        trace = go.Heatmap(
-            z=np.where(here, 1.0, np.nan),
-            x=np.arange(n_layers),
-            y=np.arange(n_heads),
+        trace = heat_trace(
+            np.where(here, 1.0, np.nan),
+            np.arange(n_layers),
+            np.arange(n_heads),
+            np.where(here, hover, ""),
+            line,
             name=plain(what),
             legendgroup=what,
             showlegend=False,
             showscale=False,
+            coloraxis=None,
             colorscale=[[0, palette[what]], [1, palette[what]]],
             zmin=0,
             zmax=1,
-            text=np.where(here, hover, ""),
-            hovertemplate="%{text}<extra></extra>",
-            hoverongaps=False,
-            xgap=line,
-            ygap=line,
         )
         figure.add_trace(trace, **place)
     layers, heads = count_ticks(n_layers, width), count_ticks(n_heads, height)

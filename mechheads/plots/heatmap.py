@@ -1,4 +1,4 @@
-"""Heatmaps of head scores, layers down and heads across, and of paths, senders down and receivers across."""
+"""Heatmaps: of head scores, layers down and heads across; of paths, senders and receivers; of how far views agree."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.heads import HeadId, Mlp
+from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import (
     MISSING,
     SIGNED,
     Panels,
     Theme,
-    colour_scale,
+    colour_axis,
     count_ticks,
     figure_of,
     figure_title,
+    heat_trace,
+    interval,
     level_name,
     plain,
     themed,
@@ -26,6 +29,7 @@ from mechheads.results.dataset import RANGE
 from mechheads.results.mlps import has_mlps, mlp_scores
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
     import xarray as xr
 
@@ -65,8 +69,6 @@ def heatmap(
     >>> heatmap(scores).layout.title.text
     'identity'
     """
-    import plotly.graph_objects as go
-
     scores = scores.select(**select) if select else scores
     if len(scores.extra_dims) > 1:
         first = scores.extra_dims[0]
@@ -84,20 +86,7 @@ def heatmap(
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
     for i, (label, part) in enumerate(panels):
         for values, x, text in _blocks(part, label):
-            figure.add_trace(
-                go.Heatmap(
-                    z=values,
-                    x=x,
-                    y=np.arange(part.n_layers),
-                    text=text,
-                    hovertemplate="%{text}<extra></extra>",
-                    hoverongaps=False,
-                    coloraxis="coloraxis",
-                    xgap=line,
-                    ygap=line,
-                ),
-                **grid.place(i),
-            )
+            figure.add_trace(heat_trace(values, x, np.arange(part.n_layers), text, line), **grid.place(i))
         if has_mlps(part.dataset):
             edge = part.n_heads - 0.5
             gap = {"x0": edge, "x1": edge + _APART, "y0": -0.5, "y1": part.n_layers - 0.5}
@@ -164,12 +153,7 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
     signed = bool((values < 0).any())
     furthest = float(np.abs(values).max(initial=0)) or 1.0
     scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
-    return {
-        "colorscale": colour_scale(scale),
-        "cmin": -furthest if signed else 0.0,
-        "cmax": furthest,
-        "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
-    }
+    return colour_axis(scale, -furthest if signed else 0.0, furthest, plain(scores.unit))
 
 
 def hover(scores: HeadScores, label: str) -> list[list[str]]:
@@ -233,8 +217,7 @@ def path_matrix(
     >>> list(mh.plots.path_matrix(scores).layout.yaxis.ticktext)
     ['L0H1', 'L0H0']
     """
-    if top < 1:
-        raise ValueError(f"top is {top}; it must be at least 1")
+    check_at_least(1, top=top)
     if scores.extra_dims != ("receiver",):
         raise ValueError(f"the scores ({scores.name!r}) have no receivers; give the result of mh.path_matrix")
     senders, measured = _strongest(scores, top)
@@ -261,12 +244,7 @@ def path_matrix(
     furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
     figure.update_layout(
         title=figure_title(scores.name if title is None else title),
-        coloraxis={
-            "colorscale": colour_scale(SIGNED),
-            "cmin": -furthest,
-            "cmax": furthest,
-            "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
-        },
+        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(scores.unit)),
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
         plot_bgcolor=MISSING,
         width=max(cell * len(receivers), 280) + 220,
@@ -278,22 +256,10 @@ def path_matrix(
 
 def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:
     """The effect of each sender on each receiver."""
-    import plotly.graph_objects as go
-
     receivers = scores.dataset["receiver"].values.tolist()
     texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
-    line = 1 if cell >= 10 else 0
-    return go.Heatmap(
-        z=_values(scores, "score", senders),
-        x=np.arange(len(receivers)),
-        y=np.arange(len(senders)),
-        text=np.array(texts).T,
-        hovertemplate="%{text}<extra></extra>",
-        hoverongaps=False,
-        coloraxis="coloraxis",
-        xgap=line,
-        ygap=line,
-    )
+    values, places = _values(scores, "score", senders), (np.arange(len(receivers)), np.arange(len(senders)))
+    return heat_trace(values, *places, np.array(texts).T, 1 if cell >= 10 else 0)
 
 
 def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:
@@ -326,3 +292,105 @@ def _strongest(scores: HeadScores, top: int) -> tuple[np.ndarray, int]:
     if not measured:
         raise ValueError(f"the scores ({scores.name!r}) have no sender that was measured: all are NaN")
     return np.argsort(-strength, kind="stable")[: max(1, min(top, at_work))], measured
+
+
+_VIEW_WIDTH, _VIEW_HEIGHT, _FAINT = 86, 44, 0.25
+
+
+def view_agreement(
+    correlations: pd.DataFrame,
+    *,
+    title: str | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
+
+    Pairs whose interval includes 0, or that have no interval, are pale with a grey number: the views may be unrelated.
+    A dash means that no correlation is defined. The hover text shows the interval and the number of heads.
+
+    Args:
+        correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
+            and n.
+        title: the title; by default a general one.
+        theme: ``"light"`` or ``"dark"``.
+
+    Raises:
+        ValueError: if there are no rows, a column is missing, or two views occur twice.
+
+    >>> import pandas as pd
+    >>> row = {"view": "phi", "other": "patching", "spearman": 0.4, "ci_low": 0.1, "ci_high": 0.6, "n": 270}
+    >>> mh.plots.view_agreement(pd.DataFrame([row])).data[-1].text
+    ('0.40',)
+    """
+    found = _cells(correlations)
+    names = list(dict.fromkeys(name for pair in found for name in pair))
+    place = {name: i for i, name in enumerate(names)}
+    sure, unsure = (np.full((len(names) - 1, len(names) - 1), np.nan) for _ in range(2))
+    hover = np.full(sure.shape, "", dtype=object)
+    across, down, numbers, colours = [], [], [], []
+    for (one, other), (r, low, high, n) in found.items():
+        column, row = sorted((place[one], place[other]))
+        excludes_0 = low > 0 or high < 0
+        (sure if excludes_0 else unsure)[row - 1, column] = r
+        hover[row - 1, column] = _hover(one, other, r, low, high, n)
+        across.append(column)
+        down.append(row - 1)
+        numbers.append(f"{r:.2f}" if isfinite(r) else "–")
+        colours.append("#8a8a8a" if not excludes_0 else "white" if abs(r) > 0.7 else "#222222")
+    figure = figure_of(
+        [heat_trace(z, None, None, hover, 2, opacity=opacity) for z, opacity in ((sure, 1.0), (unsure, _FAINT))]
+    )
+    figure.add_scatter(
+        x=across,
+        y=down,
+        mode="text",
+        text=numbers,
+        textfont={"color": colours, "size": 13},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
+    figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))
+    return themed(figure, theme)
+
+
+def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float, float, int]]:
+    """Correlation, interval and number of heads of every two views.
+
+    Raises:
+        ValueError: if there are no rows, a column is missing, or two views occur twice.
+    """
+    columns = ["view", "other", "spearman", "ci_low", "ci_high", "n"]
+    if absent := [name for name in columns if name not in correlations]:
+        raise ValueError(f"correlations has no column {absent[0]!r}; give the result of Atlas.agreement")
+    if not len(correlations):
+        raise ValueError("correlations has no rows; give a row for every two views, from at least two views")
+    found: dict[tuple[str, str], tuple[float, float, float, int]] = {}
+    for view, other, *rest in correlations[columns].itertuples(index=False):
+        if view == other or (view, other) in found or (other, view) in found:
+            raise ValueError(f"correlations has {view!r} and {other!r} twice; give one row for every two views")
+        found[view, other] = tuple(rest)
+    return found
+
+
+def _hover(one: str, other: str, r: float, low: float, high: float, n: int) -> str:
+    pair = " and ".join(plain(name.replace("_", " ")) for name in (one, other))
+    return f"<b>{pair}</b><br>ρ = {r:.2f}{interval(low, high) or ', no interval'}<br>{n} heads"
+
+
+def _lay_out(figure: go.Figure, names: list[str]) -> None:
+    """Set the axes: all views but the first down, all but the last across, which is the half below the diagonal."""
+    n = len(names) - 1
+    ticks = {
+        "tickmode": "array",
+        "tickvals": list(range(n)),
+        "ticklabelstandoff": 4,
+    }
+    figure.update_xaxes(**ticks, ticktext=names[:-1], range=[-0.5, n - 0.5], tickangle=-35)
+    figure.update_yaxes(**ticks, ticktext=names[1:], range=[n - 0.5, -0.5])
+    figure.update_layout(
+        coloraxis=colour_axis(SIGNED, -1, 1, "ρ"),
+        width=n * _VIEW_WIDTH + 330,
+        height=max(n * _VIEW_HEIGHT, 120) + 220,
+        margin={"l": 200, "r": 130, "t": 80, "b": 140},
+    )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from mechheads.messages.arguments import check_known
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -130,6 +132,22 @@ MISSING = "#d0d0d0"
 """The background that shows where a heatmap has no score."""
 
 
+def heat_trace(z: np.ndarray, x: Any, y: Any, text: Any, gap: float, **more: Any) -> go.Heatmap:
+    """Cells with hover texts, coloured by the figure's colour axis; ``gap`` is the width of the lines between them."""
+    import plotly.graph_objects as go
+
+    more = {"coloraxis": "coloraxis"} | more
+    return go.Heatmap(
+        z=z, x=x, y=y, text=text, hovertemplate="%{text}<extra></extra>", hoverongaps=False, xgap=gap, ygap=gap, **more
+    )
+
+
+def colour_axis(colours: Sequence[str], low: float, high: float, title: str, **bar: Any) -> dict[str, Any]:
+    """Plotly's settings of a scale of colours from one value to another; ``bar`` are further settings of its bar."""
+    colorbar = {"title": {"text": title}, "thickness": 14, **bar}
+    return {"colorscale": colour_scale(colours), "cmin": low, "cmax": high, "colorbar": colorbar}
+
+
 def colour_scale(colours: Sequence[str]) -> list[list[float | str]]:
     """Plotly's scale of equal steps from colour to colour.
 
@@ -242,8 +260,7 @@ def themed(figure: go.Figure, theme: Theme) -> go.Figure:
     Raises:
         ValueError: if the theme is unknown.
     """
-    if theme not in _PAGES:
-        raise ValueError(f"theme is {theme!r}; it must be 'light' or 'dark'")
+    check_known("theme", theme, Theme)
     figure.update_layout(template=_template(theme))
     if theme == "dark":
         layout = figure.layout.to_plotly_json()

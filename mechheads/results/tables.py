@@ -77,14 +77,14 @@ class TableResult:
             FileNotFoundError: if the folder does not exist.
             ValueError: if a field is of a type that cannot be saved.
         """
-        about = {
+        attrs = {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "unit": self.unit,
             "kind": self.KIND,
             "provenance": json.dumps(self.provenance),
         }
-        return netcdf.write(to_dataset(vars(self), _classes()).assign_attrs(about), path)
+        return netcdf.write(to_dataset(vars(self), _classes()).assign_attrs(attrs), path)
 
     @classmethod
     def load(cls: type[_T], path: str | Path) -> _T:

@@ -118,7 +118,7 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
       padding: ...
     """
     __tracebackhide__ = True
-    model, prompts = _given(model, prompts, None)
+    model, prompts = _with_defaults(model, prompts, None)
     tried = InterventionTrial(intervention, model, prompts)
     checks = _Checks(intervention)
     checks.run("callable", lambda: _callable(intervention, "(value, context)", "mh.Zero()"), vital=True)
@@ -166,8 +166,9 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
       note: can be used with attribution_patch...
     """
     __tracebackhide__ = True
-    where = MetricInfo.of(metric).reads
-    model, prompts = _given(model, prompts, where if where not in ("last", "all") and isinstance(where, str) else None)
+    reads = MetricInfo.of(metric).reads
+    named = isinstance(reads, str) and reads not in ("last", "all")
+    model, prompts = _with_defaults(model, prompts, str(reads) if named else None)
     tried = MetricTrial(metric, model, prompts)
     checks = _Checks(metric)
     checks.run("callable", lambda: _callable(metric, "(logits, context)", "mh.logit_diff"), vital=True)
@@ -227,7 +228,7 @@ class _Checks:
         raise CheckFailed(report) from self.cause
 
 
-def _given(
+def _with_defaults(
     model: Model | None, prompts: AnyPrompts | None, position: str | None
 ) -> tuple[Model, Prompts | PromptPairs]:
     model = tiny_model() if model is None else model

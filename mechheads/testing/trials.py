@@ -52,9 +52,9 @@ class InterventionTrial:
         value = runs.value(self.intervention, head) if value is None else value
         return self.intervention(value, runs.context(self.intervention, head))
 
-    def apart(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
+    def difference(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
         """How far a result is from the first result at some tokens, and where; None if only rounding differs."""
-        return _apart(self.first[head], new, mask)
+        return _difference(self.first[head], new, mask)
 
     def site(self) -> str:
         try:
@@ -81,7 +81,7 @@ class InterventionTrial:
 
     def repeatable(self) -> str:
         for head in self.heads:
-            if found := self.apart(self.call(head), head, self.mask):
+            if found := self.difference(self.call(head), head, self.mask):
                 raise Wrong(
                     f"a second call for {head} differs by up to {found[0]:.3g}; it should be the same each time (draw "
                     "random numbers with torch.Generator().manual_seed(self.seed))"
@@ -113,7 +113,7 @@ class InterventionTrial:
                 new = self.call(head, self.runs.copied(needs), value)
             except Exception as error:
                 raise Wrong(f"{kept}, and with only these kept: {error}; it should name everything it reads") from error
-            if found := self.apart(new, head, self.mask):
+            if found := self.difference(new, head, self.mask):
                 raise Wrong(f"{kept}, and with only these kept {head} changes by {found[0]:.3g}; it should not change")
         return f"reads only {', '.join(needs) or 'nothing'} of the cached runs"
 
@@ -123,7 +123,7 @@ class InterventionTrial:
             new = self.call(head, padded)[:, :pos]
             if site_of(self.intervention) == "pattern":
                 new = new[:, :, :pos]
-            if found := self.apart(new, head, self.mask):
+            if found := self.difference(new, head, self.mask):
                 by, (row, token) = found
                 raise Wrong(
                     f"{head} at token {token} of prompt {row}, a real token, changes by {by:.3g} if the padding after "
@@ -140,7 +140,7 @@ class InterventionTrial:
             others[row] = False
             changed = self.runs.with_other(row)
             for head in self.heads:
-                if self.apart(self.call(head, changed), head, others):
+                if self.difference(self.call(head, changed), head, others):
                     return (
                         "looks at other prompts: its result for a prompt depends on the other prompts of the sweep, "
                         "as with mh.Mean and mh.patching.Resample"
@@ -152,7 +152,7 @@ class InterventionTrial:
         earlier = self.mask.clone()
         earlier[:, last + 1 :] = False
         changed = self.runs.with_later(last)
-        if any(self.apart(self.call(head, changed), head, earlier) for head in self.heads):
+        if any(self.difference(self.call(head, changed), head, earlier) for head in self.heads):
             return "looks ahead: its result for a token depends on later tokens, which a causal model does not see"
         return None
 
@@ -323,7 +323,7 @@ def _agrees(
     return f"mh.sweep of {_of_heads(heads)} agrees with full forward passes to {furthest:.1g}"
 
 
-def _apart(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
+def _difference(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
     """How far two results differ at some tokens, and where; None if only rounding differs."""
     if not mask.any():
         return None

@@ -96,7 +96,7 @@ def test_themes_are_templates_that_leave_the_default_alone(scores):
 
 
 def test_an_unknown_theme_is_refused(scores):
-    with pytest.raises(ValueError, match="theme is 'black'; it must be 'light' or 'dark'"):
+    with pytest.raises(ValueError, match="theme is 'black'; choose one of 'light', 'dark'"):
         mh.plots.heatmap(scores, theme="black")  # type: ignore[arg-type]
 
 

@@ -39,6 +39,7 @@ def test_every_pair_has_its_cell_below_the_diagonal() -> None:
     at = dict(zip(zip(numbers.y, numbers.x, strict=True), numbers.text, strict=True))
     assert at == {(0, 0): "0.80", (1, 0): "0.50", (2, 0): "–", (1, 1): "-0.40", (2, 1): "0.20", (2, 2): "0.00"}
     assert figure.layout.yaxis.range == (2.5, -0.5)
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (-1, 1)
     assert figure.layout.title.text == "Rank correlation of views of the same heads"
 
 
@@ -54,12 +55,6 @@ def test_what_may_be_nothing_is_pale_and_its_number_grey() -> None:
         "0.20": "#8a8a8a",
         "0.00": "#8a8a8a",
     }
-
-
-def test_one_scale_from_minus_1_to_1() -> None:
-    figure: Any = view_agreement(table(ROWS[:1]))
-    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (-1, 1)
-    assert all(trace.coloraxis == "coloraxis" for trace in figure.data[:2])
 
 
 def test_hover_tells_interval_and_number_of_heads() -> None:
