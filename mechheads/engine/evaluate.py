@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.job import Job
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.prompts.tokens import Tokens
@@ -39,11 +38,6 @@ class Evaluator:
         self._base_final = base.final_at(self.at)
         self._divide()
         self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
-
-    @classmethod
-    def of(cls, job: Job) -> Evaluator:
-        """The metric of a job, on its runs."""
-        return cls(job.spec.metric, job.base, job.source, job.spec.limits)
 
     def _divide(self) -> None:
         """Divide the prompts into parts whose logits fit into memory."""

@@ -247,7 +247,7 @@ def batches_at_least(limits: Limits) -> int:
     return workers * (1 if limits.part is None else limits.part[1])
 
 
-def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
+def plan_with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
     """The plan of a sweep over heads, with each layer's MLP measured too, in so many more waves.
 
     Args:

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender
 from mechheads.engine.job import Job, Unit
-from mechheads.engine.mlps import MlpUnit, new_output
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import new_z
+from mechheads.engine.run import UnitRuns
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.heads import HeadId, Mlp
 from mechheads.patching.receivers import Group
 from mechheads.runs.head_cache import states_at
 
@@ -26,27 +24,22 @@ class Paths:
     def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
         self.job, self.groups = job, groups
         self.mlps: MLPs = mlps
+        self._units = UnitRuns(job)
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
-    def run(self, units: Sequence[Unit | MlpUnit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
+    def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
         """The final states of the second run, for each group of receivers.
 
         Args:
             units: senders in the order of ``heads.in_order``, with their places.
         """
-        news, starts = zip(*(self._new(node, place) for node, place in units), strict=True)
-        first = torch.stack(starts).amin(0)
+        changes = [change for unit in units for change in self._units.changes(unit)]
+        first = torch.stack([start for _, _, start in changes]).amin(0)
         parts = []
         for rows in torch.arange(len(self.job.tokens), device=self.job.at.device).split(self.job.plan.rows):
-            senders = [(node, new[rows]) for (node, _), new in zip(units, news, strict=True)]
+            senders = [(node, new[rows]) for node, new, _ in changes]
             parts.append(self._some_prompts(rows, senders, first[rows]))
         return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
-
-    def _new(self, node: HeadId | Mlp, place: int) -> tuple[Tensor, Tensor]:
-        """A head's new z or an MLP's new output, and the first position at which it differs."""
-        if isinstance(node, Mlp):
-            return new_output(self.job, node.layer, place), self.job.starts[place]
-        return new_z(self.job, node, place, None)
 
     def _some_prompts(self, rows: Tensor, senders: Sequence[Sender], start: Tensor) -> list[Tensor]:
         job, at = self.job, self.job.at[rows]

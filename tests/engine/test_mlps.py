@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
+import mechheads.engine.run
 from mechheads.limits import Limits
 from mechheads.results.stats import q_values
 from support import oracles
@@ -204,17 +205,15 @@ def test_parts_of_a_ledger_share_the_mlps(llama, tmp_path):
 
 
 def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
-    from mechheads.engine import mlps
-
     expected = mh.activation_patch(llama, PAIRS, nodes="all")
-    whole = mlps.MlpWork._finals
-    monkeypatch.setattr(mlps.MlpWork, "_finals", stopped_at(2, whole))
-    with pytest.warns(UserWarning, match="MLPs"):
+    whole = mechheads.engine.run.new_output
+    monkeypatch.setattr(mechheads.engine.run, "new_output", stopped_at(2, whole))
+    with pytest.warns(UserWarning, match="interrupted after 13 of 15 units; the rest are NaN"):
         effect = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
     assert effect.provenance["interrupted"] and not effect.missing
     np.testing.assert_allclose(effect.scores, expected.scores, atol=1e-5)
     assert np.isfinite(effect.dataset["mlp_score"]).sum() < llama.n_layers
-    monkeypatch.setattr(mlps.MlpWork, "_finals", whole)
+    monkeypatch.setattr(mechheads.engine.run, "new_output", whole)
     again = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
     np.testing.assert_allclose(again.dataset["mlp_values"], expected.dataset["mlp_values"], atol=1e-5)
 
