@@ -42,10 +42,6 @@ class Batch:
     def units(self) -> list[Any]:
         return [unit for wave in self.waves for unit in wave]
 
-    def singly(self) -> list[Batch]:
-        """A batch for each unit."""
-        return [Batch(((unit,),)) for unit in self.units]
-
 
 @dataclass
 class _Task:
@@ -134,7 +130,7 @@ class Dispatch:
         if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
             self._waiting.append(task)
         elif len(task.batch.units) > 1:
-            self._waiting.extend(_Task(one, task.lost) for one in task.batch.singly())
+            self._waiting.extend(_Task(Batch(((unit,),)), task.lost) for unit in task.batch.units)
         else:
             warn(
                 f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}. Give "

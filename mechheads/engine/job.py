@@ -15,11 +15,10 @@ from torch import Tensor
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.memory import Chunks
-from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
 from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
+from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
@@ -195,7 +194,7 @@ class Job:
     def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
         spec = replace(self.spec, intervention=intervention)
-        ledger = ledger_of(self.model, spec, self.runs, self.heads, store)
+        ledger = _ledger_of(self.model, spec, self.runs, self.heads, store)
         plan = _as_before(self.plan, ledger, "waves")
         return replace(self, spec=spec, site=site_of(intervention), ledger=ledger, plan=plan)
 
@@ -292,7 +291,7 @@ def make_ready(
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
     answers = try_metric(spec.metric, tokens, model.d_vocab)
-    ledger = ledger_of(model, spec, runs, heads, store)
+    ledger = _ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
     base, source = _cache(model, spec, runs, (*(() if site == "z" else (site,)), *sites), at.shape[1])
     seconds = time.perf_counter() - start
@@ -323,10 +322,8 @@ def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
     )
 
 
-def ledger_of(
-    model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadId], store: Store, **more: object
-) -> Ledger | None:
-    """The ledger of a request, identified by it and by further settings; None if nothing is stored."""
+def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadId], store: Store) -> Ledger | None:
+    """The ledger of a request; None if nothing is stored."""
     tokens, other = runs.sides(spec.base)
     return store.open(
         model,
@@ -336,7 +333,6 @@ def ledger_of(
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
-        **more,
     )
 
 

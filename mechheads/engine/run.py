@@ -12,10 +12,9 @@ from torch import Tensor
 from mechheads.engine.dispatch import Batch
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import keep_freed_memory, tokens_in_flight
-from mechheads.engine.packing import Packed, shared_start
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Rows, Window
+from mechheads.engine.rows import Packed, Rows, Window, shared_start
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.interventions.base import Context

@@ -16,12 +16,11 @@ from os import PathLike
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.disk_reads import bytes_read_by_waves, reading_seconds
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
-from mechheads.engine.plan import Plan, plan_with_mlps, with_workers
+from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, with_workers
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window

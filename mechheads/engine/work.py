@@ -114,15 +114,15 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     found = finish(work, batches, what=what)
     shape = (*groups, len(job.places), len(job.tokens))
     heads = np.full((model.n_layers, model.n_heads, *shape), np.nan)
-    mlps = np.full((model.n_layers, *shape), np.nan) if of_mlps else None
+    mlps = np.full((model.n_layers, *shape), np.nan)
     for (node, place), change in found.values.items():
-        of_node = mlps[node.layer] if isinstance(node, Mlp) and mlps is not None else heads[node.layer, node.head]
+        of_node = mlps[node.layer] if isinstance(node, Mlp) else heads[node.layer, node.head]
         of_node[..., place, :] = change / scale
     if found.interrupted:
         units = sum(len(batch.units) for batch in batches)
         warn(f"interrupted after {len(found.values)} of {units} units; the rest are NaN")
     _warn_of_undefined(job.spec.metric, {node for (node, _), change in found.values.items() if np.isnan(change).any()})
-    return Measured(heads, mlps, found.interrupted)
+    return Measured(heads, mlps if of_mlps else None, found.interrupted)
 
 
 def _warn_of_undefined(metric: Metric, nodes: set[Node]) -> None:

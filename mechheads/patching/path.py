@@ -13,19 +13,23 @@ from functools import partial
 from os import PathLike
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values
-from mechheads.engine.frozen_heads import MLPs, check_frozen
+from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_frozen
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import mlp_batches, waves
+from mechheads.engine.row_layout import layout_of
+from mechheads.engine.rows import Window
+from mechheads.engine.run import UnitRuns, mlp_batches, waves
+from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
@@ -37,11 +41,11 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of, check_pairs
-from mechheads.patching.path_runs import Paths
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
+from mechheads.runs.head_cache import states_at
 
 
 @alone
@@ -241,3 +245,59 @@ def _batches(job: Job, groups: Sequence[Group]) -> list[Batch]:
         more = job.ledger.remember(f"paths{job.ledger_suffix}", more)
     heads = waves(job, range(len(job.places)), more * job.plan.stack)
     return [*(Batch((tuple(wave),)) for wave in heads), *mlp_batches(job)]
+
+
+class Paths:
+    """Does both runs of path patching, for some senders at a time."""
+
+    def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
+        self.job, self.groups = job, groups
+        self.mlps: MLPs = mlps
+        self._units = UnitRuns(job)
+        self.receivers = sorted({r for group in groups if group for r in group}, key=str)
+
+    def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
+        """The final states of the second run, for each group of receivers.
+
+        Args:
+            units: senders in the order of ``heads.in_order``, with their places.
+        """
+        changes = [change for unit in units for change in self._units.changes(unit)]
+        first = torch.stack([start for _, _, start in changes]).amin(0)
+        parts = []
+        for rows in torch.arange(len(self.job.tokens), device=self.job.at.device).split(self.job.plan.rows):
+            senders = [(node, new[rows]) for node, new, _ in changes]
+            parts.append(self._some_prompts(rows, senders, first[rows]))
+        return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
+
+    def _some_prompts(self, rows: Tensor, senders: Sequence[Sender], start: Tensor) -> list[Tensor]:
+        job, at = self.job, self.job.at[rows]
+        pos = job.tokens.ids.shape[1]
+        finals: dict[Group, Tensor] = {}
+        if None in self.groups:
+            read = [(node, states_at(new, at)) for node, new in senders]
+            arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
+            finals[None] = arrived.final  # type: ignore[assignment]
+        if self.receivers:
+            window = Window.from_start(start, at, layout_of(job.model), pos)
+            taken = [(node, window.take(new)) for node, new in senders]
+            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
+            wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]
+            for group in self.groups:
+                if group is not None:
+                    finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
+        return [finals[group] for group in self.groups]
+
+
+def _second_run(
+    wave: Wave, unchanged: Tensor, senders: int, group: tuple[Receiver, ...], inputs: dict[Receiver, Tensor]
+) -> Float[Tensor, "sender prompt position d_model"]:
+    """Final states of the base run with the inputs of a group of receivers replaced; unchanged without a path."""
+    copies = [
+        [Edit(r.layer, r.site, r.head, inputs[r][i]) for r in group if r in inputs and i < len(inputs[r])]
+        for i in range(senders)
+    ]
+    final = unchanged.expand(senders, *unchanged.shape).clone()
+    if reached := [i for i, copy in enumerate(copies) if copy]:
+        final[reached] = wave.run([copies[i] for i in reached])
+    return final
