@@ -61,7 +61,7 @@ def merge(
     into: Annotated[Path, typer.Option(help="The ledger that gets all units.")],
 ) -> None:
     """Merge the ledgers of the parts of an analysis into one, with checks."""
-    from mechheads.ledger.merge import merge as merge_ledgers
+    from mechheads.ledger.ledger import merge as merge_ledgers
 
     with errors_shown():
         merged = merge_ledgers(parts, into)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import mechheads as mh
+import mechheads.engine.dispatch
 import mechheads.engine.run
-import mechheads.engine.same_model
 import mechheads.engine.work
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
@@ -194,7 +194,7 @@ def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_
 
 def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, monkeypatch: pytest.MonkeyPatch):
     alone = ablate(small, budget=None)
-    carry, sizes = mechheads.engine.run._carry_at_once, []
+    carry, sizes = mechheads.engine.run.carry, []
 
     def small_memory(job: Any, units: list[Any]) -> Any:
         sizes.append(len(units))
@@ -202,7 +202,7 @@ def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, mon
             raise MemoryError("no memory")
         return carry(job, units)
 
-    monkeypatch.setattr(mechheads.engine.run, "_carry_at_once", small_memory)
+    monkeypatch.setattr(mechheads.engine.run, "carry", small_memory)
     workers = MadeWorkers(2)
     ours = ablate(small, budget=None, workers=workers)
     assert max(sizes) == 2
@@ -287,7 +287,7 @@ def test_a_model_that_was_changed_after_loading_is_refused(tiny):
 
 def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
     kinds = iter(["cuda (one kind)", "cpu"])
-    monkeypatch.setattr(mechheads.engine.same_model, "arithmetic", lambda device: next(kinds))
+    monkeypatch.setattr(mechheads.engine.dispatch, "arithmetic", lambda device: next(kinds))
     with pytest.raises(
         ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
     ):

@@ -19,6 +19,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "activation_patch": lambda model, limits: (
         mh.activation_patch(model, PAIRS, positions="each", heads=["L0H1", "L2H2"], budget=limits).values
     ),
+    "mlps": lambda model, limits: mh.activation_patch(model, PAIRS, nodes="all", budget=limits).dataset["mlp_values"],
     "attribution_patch": lambda model, limits: (
         mh.settings(budget=limits)(mh.patching.attribution_patch)(model, PAIRS).values
     ),

@@ -90,7 +90,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         ).trace
     },
 }
-ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group")
+ALWAYS = ("ablation", "patching of k", "MLPs too", "matrix", "ships", "contribution", "search for a group")
 """One of each kind of work; the others before a release."""
 
 

@@ -28,9 +28,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.run import run
+from mechheads.engine.run import batches
+from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Context, Intervention
 from mechheads.ledger.ledger import Ledger
@@ -113,26 +113,25 @@ class RefusalLoss:
         change = found.dataset["values"].values
         moved = 0.0
         if self.answered is not None:
-            job, evaluator = self._job(self.answered, self._shift, every, store=store)
-            measured = run(job, evaluator)
-            moved = self.groups.spread(measured.values[:, :, 0])
+            job = self._job(self.answered, self._shift, every, store=store)
+            measured = measure(effects(job), batches(job))
+            moved = self.groups.spread(measured.heads[:, :, 0])
             found = found.with_provenance(interrupted=stopped or measured.interrupted)
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
     def _change(self, heads: Sequence[HeadId]) -> HeadScores:
         """The total and the direct change of R."""
-        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store)[0])
+        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store))
 
     @property
     def _shift(self) -> Metric:
         """Ships over as many tokens as the opening has."""
         return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
 
-    def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> tuple[Job, Evaluator]:
-        """A job that changes each group of heads, and what evaluates it."""
+    def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> Job:
+        """A job that changes each group of heads."""
         spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed)
-        job = replace(make_ready(self.model, spec, store=store), together=self.groups.size)
-        return job, Evaluator(metric, job.base, limits=spec.limits)
+        return replace(make_ready(self.model, spec, store=store), together=self.groups.size)
 
 
 LEAST_REFUSAL = 0.1

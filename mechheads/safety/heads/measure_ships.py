@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.batches import Batch, Values
+from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.run import Altering, batches, finals
-from mechheads.engine.work import Finished, finish
+from mechheads.engine.run import UnitRuns, batches
+from mechheads.engine.work import Finished, Work, finish
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import site_of
 from mechheads.ledger.fingerprints import fingerprint
@@ -120,11 +120,11 @@ def measure(
     kind, n_draws, done = ShipsKind(with_kl, r, draws), 0 if draws is None else len(draws), 0
     with kind.stored_in(current().store, ablations[0].group) as kept:
         jobs = asked.jobs(ablations, store=kept)
-        work = kind(jobs[0])
+        reading = kind.reading(jobs[0])
         found = [empty(jobs[0], about_pass(asked, ablation, r), n_draws) for ablation in ablations]
         with until_interrupted() as interrupts:
             for job, one in zip(jobs, found, strict=True):
-                finished = fill(work.on(job), one)
+                finished = fill(Work(job, kind, UnitRuns(job), reading), kind, one)
                 done += len(finished.values)
                 stop_if(finished.interrupted)
     interrupts.warn(f"{done} of {len(jobs[0].heads) * len(ablations)} heads")
@@ -151,56 +151,45 @@ class ShipsKind:
         draws = None if self.draws is None else fingerprint(self.draws, "draws")
         return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, draws=draws, group=group)
 
-    def __call__(self, job: Job) -> ShipsWork:
-        judge = Evaluator(kl_divergence, job.base) if self.with_kl else None
+    def __call__(self, job: Job) -> Work:
+        return Work(job, self, UnitRuns(job), self.reading(job))
+
+    def reading(self, job: Job) -> Reading:
+        """Reads the values of each head, compared with the job's base run."""
         turn = None
         if self.r is not None:
             turn = Turn(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster, self.draws)
-        return ShipsWork(job, self, judge, turn, Altering(job))
+        return Reading(job.evaluator if self.with_kl else None, turn, self.draws is not None)
 
 
 @dataclass(frozen=True, eq=False)
-class ShipsWork:
-    """The values of each head in one row: the KL of each prompt, the angle with its interval, the resampled angles."""
+class Reading:
+    """Reads the values of each head in one row: the KL of each prompt, the angle with its interval, resampled ones."""
 
-    job: Job
-    factory: ShipsKind
-    judge: Evaluator | None
+    kl: Evaluator | None
     turn: Turn | None
-    altering: Altering
+    resampled: bool
 
-    def for_part(self, job: Job) -> ShipsWork:
-        return replace(self, job=job)
-
-    def on(self, job: Job) -> ShipsWork:
-        """The same work in a job with another ablation and the same intact run."""
-        return replace(self, job=job, altering=Altering(job))
-
-    def batches(self) -> list[Batch]:
-        return batches(self.job)
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
-        for units, final in finals(self.job, batches, self.altering):
-            kl = [[]] * len(units) if self.judge is None else self.judge(final)
-            yield units, [np.concatenate([one, *self._turned(states)]) for one, states in zip(kl, final, strict=True)]
+    def __call__(self, units: Sequence[Unit], finals: list[Tensor]) -> Values:
+        kl = [[]] * len(units) if self.kl is None else self.kl(finals[0])
+        return [np.concatenate([one, *self._turned(states)]) for one, states in zip(kl, finals[0], strict=True)]
 
     def _turned(self, final: Tensor) -> list[np.ndarray]:
         if self.turn is None:
             return []
         states = last_states(final)
-        resampled = [] if self.factory.draws is None else [self.turn.resampled(states)]
-        return [np.array(self.turn(states)), *resampled]
+        return [np.array(self.turn(states)), *([self.turn.resampled(states)] if self.resampled else [])]
 
 
-def fill(work: ShipsWork, found: Measured) -> Finished:
+def fill(work: Work, kind: ShipsKind, found: Measured) -> Finished:
     """Measure the heads of a job and store the results."""
-    finished = finish(work, what=f"{len(work.job.heads)} heads")
-    n = len(work.job.tokens) if work.judge is not None else 0
+    finished = finish(work, batches(work.job), what=f"{len(work.job.heads)} heads")
+    n = len(work.job.tokens) if kind.with_kl else 0
     for (head, _), values in finished.values.items():
         at = slice(head.head, head.head + work.job.together)
-        if work.judge is not None:
+        if kind.with_kl:
             found.kl[head.layer, at] = values[:n]
-        if work.turn is not None:
+        if kind.r is not None:
             found.angle[:, head.layer, at] = values[n : n + 3, None]
             found.resampled[:, head.layer, at] = values[n + 3 :, None]
     return finished

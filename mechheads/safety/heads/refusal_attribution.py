@@ -100,7 +100,7 @@ def refusal_attribution(
 
     specs = [Spec(runs.prompts, way.intervention, metric, every, limits=limits) for way in ways]
     estimates = estimate_each(model, specs, runs=runs)
-    parts, base = dict[str, np.ndarray](), by_opening(estimates[0].evaluator.base_value.cpu().numpy())
+    parts, base = dict[str, np.ndarray](), by_opening(estimates[0].job.evaluator.base_value.cpu().numpy())
     for way, found in zip(ways, estimates, strict=True):
         falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.engine.run import Altering, batches, finals
+from mechheads.engine.run import UnitRuns, batches
 from mechheads.generation.generate import end_tokens, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.interventions.base import site_of
@@ -54,8 +54,9 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
 def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
     (job,) = Pass(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
-    ((units, final),) = finals(job, batches(job), Altering(job))
-    assert len(units) == 1
+    (batch,) = batches(job)
+    (final,) = UnitRuns(job)(batch.units)
+    assert len(batch.units) == 1
     return model.unembed(final[0][:, -1])
 
 

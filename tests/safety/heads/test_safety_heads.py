@@ -28,6 +28,7 @@ from mechheads.safety import (
 )
 from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
 from mechheads.safety.heads.groups import Group
+from support.ctrl_c import stopped_at
 from support.levels import few
 
 pytestmark = [
@@ -130,11 +131,8 @@ def test_ctrl_c_before_ships_keeps_the_contribution(llama: mh.Model, monkeypatch
     given: dict[str, Any] = {"harmless": HARMLESS}
     whole = safety_heads(llama, HARMFUL, 2, **given)
 
-    def interrupted(*args: Any, **options: Any):
-        raise KeyboardInterrupt
-        yield
-
-    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
+    finish = mechheads.safety.heads.measure_ships.finish
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finish", stopped_at(1, finish))
     with pytest.warns(UserWarning, match="interrupted after 0 of 12 heads"):
         part = safety_heads(llama, HARMFUL, 2, **given)
     np.testing.assert_array_equal(part.scores, whole.scores)

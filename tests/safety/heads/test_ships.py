@@ -16,10 +16,11 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 
 import mechheads as mh
+import mechheads.engine.run
 import mechheads.safety.heads.measure_ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
-from mechheads.engine.run import Altering, batches, finals
+from mechheads.engine.run import UnitRuns, batches
 from mechheads.limits import Limits
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
@@ -105,8 +106,8 @@ def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.He
     (job,) = asked.jobs([Ablation(ablation, epsilon)])
     return {
         head: final[:, -1].double().numpy()
-        for units, of_units in finals(job, batches(job), Altering(job))
-        for (head, _), final in zip(units, of_units, strict=True)
+        for batch in batches(job)
+        for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True)
     }
 
 
@@ -167,8 +168,8 @@ def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model,
     last = [int(length) - 1 for length in job.tokens.lengths]
     intact = job.base.final[range(len(last)), last].double().numpy()
     found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
-    for units, finals_of_units in finals(job, batches(job), Altering(job)):
-        for (head, _), final in zip(units, finals_of_units, strict=True):
+    for batch in batches(job):
+        for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True):
             expected = direct_angle(intact, final[:, 0].double().numpy(), r)
             assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
 
@@ -262,8 +263,7 @@ def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation:
 
 
 def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    module = mechheads.safety.heads.measure_ships
-    monkeypatch.setattr(module, "finals", stopped_at(2, module.finals))
+    monkeypatch.setattr(mechheads.engine.run, "carry", stopped_at(2, mechheads.engine.run.carry))
     with pytest.warns(UserWarning, match="interrupted after 12 of 24 heads"):
         found = compare_ablations(llama, REQUESTS, 3, **QUIET)
     assert not found["undifferentiated"].missing
@@ -356,15 +356,7 @@ def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch
     some = safety_heads(llama, REQUESTS, heads=["L0H1", "L2H3"], **QUIET)
     assert len(some.missing) == 10
     assert set(some.heads()) == {mh.HeadId(0, 1), mh.HeadId(2, 3)}
-    original = mechheads.safety.heads.measure_ships.finals
-
-    def interrupted(*args: Any, **options: Any):
-        for index, item in enumerate(original(*args, **options)):
-            if index == 5:
-                raise KeyboardInterrupt
-            yield item
-
-    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
+    monkeypatch.setattr(mechheads.engine.run, "carry", stopped_at(6, mechheads.engine.run.carry))
     with pytest.warns(UserWarning, match="interrupted after 5 of 12 heads") as caught:
         part = mh.settings(budget=Limits(tokens=1, logit_rows=1))(safety_heads)(
             llama, REQUESTS, **QUIET
@@ -434,7 +426,7 @@ def test_table_saves_and_loads(llama: mh.Model, tmp_path: Path):
 def test_bad_input_is_named_before_any_head_is_ablated(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ):
-    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", None)
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finish", None)
     with pytest.raises(ValueError, match=message):
         safety_heads(llama, **({"requests": REQUESTS} | QUIET | options))
 
