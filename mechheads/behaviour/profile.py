@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,12 +14,13 @@ from torch import Tensor
 
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
-from mechheads.behaviour.totals import Totals, Work
+from mechheads.behaviour.totals import Totals
 from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
 from mechheads.engine.each import IndependentUnits, in_order
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
-from mechheads.ledger.sweep_key import model_marks
+from mechheads.ledger.stored_progress import StoredProgress
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -42,12 +41,13 @@ def profile_heads(
     *,
     window: int | None = None,
     n_tokens: int | None = 20000,
-    checkpoint: str | os.PathLike[str] | None = None,
 ) -> HeadProfile:
     """Measure what every head does on ordinary text.
 
     The texts are cut into windows, and the model runs once on each. Nothing is kept but means over windows (over at
-    most 256 blocks of windows if there are more), so memory does not grow with the texts.
+    most 256 blocks of windows if there are more), so memory does not grow with the texts. With ``mh.settings(store=)``,
+    the file keeps these means: after an interrupt or a kill, the same call continues, with exactly the same result. All
+    texts are then read before the first is measured (8 bytes for each token), because they are part of the key.
 
     For each head, the result holds the share of its attention that goes to
 
@@ -66,7 +66,6 @@ def profile_heads(
             default, prose of the package and the help texts of Python.
         window: the length of a window in tokens; by default 256, or the model's context if that is shorter.
         n_tokens: how many tokens to read; ``None`` for all.
-        checkpoint: a file. If it exists, the work goes on from it, to the same bits.
 
     Returns:
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
@@ -74,7 +73,7 @@ def profile_heads(
 
     Raises:
         ValueError: if an argument is not valid, or the texts have no window of 16 tokens.
-        RuntimeError: if some windows end every worker that tries them; with ``checkpoint``, the same call goes on.
+        RuntimeError: if some windows end every worker that tries them; with a store, the same call goes on.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
@@ -88,27 +87,28 @@ def profile_heads(
     window = check_window(model, min(256, model.n_ctx) if window is None else window)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
-    path, limits = None if checkpoint is None else Path(checkpoint), current().limits
-
-    def marks() -> dict[str, str]:
-        model_is = fingerprint(model_marks(model, "checkpoint"), what="model")
-        return {"model": model_is, "window": str(window), "n_tokens": str(n_tokens)}
-
     keep_freed_memory()
-    done = Work(Totals.none(model, window), marks, path)
     batches = windows_of(model, texts, window, n_tokens)
-    bar = Bar(total=n_tokens, initial=done.totals.tokens, desc="profile", unit="token")
+    with Store(current().store, analysis="profile_heads") as store:
+        ledger = None
+        if current().store is not None:
+            every = list(batches)
+            read = fingerprint([windows.ids.cpu() for windows in every], what="texts")
+            ledger, batches = store.open(model, {}, texts=read, window=window), iter(every)
+        progress = StoredProgress(ledger)
+        totals = progress.state("totals", Totals.none(model, window))
+        bar = Bar(total=n_tokens, initial=totals.tokens, desc="profile", unit="token")
 
-    def see(windows: Windows, found: Tensor, at_distance: Tensor) -> None:
-        done.see(done.totals.plus(windows, found, at_distance))
-        bar.update(windows.ids.numel())
+        def see(windows: Windows, found: Tensor, at_distance: Tensor) -> None:
+            nonlocal totals
+            totals = totals.plus(windows, found, at_distance)
+            progress.see("totals", totals, totals.batches)
+            bar.update(windows.ids.numel())
 
-    with until_interrupted() as work, bar:
-        stop_if(_measure(model, done.rest(batches), limits, see))
-    work.stop_unless(done.totals.windows > 1)
-    totals = done.totals
+        with progress, until_interrupted() as work, bar:
+            stop_if(_measure(model, islice(batches, totals.batches, None), current().limits, see))
+    work.stop_unless(totals.windows > 1)
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
-    done.write()
     if not totals.windows:
         raise ValueError("texts have no window of at least 16 tokens; give longer texts")
     provenance = make_provenance(

@@ -1,13 +1,8 @@
-"""What has been measured so far, in memory that does not grow with the text, and the file from which it continues."""
+"""What has been measured so far, in memory that does not grow with the text."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -15,17 +10,9 @@ from torch import Tensor
 
 from mechheads.behaviour.measure import MEASURES
 from mechheads.behaviour.windows import Windows
-from mechheads.files.tensors import TensorFile, check_marks
 from mechheads.model.model import Model
 
 _BLOCKS = 256
-_EVERY = 5.0
-"""Seconds between two writes of a checkpoint."""
-_FILE = TensorFile(
-    "mechheads profile 1",
-    "checkpoint {path} is not the checkpoint of a profile and was not changed; give another path",
-    ("marks", "counts"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +24,6 @@ class Totals:
         at_distance: attention at each distance.
         width: the number of windows in a block.
         batches, windows, tokens: how many have been measured.
-        texts: a hash of all tokens so far.
     """
 
     sums: Float[Tensor, "measure layer head block"]
@@ -47,7 +33,6 @@ class Totals:
     batches: int = 0
     windows: int = 0
     tokens: int = 0
-    texts: str = ""
 
     @classmethod
     def none(cls, model: Model, window: int) -> Totals:
@@ -75,87 +60,12 @@ class Totals:
             self.batches + 1,
             self.windows + len(windows.ids),
             self.tokens + windows.ids.numel(),
-            hash_of(self.texts, windows),
         )
 
     @property
     def values(self) -> Float[Tensor, "measure layer head block"]:
         """The mean over the windows of each block; NaN if none of them has the measure."""
         return (self.sums / self.counts[:, None, None])[..., : -(-self.windows // self.width)]
-
-
-def hash_of(before: str, windows: Windows) -> str:
-    """A hash of a batch and of all batches before it."""
-    return hashlib.sha256(f"{before}{windows.ids.tolist()}".encode()).hexdigest()
-
-
-class Work:
-    """The totals of a stream of batches, and the file from which they continue.
-
-    Args:
-        nothing: totals of no windows.
-        marks: returns what identifies the work besides the texts; called only if there is a file.
-        path: the file; None to keep nothing.
-
-    Raises:
-        ValueError: if the file is from other work, or its folder does not exist.
-    """
-
-    def __init__(self, nothing: Totals, marks: Callable[[], Mapping[str, str]], path: Path | None) -> None:
-        self.totals, self._path = nothing, path
-        self._marks = {} if path is None else dict(marks())
-        self._written = time.monotonic()
-        if path is None:
-            return
-        if path.exists():
-            self._read(path)
-        elif not path.parent.is_dir():
-            raise ValueError(f"checkpoint: there is no folder {path.parent} for {path}; create it first")
-
-    def rest(self, batches: Iterator[Windows]) -> Iterator[Windows]:
-        """The batches that have not been measured; those that have must be the same as then.
-
-        Raises:
-            ValueError: if they are not.
-        """
-        done, texts, number = self.totals.batches, "", 0
-        for number, windows in enumerate(batches, 1):
-            if number > done:
-                yield windows
-                continue
-            texts = hash_of(texts, windows)
-            if number == done and texts != self.totals.texts:
-                raise self._other_texts
-        if number < done:
-            raise self._other_texts
-
-    @property
-    def _other_texts(self) -> ValueError:
-        return ValueError(
-            f"checkpoint {self._path} is from other texts; give the texts of the call that wrote it, delete the file, "
-            "or give another path"
-        )
-
-    def see(self, totals: Totals) -> None:
-        """Record new totals. They are written every few seconds."""
-        self.totals = totals
-        if time.monotonic() - self._written > _EVERY:
-            self.write()
-
-    def write(self) -> None:
-        """Write the totals. A reader sees either the old file or the new one."""
-        self._written = time.monotonic()
-        if self._path is None:
-            return
-        now = self.totals
-        tensors = {"sums": now.sums, "counts": now.counts, "at_distance": now.at_distance}
-        counts = {name: getattr(now, name) for name in ("width", "batches", "windows", "tokens", "texts")}
-        _FILE.write(self._path, tensors, {"marks": json.dumps(self._marks), "counts": json.dumps(counts)})
-
-    def _read(self, path: Path) -> None:
-        tensors, about = _FILE.read(path)
-        check_marks(path, json.loads(about["marks"]), self._marks, "profile")
-        self.totals = replace(self.totals, **tensors, **json.loads(about["counts"]))
 
 
 def _merged(blocks: Float[Tensor, "*of block"]) -> Float[Tensor, "*of block"]:

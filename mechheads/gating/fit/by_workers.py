@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from mechheads.engine.each import IndependentUnits
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.gates import Loss, Rows
+from mechheads.ledger.stored_progress import from_row, to_row
 from mechheads.limits import Limits
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -43,10 +43,9 @@ class SeedFit:
             NotFinite: as ``descend`` does, with the index of the set among those of all seeds.
         """
         descent = Descent(partial(self.loss, model), self.n_items, list(self.pulls), self.rules, self.rows)
-        begin = State.from_tensors(unit.tensors, model.device)
-        run = partial(descend, descent, begin, seen=lambda state: None, name="")
+        run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
         try:
-            return _in_a_row(model.backend.with_frozen_weights(run))
+            return to_row(model.backend.with_frozen_weights(run))
         except NotFinite as error:
             raise NotFinite(unit.sets[error.set], error.state) from error
 
@@ -58,11 +57,12 @@ class SeedState:
     Attributes:
         name: the fits and the seed.
         sets: the indices of its sets of gates among those of all seeds.
+        begin: their state, on the CPU.
     """
 
     name: str
     sets: tuple[int, ...]
-    tensors: dict[str, Tensor]
+    begin: State
 
     def __str__(self) -> str:
         return self.name
@@ -90,13 +90,14 @@ def descend_by_workers(
     for number, seed in enumerate(seeds):
         sets = tuple(range(number, len(state.logits), len(seeds)))
         if state.running[list(sets)].any():
-            units.append(SeedState(f"the fit {name} of seed {seed}", sets, state.some(sets).tensors()))
+            units.append(SeedState(f"the fit {name} of seed {seed}", sets, state.some(sets).to(torch.device("cpu"))))
     each = IndependentUnits(model, fit, limits)
     now = [state]
     with Bar(total=len(units), desc=f"fit {name}", unit="seed", leave=False) as bar:
 
         def take(index: int, values: Float[np.ndarray, " value"]) -> None:
-            now[0] = now[0].put(units[index].sets, _from_row(values, units[index].tensors, model.device))
+            sets = units[index].sets
+            now[0] = now[0].put(sets, from_row(values, now[0].some(sets)))
             seen(now[0])
             bar.update()
 
@@ -106,16 +107,3 @@ def descend_by_workers(
             sets = tuple(range(error.set % len(seeds), len(state.logits), len(seeds)))
             whole = now[0].put(sets, error.state)
             raise NotFinite(error.set, replace(whole, done=error.state.done)) from error
-
-
-def _in_a_row(state: State) -> Float[np.ndarray, " value"]:
-    """All numbers of a state; float64 holds each of them exactly."""
-    return torch.cat([tensor.flatten().double() for tensor in state.tensors().values()]).numpy()
-
-
-def _from_row(values: Float[np.ndarray, " value"], like: dict[str, Tensor], device: torch.device) -> State:
-    parts = torch.from_numpy(values).split([tensor.numel() for tensor in like.values()])
-    tensors = {
-        name: part.view(tensor.shape).to(tensor.dtype) for (name, tensor), part in zip(like.items(), parts, strict=True)
-    }
-    return State.from_tensors(tensors, device)

@@ -27,9 +27,8 @@ Nam et al. 2025 ("Causal Head Gating", arXiv 2505.13737).
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -41,11 +40,13 @@ from torch import Tensor
 
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_positive, check_seeds, check_updates
 from mechheads.gating.fit.by_workers import SeedFit, descend_by_workers
-from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.fitted import Course, Gates
-from mechheads.gating.fit.gates import Loss, log_probs, rows_at_once, usable_items
+from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.ledger.ledger import Ledger
+from mechheads.ledger.stored_progress import StoredProgress
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import DEFAULT_LIMITS, Limits, current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -134,14 +135,14 @@ def fit_gates(
     updates: int | tuple[int, int, int] = (500, 500, 500),
     batch: int = 64,
     fit: FitSettings = USUAL,
-    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Gates:
     """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
 
     The fit "none" starts from gates drawn uniformly from 0 to 1 and maximises only the log-probability of the targets.
     Two fits continue from there. "keep" pulls gates open, so that it shuts only heads that hurt. "drop" pulls gates
     shut, so that only heads that help stay open. All seeds run at once, and so do "keep" and "drop". The model's
-    weights are not changed.
+    weights are not changed. With ``mh.settings(store=)``, the file keeps how far the fits are: after an interrupt or a
+    kill, the same call continues, with exactly the same result.
 
     Args:
         task: prompts and targets; rejected items are left out (see ``Task.tokens``).
@@ -149,17 +150,15 @@ def fit_gates(
         updates: the largest number of updates of each fit; one number, or one for each of the three fits.
         batch: number of items in an update; each pass goes through all items in a new random order.
         fit: learning rates, the pull, clipping and when a fit ends early.
-        checkpoint: a file that stores the progress of the fit. After an interrupt or a kill, the same call continues
-            from it, with exactly the same result.
 
     Returns:
         Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
         NaN for fits that have not begun.
 
     Raises:
-        ValueError: if an argument does not fit, no item can be used, or ``checkpoint`` is from another fit.
+        ValueError: if an argument does not fit, or no item can be used.
         LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
-        RuntimeError: if a seed ends every worker that tries it; with ``checkpoint``, the same call goes on.
+        RuntimeError: if a seed ends every worker that tries it; with a store, the same call goes on.
 
     Nam et al. 2025 (arXiv 2505.13737), section 3. The docstring of this function's module compares the paper, its
     released code and the defaults here.
@@ -193,55 +192,61 @@ def fit_gates(
         n_rejected=len(tokens.rejected),
     )
     whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about, limits)
-    marks = partial(marks_of, model, tokens.fingerprint(), settings)
-    return run_stages(whole, Checkpoint(checkpoint, marks, rows, model.device))
+    with Store(current().store, analysis="fit_gates") as store:
+        return run_stages(whole, rows, store.open(model, {}, items=tokens.fingerprint(), **settings))
 
 
-def run_stages(fit: Fit, keep: Checkpoint) -> Gates:
+def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
     """The gates after all stages, each fitted from the end of the one before.
 
     Args:
-        keep: the progress so far; it is updated.
+        rows: how many rows to run at once. A ledger keeps the number of the first call, because another number would
+            change the last bits of the result.
+        ledger: keeps the state of each stage; None keeps nothing.
 
     Raises:
         LossNotFinite: if a loss is not a finite number.
     """
     model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
+    states: dict[str, State] = {}
+    if ledger is not None:
+        rows = Rows(**ledger.remember("rows", asdict(rows)))
+
+    def see(state: State) -> None:
+        states[stage.name] = state
+        progress.see(stage.name, state, int(state.updates.sum()))
 
     def descend_stages() -> None:
         nonlocal stage
         logits = start_logits(seeds, model.n_layers, model.n_heads).to(model.device)
         for stage in fit.stages:
             begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
-            pulls = [pull for pull in stage.pulls for _ in seeds]
-            seen = partial(keep.see, stage.name)
-            found = keep.state(stage.name) or begin
+            states[stage.name] = found = progress.state(stage.name, begin)
             if fit.limits.workers is not None:
-                of_seed = SeedFit(fit.loss, fit.n_items, stage.pulls, fit.rules, keep.rows)
-                stop_if(descend_by_workers(model, of_seed, found, fit.limits, seen=seen, name=stage.name))
-                found = keep.state(stage.name) or found
+                of_seed = SeedFit(fit.loss, fit.n_items, stage.pulls, fit.rules, rows)
+                stop_if(descend_by_workers(model, of_seed, found, fit.limits, seen=see, name=stage.name))
             else:
-                descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, keep.rows)
-                found = descend(descent, found, seen=seen, name=f"fit {stage.name}")
-            logits = found.logits
+                pulls = [pull for pull in stage.pulls for _ in seeds]
+                descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, rows)
+                descend(descent, found, seen=see, name=f"fit {stage.name}")
+            progress.write()
+            logits = states[stage.name].logits
 
     try:
-        with until_interrupted() as work:
+        with StoredProgress(ledger) as progress, until_interrupted() as work:
             model.backend.with_frozen_weights(descend_stages)
     except NotFinite as error:
         name, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
         raise LossNotFinite(
             f"the loss of seed {seed} is not finite at update {error.state.done + 1} of the fit {name!r}; this error's "
             "gates are the last with a finite loss. A lower learning rate, or the model in float32, may help",
-            _gather(fit, keep, {stage.name: error.state.good}, interrupted=True),
+            _gather(fit, states, {stage.name: error.state.good}, interrupted=True),
         ) from error
-    finally:
-        keep.write()
     work.warn(
-        _reached(keep.state(stage.name), stage, fit),
-        "" if keep.path is None else f"the same call continues from {keep.path}",
+        _reached(states.get(stage.name), stage, fit),
+        "" if ledger is None else f"the same call continues from {ledger.path}",
     )
-    gates = _gather(fit, keep, {}, interrupted=work.interrupted)
+    gates = _gather(fit, states, {}, interrupted=work.interrupted)
     stuck = ", ".join(f"seed {seed} of the fit {name!r}" for name, far in gates.stuck.items() for seed in far)
     if stuck and not work.interrupted:
         warn(
@@ -267,11 +272,16 @@ def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Ten
 
 
 def _gather(
-    fit: Fit, keep: Checkpoint, instead: Mapping[str, Float[Tensor, "set layer head"]], *, interrupted: bool
+    fit: Fit,
+    states: Mapping[str, State],
+    instead: Mapping[str, Float[Tensor, "set layer head"]],
+    *,
+    interrupted: bool,
 ) -> Gates:
     """The result so far.
 
     Args:
+        states: the state of each stage that has begun, by its name.
         instead: logits to use instead of a stage's own, by the name of the stage.
     """
     model, seeds = fit.model, fit.rules.seeds
@@ -279,17 +289,16 @@ def _gather(
     gates, curves, made = [], [], []
     for stage in fit.stages:
         n = len(stage.fits), len(seeds)
-        state = keep.state(stage.name)
+        state = states.get(stage.name)
         if state is None:
             state = State.begin(torch.full((math.prod(n), model.n_layers, model.n_heads), torch.nan), stage.most)
-        of_each = torch.where(state.running, state.done, state.stopped)
-        not_begun = (of_each == 0)[:, None, None].to(state.logits.device)
+        not_begun = (state.updates == 0)[:, None, None].to(state.logits.device)
         logits = instead.get(stage.name, state.logits.masked_fill(not_begun, torch.nan)).double().cpu()
         gates.append(logits.sigmoid().unflatten(0, n))
         both = torch.stack([state.loss, state.objective])
         wide = torch.nn.functional.pad(both, (0, most - both.shape[-1]), value=torch.nan)
         curves.append(wide.unflatten(1, n))
-        made.append(of_each.view(n))
+        made.append(state.updates.view(n))
     loss, objective = torch.cat(curves, 1).double().numpy()
     return Gates.of(
         torch.cat(gates).numpy(),
