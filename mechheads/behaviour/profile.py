@@ -2,36 +2,87 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
-from mechheads.behaviour.totals import Totals
-from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
-from mechheads.engine.each import IndependentUnits, in_order
+from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.ledger.stored_progress import StoredProgress
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Limits, current
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
-from mechheads.workers.ray_cluster import pool_of
 
-_BATCHES_A_WORKER = 16
-"""How many batches of windows are read for each worker before they are measured."""
+_BLOCKS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Sums over windows, in at most 256 blocks of as many windows each. Full blocks are merged two by two.
+
+    Attributes:
+        sums, counts: of each measure over the windows of a block that have it.
+        at_distance: attention at each distance.
+        width: the number of windows in a block.
+        batches, windows, tokens: how many have been measured.
+    """
+
+    sums: Float[Tensor, "measure layer head block"]
+    counts: Float[Tensor, "measure block"]
+    at_distance: Float[Tensor, "layer head distance"]
+    width: int = 1
+    batches: int = 0
+    windows: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def none(cls, model: Model, window: int) -> Totals:
+        """Nothing has been measured."""
+        shape = len(MEASURES), model.n_layers, model.n_heads
+        sizes = (*shape, _BLOCKS), (len(MEASURES), _BLOCKS), (*shape[1:], window)
+        sums, counts, at_distance = (torch.zeros(size, dtype=torch.float64) for size in sizes)
+        return cls(sums, counts, at_distance)
+
+    def plus(self, windows: Windows, found: Tensor, at_distance: Tensor) -> Totals:
+        """These totals and a batch of windows. An interrupt changes nothing in the old ones."""
+        sums, counts, width = self.sums.clone(), self.counts.clone(), self.width
+        for number, values in enumerate(found.unbind(-1), self.windows):
+            if number == _BLOCKS * width:
+                sums, counts, width = _merged(sums), _merged(counts), 2 * width
+            sums[..., number // width] += values.nan_to_num(0)
+            counts[:, number // width] += values.isfinite().flatten(1).any(1)
+        at_every = self.at_distance.clone()
+        at_every[..., : at_distance.shape[-1]] += at_distance
+        return Totals(
+            sums,
+            counts,
+            at_every,
+            width,
+            self.batches + 1,
+            self.windows + len(windows.ids),
+            self.tokens + windows.ids.numel(),
+        )
+
+    @property
+    def values(self) -> Float[Tensor, "measure layer head block"]:
+        """The mean over the windows of each block; NaN if none of them has the measure."""
+        return (self.sums / self.counts[:, None, None])[..., : -(-self.windows // self.width)]
+
+
+def _merged(blocks: Float[Tensor, "*of block"]) -> Float[Tensor, "*of block"]:
+    """Neighbouring blocks added, followed by empty ones."""
+    return torch.cat([blocks[..., 0::2] + blocks[..., 1::2], torch.zeros_like(blocks[..., 0::2])], dim=-1)
 
 
 @alone
@@ -99,14 +150,14 @@ def profile_heads(
         totals = progress.state("totals", Totals.none(model, window))
         bar = Bar(total=n_tokens, initial=totals.tokens, desc="profile", unit="token")
 
-        def see(windows: Windows, found: Tensor, at_distance: Tensor) -> None:
+        def see(windows: Windows, found: tuple[Tensor, Tensor]) -> None:
             nonlocal totals
-            totals = totals.plus(windows, found, at_distance)
+            totals = totals.plus(windows, *found)
             progress.see("totals", totals, totals.batches)
             bar.update(windows.ids.numel())
 
         with progress, until_interrupted() as work, bar:
-            stop_if(_measure(model, islice(batches, totals.batches, None), current().limits, see))
+            stop_if(each_batch(model, islice(batches, totals.batches, None), measure, see))
     work.stop_unless(totals.windows > 1)
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
     if not totals.windows:
@@ -121,50 +172,3 @@ def profile_heads(
         interrupted=work.interrupted,
     )
     return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance, seed)
-
-
-def _measure(
-    model: Model,
-    batches: Iterator[Windows],
-    limits: Limits,
-    see: Callable[[Windows, Tensor, Tensor], object],
-) -> bool:
-    """Measure batches of windows, each as a whole, here or by workers.
-
-    Args:
-        see: gets the batches in their order.
-
-    Returns:
-        Whether Ctrl-C stopped workers.
-    """
-    if limits.workers is None:
-        for windows in batches:
-            see(windows, *measure(model, windows.ids))
-        return False
-    each = IndependentUnits(model, _measures, limits)
-    while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
-        units = [WindowIds(windows.ids.tolist()) for windows in some]
-        if each(units, in_order(partial(_see_measures, model, some, see))):
-            return True
-    return False
-
-
-def _measures(model: Model, batch: WindowIds) -> Float[np.ndarray, " value"]:
-    """All that ``measure`` gives for a batch, on a worker."""
-    found = measure(model, torch.tensor(batch.ids, device=model.device))
-    return torch.cat([part.flatten().cpu() for part in found]).numpy()
-
-
-def _see_measures(
-    model: Model,
-    batches: list[Windows],
-    see: Callable[[Windows, Tensor, Tensor], object],
-    index: int,
-    values: Float[np.ndarray, " value"],
-) -> None:
-    windows, heads = batches[index], (model.n_layers, model.n_heads)
-    n, length = windows.ids.shape
-    found, at_distance = torch.from_numpy(values).split(
-        [len(MEASURES) * math.prod(heads) * n, math.prod(heads) * length]
-    )
-    see(windows, found.view(len(MEASURES), *heads, n), at_distance.view(*heads, length))

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from mechheads.engine.batches import Batch, Values
+from mechheads.engine.batches import Batch
 from mechheads.engine.dispatch import Dispatch
 from mechheads.engine.memory import Chunks
 from mechheads.engine.same_model import SameModel, setup_of
@@ -16,8 +14,11 @@ from mechheads.limits import Limits
 from mechheads.model.model import Model
 from mechheads.workers.ray_cluster import pool_of
 
-Compute = Callable[[Model, Any], np.ndarray]
-"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs."""
+Compute = Callable[[Model, Any], Any]
+"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs.
+
+Its value, which is pickled too, is on the CPU.
+"""
 
 
 class IndependentUnits:
@@ -37,7 +38,7 @@ class IndependentUnits:
         self._workers = pool_of(limits.workers)
         self._setup = setup_of(model, _SentComputation(SameModel.of(model), compute))
 
-    def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
+    def __call__(self, units: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
         """Compute units and take their values as they come.
 
         Args:
@@ -51,7 +52,7 @@ class IndependentUnits:
         """
         missing = set(range(len(units)))
 
-        def take_numbered(numbered: Sequence[_Numbered], values: Values) -> None:
+        def take_numbered(numbered: Sequence[_Numbered], values: Any) -> None:
             for one, value in zip(numbered, values, strict=True):
                 missing.remove(one.index)
                 take(one.index, value)
@@ -66,11 +67,11 @@ class IndependentUnits:
         return stopped
 
 
-def in_order(take: Callable[[int, np.ndarray], object]) -> Callable[[int, np.ndarray], None]:
+def in_order(take: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
     """Takes values by their index, in whatever order they come."""
-    ready, taken = dict[int, np.ndarray](), [0]
+    ready, taken = dict[int, Any](), [0]
 
-    def take_later(index: int, value: np.ndarray) -> None:
+    def take_later(index: int, value: Any) -> None:
         ready[index] = value
         while taken[0] in ready:
             take(taken[0], ready.pop(taken[0]))
@@ -113,5 +114,5 @@ class _ReadyComputation:
     compute_one: Compute
     chunk: None = None
 
-    def compute(self, cut: None, batch: Batch, chunk: None) -> Values:
+    def compute(self, cut: None, batch: Batch, chunk: None) -> list[Any]:
         return [self.compute_one(self.model, one.unit) for one in batch.units]

@@ -43,7 +43,7 @@ class StoredProgress:
 
     def state(self, name: str, begin: State) -> State:
         """The state from which a unit goes on: the stored one, or ``begin``, which has the same shapes."""
-        return from_row(self._stored.pop(name)[1:], begin) if name in self._stored else begin
+        return _from_row(self._stored.pop(name)[1:], begin) if name in self._stored else begin
 
     def see(self, name: str, state: Any, done: int) -> None:
         """Note the state of a unit.
@@ -60,7 +60,7 @@ class StoredProgress:
         start = time.monotonic()
         if self._ledger is not None:
             for name, (done, state) in self._unwritten.items():
-                self._ledger.advance(name, np.concatenate([[done], to_row(state)]))
+                self._ledger.advance(name, np.concatenate([[done], _to_row(state)]))
         self._unwritten.clear()
         end = time.monotonic()
         self._next = end + max(_EVERY, (end - start) / _SHARE)
@@ -74,12 +74,12 @@ class StoredProgress:
         self.write()
 
 
-def to_row(state: object) -> Float[np.ndarray, " value"]:
+def _to_row(state: object) -> Float[np.ndarray, " value"]:
     """All numbers of a state; float64 holds each of them exactly."""
     return torch.cat([torch.as_tensor(value).cpu().flatten().double() for value in vars(state).values()]).numpy()
 
 
-def from_row(row: Float[np.ndarray, " value"], like: State) -> State:
+def _from_row(row: Float[np.ndarray, " value"], like: State) -> State:
     """The state whose numbers these are, with the shapes, dtypes and devices of another."""
     fields = vars(like)
     tensors = [torch.as_tensor(value) for value in fields.values()]

@@ -23,7 +23,7 @@ import mechheads.behaviour.windows
 from mechheads.behaviour import HeadProfile, profile_heads
 from mechheads.behaviour.head_profile import NAMES, PROFILED
 from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_of, measure, weights_of
-from mechheads.behaviour.totals import Totals
+from mechheads.behaviour.profile import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
 from mechheads.workers.messages import Request
@@ -171,7 +171,7 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
     options: dict[str, Any] = {"window": 32}
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 32)
-    monkeypatch.setattr(mechheads.behaviour.profile, "_BATCHES_A_WORKER", 3)  # more than one round
+    monkeypatch.setattr(mechheads.behaviour.windows, "_BATCHES_A_WORKER", 3)  # more than one round
     whole = profile_heads(llama, texts, **options)
     times = Counter[int]()
 
@@ -206,7 +206,7 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
 
     def trouble(replica: int, request: Any) -> bool:
-        ends = isinstance(request, Request) and request.batch.units[0].unit.ids == [texts[2]]
+        ends = isinstance(request, Request) and request.batch.units[0].unit.ids.tolist() == [texts[2]]
         return ends
 
     begin = str(texts[2][:8])[1:-1]

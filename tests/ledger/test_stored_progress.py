@@ -16,7 +16,7 @@ from mechheads.gating import FitSettings, Task, contrast_gates
 from mechheads.gating.fit.descent import State
 from mechheads.ledger import stored_progress
 from mechheads.ledger.ledger import Ledger
-from mechheads.ledger.stored_progress import StoredProgress, from_row, to_row
+from mechheads.ledger.stored_progress import StoredProgress, _from_row, _to_row
 from mechheads.limits import Limits
 
 ONE = Task([" The capital of France is", " no"], [" Paris", " yes"])
@@ -99,7 +99,7 @@ def test_a_row_holds_every_number_of_a_state_to_the_bit() -> None:
     loss = torch.randn(2, 5)
     loss[1, 2:] = torch.nan
     state = State(begin.logits, -begin.logits, begin.first, begin.second, 3, torch.tensor([0, 2**50]), loss, loss)
-    again = from_row(to_row(state), begin)
+    again = _from_row(_to_row(state), begin)
     assert again.done == 3 and isinstance(again.done, int)
     for name, value in vars(state).items():
         np.testing.assert_array_equal(getattr(again, name), value)

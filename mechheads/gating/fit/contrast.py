@@ -94,7 +94,6 @@ def contrast_gates(
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
     settings = rules.about(made, unused="lr_regularised")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
-    limits = current().limits
     rows = _rows_of_pairs(model, retained, forgotten)
 
     name = f"{retain.name} without {forget.name}"
@@ -102,7 +101,7 @@ def contrast_gates(
     stage = Stage(("contrast",), (Pull(fit.regularisation, made[0], settings["lr"]),))
     about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
     loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
-    whole = Fit(model, loss, len(retained), [stage], rules, name, about, limits)
+    whole = Fit(model, loss, len(retained), [stage], rules, name, about)
     with Store(current().store, analysis="contrast_gates") as store:
         return run_stages(whole, rows, store.open(model, {}, items=items, **settings))
 

@@ -27,8 +27,8 @@ Nam et al. 2025 ("Causal Head Gating", arXiv 2505.13737).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -38,8 +38,8 @@ from jaxtyping import Float
 from scipy.special import logit
 from torch import Tensor
 
+from mechheads.engine.each import IndependentUnits
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_positive, check_seeds, check_updates
-from mechheads.gating.fit.by_workers import SeedFit, descend_by_workers
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.fitted import Course, Gates
 from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
@@ -47,12 +47,15 @@ from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.stored_progress import StoredProgress
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import DEFAULT_LIMITS, Limits, current
+from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
+
+_CPU = torch.device("cpu")
 
 
 class LossNotFinite(ValueError):
@@ -100,7 +103,6 @@ class Fit:
         rules: what all stages share.
         name: the name of the task.
         provenance: what is needed to repeat the fit.
-        limits: if they have workers, these fit one seed after the other.
     """
 
     model: Model
@@ -110,7 +112,6 @@ class Fit:
     rules: Rules
     name: str
     provenance: dict[str, Any]
-    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +178,6 @@ def fit_gates(
     strengths = 0.0, fit.regularisation, -fit.regularisation
     none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
     tokens = usable_items(model, task)
-    limits = current().limits
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
 
@@ -191,7 +191,7 @@ def fit_gates(
         n_items=len(tokens),
         n_rejected=len(tokens.rejected),
     )
-    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about, limits)
+    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about)
     with Store(current().store, analysis="fit_gates") as store:
         return run_stages(whole, rows, store.open(model, {}, items=tokens.fingerprint(), **settings))
 
@@ -222,9 +222,8 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
         for stage in fit.stages:
             begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
             states[stage.name] = found = progress.state(stage.name, begin)
-            if fit.limits.workers is not None:
-                of_seed = SeedFit(fit.loss, fit.n_items, stage.pulls, fit.rules, rows)
-                stop_if(descend_by_workers(model, of_seed, found, fit.limits, seen=see, name=stage.name))
+            if current().limits.workers is not None:
+                stop_if(_descend_by_workers(fit, stage, rows, found, see))
             else:
                 pulls = [pull for pull in stage.pulls for _ in seeds]
                 descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, rows)
@@ -256,9 +255,80 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
     return gates
 
 
+@dataclass(frozen=True, eq=False)
+class _SeedState:
+    """Where the fits of one seed begin, or go on.
+
+    Attributes:
+        name: the fits and the seed.
+        sets: the indices of its sets of gates among those of all seeds.
+        begin: their state, on the CPU.
+    """
+
+    name: str
+    sets: tuple[int, ...]
+    begin: State
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: Callable[[State], None]) -> bool:
+    """Fit all seeds of a stage that are not done, each by a worker.
+
+    Args:
+        state: the states of all seeds, to start from.
+        seen: called with the states of all seeds after every seed.
+
+    Returns:
+        Whether Ctrl-C stopped the work after the seeds that were in flight.
+
+    Raises:
+        NotFinite: if a loss is not a finite number.
+        RuntimeError: if a seed ended every worker that tried it.
+    """
+    model, seeds, units = fit.model, fit.rules.seeds, []
+    for number, seed in enumerate(seeds):
+        sets = tuple(range(number, len(state.logits), len(seeds)))
+        if state.running[list(sets)].any():
+            units.append(_SeedState(f"the fit {stage.name} of seed {seed}", sets, state.some(sets).to(_CPU)))
+    fit_seed = partial(_fit_seed, fit.loss, fit.n_items, list(stage.pulls), fit.rules, rows)
+    each = IndependentUnits(model, fit_seed, current().limits)
+    with Bar(total=len(units), desc=f"fit {stage.name}", unit="seed", leave=False) as bar:
+
+        def take(index: int, end: State) -> None:
+            nonlocal state
+            state = state.put(units[index].sets, end.to(model.device))
+            seen(state)
+            bar.update()
+
+        try:
+            return each(units, take)
+        except NotFinite as error:
+            sets = tuple(range(error.set % len(seeds), len(state.logits), len(seeds)))
+            whole = state.put(sets, error.state.to(model.device))
+            raise NotFinite(error.set, replace(whole, done=error.state.done)) from error
+
+
+def _fit_seed(
+    loss: Loss, n_items: int, pulls: list[Pull], rules: Rules, rows: Rows, model: Model, unit: _SeedState
+) -> State:
+    """The state of a seed at the end, on the CPU.
+
+    Raises:
+        NotFinite: as ``descend`` does, with the index of the set among those of all seeds.
+    """
+    descent = Descent(partial(loss, model), n_items, pulls, rules, rows)
+    run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
+    try:
+        return model.backend.with_frozen_weights(run).to(_CPU)
+    except NotFinite as error:
+        raise NotFinite(unit.sets[error.set], error.state.to(_CPU)) from error
+
+
 def _reached(state: State | None, stage: Stage, fit: Fit) -> str:
     """How far a stage has come."""
-    if fit.limits.workers is None:
+    if current().limits.workers is None:
         return f"{0 if state is None else state.done} updates of the fit {stage.name}"
     seeds = len(fit.rules.seeds)
     done = 0 if state is None else int((~state.running).view(-1, seeds).all(0).sum())
