@@ -820,11 +820,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("studies/test_study.py",),
     ),
     Mutant(
-        "behaviour/totals.py",
-        "if number < done:",
-        "if False:",
-        "a checkpoint gives the profile of other texts back if these are shorter",
-        ("behaviour/test_profile.py",),
+        "behaviour/profile.py",
+        "texts=read, window=window",
+        "window=window",
+        "a store gives the profile of other texts back",
+        ("ledger/test_stored_progress.py",),
     ),
     Mutant(
         "files/checksums.py",

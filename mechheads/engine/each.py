@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from mechheads.engine.dispatch import Batch, Dispatch, Values, setup_of
+from mechheads.engine.dispatch import Batch, Dispatch, setup_of
 from mechheads.engine.memory import Chunks
 from mechheads.limits import Limits
 from mechheads.model.model import Model
 from mechheads.workers.messages import Answer, Request
 from mechheads.workers.ray_cluster import pool_of
 
-Compute = Callable[[Model, Any], np.ndarray]
-"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs."""
+Compute = Callable[[Model, Any], Any]
+"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs.
+
+Its value, which is pickled too, is on the CPU.
+"""
 
 
 class IndependentUnits:
@@ -37,7 +38,7 @@ class IndependentUnits:
         self._workers = pool_of(limits.workers)
         self._setup = setup_of(model, partial(_Ready, compute=compute))
 
-    def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
+    def __call__(self, units: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
         """Compute units and take their values as they come.
 
         Args:
@@ -51,7 +52,7 @@ class IndependentUnits:
         """
         missing = set(range(len(units)))
 
-        def take_numbered(numbered: Sequence[_Numbered], values: Values) -> None:
+        def take_numbered(numbered: Sequence[_Numbered], values: Any) -> None:
             for one, value in zip(numbered, values, strict=True):
                 missing.remove(one.index)
                 take(one.index, value)
@@ -66,11 +67,11 @@ class IndependentUnits:
         return stopped
 
 
-def in_order(take: Callable[[int, np.ndarray], object]) -> Callable[[int, np.ndarray], None]:
+def in_order(take: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
     """Takes values by their index, in whatever order they come."""
-    ready, taken = dict[int, np.ndarray](), [0]
+    ready, taken = dict[int, Any](), [0]
 
-    def take_later(index: int, value: np.ndarray) -> None:
+    def take_later(index: int, value: Any) -> None:
         ready[index] = value
         while taken[0] in ready:
             take(taken[0], ready.pop(taken[0]))

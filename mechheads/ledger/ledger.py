@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
@@ -173,21 +174,46 @@ class Ledger:
         kept = dict(units)
         with self._transaction():
             for name, values in units.items():
-                if values.dtype != np.float64:
-                    raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
-                row = (_DTYPE, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
-                added = self._file.execute(
-                    "INSERT OR IGNORE INTO units (sweep, name, dtype, shape, data, checksum) VALUES (?, ?, ?, ?, ?, ?)",
-                    (self._sweep, name, *row, _checksum(name, *row)),
-                )
-                if not added.rowcount:
-                    (there,) = self._file.execute(
-                        "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
-                    )
-                    if there[1] != row[1]:
-                        raise ValueError(f"unit {name!r} is already in {self.path} with the shape {there[1]}")
-                    kept[name] = _array(*there)
+                if not self._put(name, values, "IGNORE") and (there := self._unit(name)) is not None:
+                    if there.shape != values.shape:
+                        raise ValueError(f"unit {name!r} is already in {self.path} with the shape {list(there.shape)}")
+                    kept[name] = there
         return kept
+
+    def advance(self, name: str, values: Float[np.ndarray, " value"]) -> None:
+        """Store how far a unit has come, in place of what is stored of it, unless that is as far or further.
+
+        So two processes that do the same work never set each other back.
+
+        Args:
+            values: what the work goes on from; the first number says how far it is.
+
+        Raises:
+            ValueError, OSError: as ``commit`` does.
+        """
+        with self._transaction():
+            there = self._file.execute(
+                "SELECT substr(data, 1, 8) FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
+            ).fetchone()
+            if there is None or np.frombuffer(there[0], _DTYPE)[0] < values[0]:
+                self._put(name, values, "REPLACE")
+
+    def _put(self, name: str, values: np.ndarray, or_else: Literal["IGNORE", "REPLACE"]) -> bool:
+        """Insert a unit. If it is there already, ignore the new values or replace the old; whether it was written."""
+        if values.dtype != np.float64:
+            raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
+        row = (_DTYPE, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
+        written = self._file.execute(
+            f"INSERT OR {or_else} INTO units (sweep, name, dtype, shape, data, checksum) VALUES (?, ?, ?, ?, ?, ?)",
+            (self._sweep, name, *row, _checksum(name, *row)),
+        )
+        return written.rowcount > 0
+
+    def _unit(self, name: str) -> np.ndarray | None:
+        found = self._file.execute(
+            "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
+        ).fetchone()
+        return None if found is None else _array(*found)
 
     def remember(self, name: str, value: Any) -> Any:
         """A setting of this sweep: the value given when it was first requested, in this process or an earlier one.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HELD = "study.json"
 """The file that says what a folder of results is of, and which files are its."""
-_RESULTS = ("*.nc", "*.checkpoint", "atlas.json", "figure.html")
+_RESULTS = ("*.nc", "gates.ledger", "profile.ledger", "atlas.json", "figure.html")
 """What a folder of results has; without them, a study that found nothing leaves the folder free."""
 _ELSEWHERE = "Give another folder, or move or delete this one"
 

@@ -15,7 +15,6 @@ import mechheads as mh
 import mechheads.behaviour.examples
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
-from mechheads.behaviour.examples import pack, unpack
 from mechheads.behaviour.head_examples import PARTS
 from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
@@ -184,15 +183,3 @@ def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.Mon
     for name in ("tokens", "keys", "weights", "first", "sizes"):
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
     assert there.words == here.words and len(workers.lost) == 1
-
-
-def test_arrays_of_several_types_travel_as_bytes() -> None:
-    arrays = [
-        np.array([[0.5, -2.0]], dtype=np.float32),
-        np.array([[[3, -1]]]),
-        np.arange(6, dtype=np.uint8).reshape(2, 3),
-    ]
-    empty = [np.empty_like(each) for each in arrays]
-    for found, wanted in zip(unpack(pack(arrays), empty), arrays, strict=True):
-        assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)

@@ -450,7 +450,7 @@ def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tm
         with pytest.warns(UserWarning, match="interrupted after 0 updates"):
             stopped = CliRunner().invoke(main, arguments)
     assert stopped.exit_code == 130
-    assert f"the same command continues from {tmp_path / 'out' / 'gates.checkpoint'}" in stopped.output
+    assert f"the same command continues from {tmp_path / 'out' / 'gates.ledger'}" in stopped.output
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     heads = pd.read_csv(tmp_path / "out" / "heads.csv")

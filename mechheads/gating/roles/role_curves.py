@@ -274,7 +274,7 @@ def _check(
         if found != shape:
             raise ValueError(f"{name} are from a model of {found} layers and heads; this model has {shape}")
     if gates.interrupted:
-        raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same checkpoint")
+        raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same store")
     check_known("over", over, Over)
     if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
         raise ValueError(f'over="seeds" needs roles with the {len(gates.seeds)} seeds of the gates')

@@ -11,6 +11,7 @@ import numpy as np
 from mechheads.gating import FitSettings, Gates, RoleCurves, fit_gates, head_roles, role_curve
 from mechheads.gating.fit.arguments import check_seeds, check_updates
 from mechheads.gating.tasks.open_task import needs_model, open_task
+from mechheads.limits import settings
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
@@ -80,19 +81,20 @@ def roles_figure(
         most, draws = min(most, _QUICK["most"]), 2
 
     def compute(model: Model, title: str, place: Path) -> tuple[Gates, RoleCurves]:
-        """A checkpoint in the folder continues an interrupted fit."""
+        """A ledger in the folder keeps an interrupted fit."""
         task = open_task(paths[title], model=model, n=n)
         if quick and len(task) > _QUICK["n"]:
             task = task.items(np.random.default_rng(0).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)
-        checkpoint = place / "gates.checkpoint"
-        gates = fit_gates(model, fitted_on, checkpoint=checkpoint, **fit)
+        ledger = place / "gates.ledger"
+        with settings(store=ledger):
+            gates = fit_gates(model, fitted_on, **fit)
         stop_if(gates.interrupted)
         curves = role_curve(model, tried_on, gates, most=most, draws=draws)
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
-        checkpoint.unlink(missing_ok=True)
+        ledger.unlink(missing_ok=True)
         return gates, curves
 
     panels = compute_panels(

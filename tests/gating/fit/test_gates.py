@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from scipy.special import logit
 from torch import Tensor
 
@@ -405,24 +404,24 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
     llama: mh.Model, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit_gates(llama, TEXTS, **FIT)
-    path = tmp_path / "fit.checkpoint"
+    path = tmp_path / "fit.ledger"
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(calls))
         with pytest.warns(
             UserWarning, match=r"interrupted after \d updates of the fit .*; the same call continues from"
         ):
-            part = fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+            part = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
     assert part.interrupted and np.isnan(part["keep"]).all() == (calls < 5)
     assert int(part.dataset["updates"].values[0, 0]) == min(calls, 4)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", counted := StopAt(99))
-        resumed = fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+        resumed = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
     assert 99 - counted.left == 9 - calls
     assert resumed.dataset.identical(whole.dataset)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(0))  # nothing is left to do
-        assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
-    assert [file.name for file in tmp_path.iterdir()] == ["fit.checkpoint"]
+        assert mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
+    assert [file.name for file in tmp_path.iterdir()] == ["fit.ledger"]
 
 
 def test_a_fit_that_breaks_goes_on_too(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,14 +429,12 @@ def test_a_fit_that_breaks_goes_on_too(llama: mh.Model, tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(6, MemoryError))
         with pytest.raises(MemoryError):
-            fit_gates(llama, TEXTS, checkpoint=tmp_path / "c", **FIT)
-    resumed = mh.settings(budget="1 MB")(fit_gates)(llama, TEXTS, checkpoint=tmp_path / "c", **FIT)
+            mh.settings(store=tmp_path / "s")(fit_gates)(llama, TEXTS, **FIT)
+    resumed = mh.settings(store=tmp_path / "s", budget="1 MB")(fit_gates)(llama, TEXTS, **FIT)
     assert resumed.dataset.identical(whole.dataset)  # in the parts that it began with
 
 
-def test_without_a_checkpoint_an_interrupted_fit_gives_what_it_has(
-    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_store_an_interrupted_fit_gives_what_it_has(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "log_probs", StopAt(5))
     with pytest.warns(UserWarning, match="interrupted after 1 updates of the fit keep and drop$"):
         gates = fit_gates(llama, TEXTS, **FIT)
@@ -445,62 +442,6 @@ def test_without_a_checkpoint_an_interrupted_fit_gives_what_it_has(
     monkeypatch.undo()
     assert np.array_equal(gates["none"], fit_gates(llama, TEXTS, **FIT)["none"])
     assert not np.array_equal(gates["none"], gates["keep"])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"fit": FitSettings(lr=0.2)}, r"its lr is \[0\.1, 0\.01\], but now it is \[0\.2, 0\.2\]"),
-        ({"seeds": [0, 3]}, r"its seeds is \[0, 1\], but now it is \[0, 3\]"),
-        ({"fit": FitSettings(reduce="sum")}, 'its reduce is "mean", but now it is "sum"'),
-        ({"task": Task([" no"], [" yes"])}, "its task is"),
-    ],
-)
-def test_a_checkpoint_is_of_one_fit(llama: mh.Model, change: dict[str, Any], said: str, tmp_path: Path) -> None:
-    path = tmp_path / "fit.checkpoint"
-    options = {"task": TEXTS, "seeds": 2, "updates": 1, "checkpoint": path}
-    fit_gates(llama, **options)
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"is from another fit: {said}"):
-        fit_gates(llama, **(options | change))
-    assert path.read_bytes() == before
-
-
-def test_a_checkpoint_is_of_one_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    model, path = mh.load(tiny("llama")), tmp_path / "fit.checkpoint"
-    fit_gates(model, TEXTS, seeds=1, updates=1, checkpoint=path)
-    weight = next(model.model.parameters())
-    with torch.no_grad():
-        weight[0, 0] += 1
-    with pytest.raises(ValueError, match="is from another fit: its model is"):
-        fit_gates(model, TEXTS, seeds=1, updates=1, checkpoint=path)
-
-
-def test_a_damaged_checkpoint_is_refused(llama: mh.Model, tmp_path: Path) -> None:
-    path = tmp_path / "fit.checkpoint"
-    fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path)
-    whole = path.read_bytes()
-    for place in (-5, -200, 40):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
-            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path)
-    for marks in ({}, {"format": "mechheads gates 1"}, {"format": "mechheads gates 2"}):
-        save_file({"a": torch.zeros(1)}, path, marks)
-        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
-            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path)
-
-
-def test_what_is_no_checkpoint_stays_as_it_is(llama: mh.Model, tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("mine")
-    for where in (path, tmp_path):
-        with pytest.raises(ValueError, match="is not a checkpoint of mechheads' gates"):
-            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=where)
-    assert path.read_text() == "mine"
-    with pytest.raises(ValueError, match="there is no folder"):
-        fit_gates(llama, TEXTS, checkpoint=tmp_path / "none" / "fit")
 
 
 @pytest.mark.parametrize(("calls", "fit_name", "update"), [(2, "none", 3), (4, "keep", 1), (6, "keep", 3)])
