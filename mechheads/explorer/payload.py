@@ -23,9 +23,9 @@ from mechheads.explorer.methods import cautions, methods
 from mechheads.explorer.views import tensions, views
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 
 SCHEMA = 1
@@ -166,7 +166,7 @@ def _model(atlas: Atlas, name: str) -> dict[str, Any]:
 _AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}
 
 
-def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
+def _circuit(curve: Curves) -> dict[str, Any]:
     names = {"value": "score", "low": "ci_low", "high": "ci_high"}
     points = [
         {"k": row["k"], **plain({key: row[name] for key, name in names.items()})}
@@ -176,7 +176,7 @@ def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
     return {
         "name": "The heads with the largest patching effect, when all others are patched",
         "heads": [str(head) for head in curve.heads],
-        "metric": curve.metric,
+        "metric": curve.name,
         "faithfulness": last["value"],
         "low": last["low"],
         "high": last["high"],

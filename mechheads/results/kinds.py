@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 HEATMAP = "mechheads.plots.heatmap:heatmap"
+CURVES = "mechheads.plots.curves:curves"
 
 
 @dataclass(frozen=True)
@@ -87,18 +88,18 @@ KINDS: dict[str, Kind] = {
     "set_scores": Kind(_PATCHING),
     "edge_scores": Kind(_EDGES),
     "faithfulness": Kind(_IOI, "share"),
-    "faithfulness_curve": Kind(_IOI, "share"),
-    "circuit_curve": Kind(("mueller2025mib",), "share"),
+    "faithfulness_curve": Kind(_IOI, "share", plot=CURVES),
+    "circuit_curve": Kind(("mueller2025mib",), "share", plot=CURVES),
     "completeness": Kind(_IOI),
     "minimal_circuit": Kind((*_IOI, "conmy2023acdc"), "share"),
-    "removal": Kind(_MAPS, "accuracy"),
+    "removal": Kind(_MAPS, "accuracy", plot=CURVES),
     "relation_evidence": Kind((*_MAPS, *_IOI), "share restored"),
     "head_group": Kind(_SHIPS, "degrees"),
     "refusal_brittleness": Kind(_SHIPS, "share of answers"),
     "refusal_test": Kind(_SHIPS, "share of answers"),
-    "attack_curve": Kind(_SHIPS, "share of answers"),
-    "head_roles": Kind(_GATING, "gate", plot="mechheads.plots.role_curves:role_map"),
-    "role_curves": Kind(_GATING, "nats", plot="mechheads.plots.role_curves:role_curves"),
+    "attack_curve": Kind(_SHIPS, "share of answers", plot=CURVES),
+    "head_roles": Kind(_GATING, "gate", plot="mechheads.plots.heatmap:role_map"),
+    "role_curves": Kind(_GATING, "nats", plot=CURVES),
 }
 
 
