@@ -109,7 +109,7 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         return mh.fit_gates(model, task, seeds=2, updates=(4, 2, 2))
 
     return {
-        "curve": lambda model: mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2),
+        "curve": lambda model: measured(mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2)),
         "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3),
         "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2),
         "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"]),
@@ -130,6 +130,23 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "gates": gates,
         "roles": lambda model: mh.head_roles(gates(model)),
         "contrast": lambda model: mh.gating.contrast_gates(model, task, other, **fit),
+    }
+
+
+def measured(curves: mh.patching.Curves) -> dict[str, Any]:
+    """What the table of circuits is computed from; its intervals are resampled."""
+    about, more = curves.provenance, curves.more
+    return {
+        "sizes": about["sizes"],
+        "order": curves.order,
+        "values": curves.values.reshape(len(curves.order), len(about["sizes"]), -1),
+        "full": more["full"],
+        "empty": more["empty"],
+        "cluster": more["cluster"],
+        "metric": about["metric"],
+        "ablation": about["intervention"],
+        "seed": about["seed"],
+        "provenance": about,
     }
 
 

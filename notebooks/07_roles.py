@@ -245,10 +245,10 @@ listed.round(2)
 
 # %%
 curves = mh.gating.role_curve(model, test.items(range(6)), gates, counts=[0, 15, 30], draws=2)
-mh.plots.role_curves(curves)
+curves.plot()
 
 # %%
-change = curves.table.pivot(index="k", columns="which", values="change")
+change = curves.table.pivot(index="k", columns="which", values="score")
 change.round(2)
 
 # %% [markdown]

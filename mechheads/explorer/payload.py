@@ -21,9 +21,9 @@ from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 
 SCHEMA = 1
@@ -164,7 +164,7 @@ def _model(atlas: Atlas, name: str) -> dict[str, Any]:
 _AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}
 
 
-def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
+def _circuit(curve: Curves) -> dict[str, Any]:
     names = {"value": "score", "low": "ci_low", "high": "ci_high"}
     points = [
         {"k": row["k"], **plain({key: row[name] for key, name in names.items()})}
@@ -174,7 +174,7 @@ def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
     return {
         "name": "The heads with the largest patching effect, when all others are patched",
         "heads": [str(head) for head in curve.heads],
-        "metric": curve.metric,
+        "metric": curve.name,
         "faithfulness": last["value"],
         "low": last["low"],
         "high": last["high"],

@@ -25,7 +25,6 @@ from mechheads.labels.few_shot import few_shot_pairs
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.removal import (
     LEAST_ACCURACY,
-    Removal,
     base_accuracy,
     choose_controls,
     cumulative_removal,
@@ -42,6 +41,7 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.curves import Curves
 from mechheads.results.html import head_names
 from mechheads.results.kinds import KINDS
 from mechheads.results.netcdf import text_array
@@ -63,7 +63,7 @@ class CausalEvidence(TableResult):
     Attributes:
         total: share of the logit difference that the head's output restores in the run with another source.
         direct: share of it that the head restores by what it writes to the logits itself.
-        removal: a ``Removal`` for each relation, if ``relation_evidence`` was given a ranking.
+        removal: the curves of ``cumulative_removal`` for each relation, if ``relation_evidence`` was given a ranking.
         left_out: relations without effects, and why; also in ``total.provenance["left_out"]``.
         not_removed: relations without a removal, and why.
     """
@@ -73,7 +73,7 @@ class CausalEvidence(TableResult):
 
     total: HeadScores
     direct: HeadScores
-    removal: dict[str, Removal]
+    removal: dict[str, Curves]
     left_out: dict[str, str]
     not_removed: dict[str, str]
 
@@ -213,7 +213,7 @@ class _Tests:
         self.gaps: dict[str, float] = {}
         self.measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
         self.left_out: dict[str, str] = {}
-        self.removal: dict[str, Removal] = {}
+        self.removal: dict[str, Curves] = {}
         self.not_removed: dict[str, str] = {}
 
     def effects(self, relation: Relation, bar: Bar, heads: Any) -> None:

@@ -1,4 +1,4 @@
-"""Heatmaps: of head scores, layers down and heads across; of paths, senders and receivers; of how far views agree."""
+"""Heatmaps: of scores and roles, layers down and heads across; of paths from senders to receivers; of views that agree."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ from mechheads.plots.parts import (
 )
 from mechheads.results.dataset import RANGE
 from mechheads.results.mlps import has_mlps, mlp_scores
+from mechheads.results.scores import HeadScores
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
     import xarray as xr
-
-    from mechheads.results.scores import HeadScores
-
 
 _APART = 0.5
 """How far the column of MLPs is from the heads, in cells."""
@@ -103,6 +101,52 @@ def heatmap(
         margin={"l": 60, "r": 110, "t": 80, "b": 70},
     )
     return themed(figure, theme)
+
+
+def role_map(
+    roles: Mapping[str, HeadScores],
+    *,
+    title: str | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Heatmaps of how strongly each head has each role, from 0 to 1: one panel per role.
+
+    The hover text shows a head's name, score and interval.
+
+    Args:
+        roles: the result of ``mh.head_roles``.
+        title: the title; by default made from the task.
+        theme: ``"light"`` or ``"dark"``.
+
+    Raises:
+        ValueError: if there are no roles.
+
+    >>> task = mh.Task(["The capital of France is"], [" Paris"], name="capitals")
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1))
+    >>> mh.plots.role_map(roles).layout.title.text
+    'Roles of heads, capitals'
+    """
+    if not isinstance(roles, Mapping) or not roles:
+        raise ValueError("roles must be the result of mh.head_roles, or some of its roles")
+    first = next(iter(roles.values()))
+    score, low, high = (
+        np.stack([one.dataset[name].values for one in roles.values()], -1) for name in ("score", "ci_low", "ci_high")
+    )
+    task = first.provenance.get("task")
+    together = HeadScores.from_scores(
+        score,
+        name="Roles of heads" + (f", {task}" if task else ""),
+        unit=first.unit,
+        kind=first.kind,
+        ci_low=low,
+        ci_high=high,
+        extra={"role": [role.capitalize() for role in roles]},
+    )
+    if all(end in one.dataset for end in RANGE for one in roles.values()):
+        ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
+        together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
+    figure = heatmap(together, title=title, theme=theme)
+    return figure.update_coloraxes(cmin=0, cmax=1)
 
 
 def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:

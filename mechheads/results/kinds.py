@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 HEATMAP = "mechheads.plots.heatmap:heatmap"
+CURVES = "mechheads.plots.curves:curves"
 
 
 @dataclass(frozen=True)
@@ -93,18 +94,18 @@ KINDS: dict[str, ResultKind] = {
     "set_scores": ResultKind(_PATCHING),
     "edge_scores": ResultKind(_EDGES),
     "faithfulness": ResultKind(_IOI, "share"),
-    "faithfulness_curve": ResultKind(_IOI, "share"),
-    "circuit_curve": ResultKind(("mueller2025mib",), "share"),
+    "faithfulness_curve": ResultKind(_IOI, "share", plot=CURVES),
+    "circuit_curve": ResultKind(("mueller2025mib",), "share", plot=CURVES),
     "completeness": ResultKind(_IOI),
     "minimal_circuit": ResultKind((*_IOI, "conmy2023acdc"), "share"),
-    "removal": ResultKind(_MAPS, "accuracy"),
+    "removal": ResultKind(_MAPS, "accuracy", plot=CURVES),
     "relation_evidence": ResultKind((*_MAPS, *_IOI), "share restored"),
     "head_group": ResultKind(_SHIPS, "degrees"),
     "refusal_brittleness": ResultKind(_SHIPS, "share of answers"),
     "refusal_test": ResultKind(_SHIPS, "share of answers"),
-    "attack_curve": ResultKind(_SHIPS, "share of answers"),
-    "head_roles": ResultKind(_GATING, "gate", plot="mechheads.plots.role_curves:role_map"),
-    "role_curves": ResultKind(_GATING, "nats", plot="mechheads.plots.role_curves:role_curves"),
+    "attack_curve": ResultKind(_SHIPS, "share of answers", plot=CURVES),
+    "head_roles": ResultKind(_GATING, "gate", plot="mechheads.plots.heatmap:role_map"),
+    "role_curves": ResultKind(_GATING, "nats", plot=CURVES),
 }
 
 

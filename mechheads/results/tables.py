@@ -58,7 +58,7 @@ class TableResult:
     """
 
     KIND: ClassVar[str]
-    """The analysis, as in ``HeadScores.kind``: its papers, unit and figure are in ``mechheads.results.kinds``."""
+    """What a file contains; mostly also the analysis, whose papers, unit and figure ``mechheads.results.kinds`` has."""
 
     name: str
     unit: str
@@ -108,14 +108,18 @@ class TableResult:
         Raises:
             ValueError: if this kind has no figure.
         """
-        figure = kind_of(self.KIND).plot
+        figure = kind_of(self._analysis()).plot
         if figure is None:
             raise ValueError(f"{type(self).__name__} has no figure; plot its .table instead")
         return draw(figure, self, **options)
 
     def citation(self) -> str:
         """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
-        return citation(self.KIND, self.provenance.get("versions"))
+        return citation(self._analysis(), self.provenance.get("versions"))
+
+    def _analysis(self) -> str:
+        """The name of the analysis in ``mechheads.results.kinds``."""
+        return self.KIND
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {len(self.table)} rows>"

@@ -18,6 +18,7 @@ from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
+from mechheads.patching.circuit_curve import faithfulness_curve
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.safety.heads.ablations import PAPER_KINDS
@@ -26,7 +27,6 @@ from mechheads.safety.requests.prompts import request_prompts
 from mechheads.safety.requests.requests import load_requests
 from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly

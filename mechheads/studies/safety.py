@@ -17,12 +17,13 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import source_of
 from mechheads.results.agreement import in_top, overlap
+from mechheads.results.curves import Curves
 from mechheads.results.dataset import RANGE
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import AnswerSettings
-from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
+from mechheads.safety.answers.attack_curve import attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
 from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation, Kind
@@ -118,7 +119,7 @@ class SafetyStudy(Stages):
     ships: dict[str, SafetyHeads] = field(default_factory=dict)
     direction: HeadScores | None = None
     tests: dict[str, RefusalTest] = field(default_factory=dict)
-    curve: RefusalCurve | None = None
+    curve: Curves | None = None
 
     @property
     def has_refusal(self) -> bool | None:

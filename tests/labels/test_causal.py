@@ -18,6 +18,7 @@ from mechheads.labels import causal, removal as removals
 from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.removal import choose_controls, cumulative_removal, removal_limit
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
 from support import oracles
@@ -278,6 +279,11 @@ def right_without(model: mh.Model, relation: mh.Relation, heads: Iterable[HeadId
 RANKING = [HeadId(2, 1), HeadId(0, 3), HeadId(2, 2), HeadId(1, 0)]
 
 
+def randoms(found: Curves) -> list[tuple[Any, ...]]:
+    """The heads of each random draw."""
+    return [heads for which, heads in found.order.items() if which.startswith("random")]
+
+
 def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
     relation, control = spoken(wordy, "capital", wrong=2), spoken(wordy, "help", wrong=1)
     found = mh.settings(seed=5)(cumulative_removal)(
@@ -285,7 +291,7 @@ def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
     )
     assert found.heads == tuple(RANKING)
     lines = {"relation": (relation, RANKING)}
-    lines |= {f"random {i + 1}": (relation, list(drawn)) for i, drawn in enumerate(found.random)}
+    lines |= {f"random {i + 1}": (relation, list(drawn)) for i, drawn in enumerate(randoms(found))}
     lines |= {control.name: (control, RANKING)}
     assert found.table[["which", "k"]].values.tolist() == [[which, k] for which in lines for k in range(5)]
     for row, (k, which) in enumerate(zip(found.table["k"], found.table["which"], strict=True)):
@@ -293,12 +299,12 @@ def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
         expected = right_without(wordy, of, heads[:k], seed=5)
         assert found.values[row].tolist() == expected
         low, high = share_interval(np.mean(expected), np.array(11))
-        assert found.table.iloc[row][["accuracy", "ci_low", "ci_high"]].tolist() == pytest.approx(
+        assert found.table.iloc[row][["score", "ci_low", "ci_high"]].tolist() == pytest.approx(
             [np.mean(expected), float(low), float(high)]
         )
-    first = found.table.groupby("which", sort=False)["accuracy"].first()
+    first = found.table.groupby("which", sort=False)["score"].first()
     assert first.tolist() == pytest.approx([9 / 11, 9 / 11, 10 / 11])
-    assert len(set(found.table["accuracy"].tolist())) > 3
+    assert len(set(found.table["score"].tolist())) > 3
 
 
 def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
@@ -307,14 +313,14 @@ def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
     found = cumulative_removal(wordy, spoken(wordy, "capital"), RANKING[:1], controls=[control], draws=0, **NO_SHOTS)
     assert found.values[-1, :4].tolist() == right_without(wordy, control, RANKING[:1])
     assert np.isnan(found.values[2:, 4:]).all()
-    low, _ = share_interval(found.table["accuracy"].values[-1], np.array(4))
+    low, _ = share_interval(found.table["score"].values[-1], np.array(4))
     assert found.table["ci_low"].tolist()[-1] == float(low)
 
 
 def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital")
     drawn = [
-        mh.settings(seed=seed)(cumulative_removal)(wordy, relation, RANKING, **NO_SHOTS).random for seed in (0, 0, 1)
+        randoms(mh.settings(seed=seed)(cumulative_removal)(wordy, relation, RANKING, **NO_SHOTS)) for seed in (0, 0, 1)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 5
@@ -328,25 +334,25 @@ def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
     ranking = [HeadId(layer, head) for head in range(3) for layer in range(3)]
     found = cumulative_removal(wordy, spoken(wordy, "capital"), ranking, most=2, draws=3, **NO_SHOTS)
     assert found.heads == (HeadId(0, 0), HeadId(1, 0))
-    assert set(found.random) == {(HeadId(0, 3), HeadId(1, 3))}
+    assert set(randoms(found)) == {(HeadId(0, 3), HeadId(1, 3))}
 
 
 def test_removal_says_what_it_is(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital", wrong=2)
     named = mh.Relation("<b>", None, relation.pairs, few_shot=relation.few_shot)
     found = cumulative_removal(wordy, named, RANKING[:2], controls=[spoken(wordy, "help")], draws=2, **NO_SHOTS)
-    ends = found.table[found.table["k"] == 2].set_index("which")["accuracy"]
+    ends = found.table[found.table["k"] == 2].set_index("which")["score"]
     random = (ends["random 1"] + ends["random 2"]) / 2
     assert repr(found) == (
-        f"<Removal of 2 heads, accuracy <b> 0.82 to {ends['relation']:.2f}, with random heads 0.82 to {random:.2f}, "
-        f"of controls 1.00 to {ends['help 0']:.2f}>"
+        f"<Curves 'removal' of '<b>' in accuracy: relation 0.82 to {ends['relation']:.2f}, "
+        f"help 0 1.00 to {ends['help 0']:.2f}, random 0.82 to {random:.2f}>"
     )
     assert "<b>" not in found._repr_html_()
     assert "&lt;b&gt;" in found._repr_html_()
     about = found.provenance
     assert about["intervention"] == "Zero()"
     assert about["heads"] == ["L2H1", "L0H3"]
-    assert about["random"]["random 2"] == [str(head) for head in found.random[1]]
+    assert about["random"]["random 2"] == [str(head) for head in found.order["random 2"]]
     assert list(about["controls"]) == ["help 0"]
     assert about["shots"] == 0
     assert not about["interrupted"]
@@ -394,7 +400,7 @@ def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pyte
     assert found.provenance["interrupted"]
     np.testing.assert_array_equal(found.values[:5], whole.values[:5])
     assert np.isnan(found.values[5:]).all()
-    assert np.isnan(found.table["accuracy"][5:]).all()
+    assert np.isnan(found.table["score"][5:]).all()
 
 
 def ranking(best: dict[str, list[str]], layers: int = 3) -> HeadScores:
@@ -466,7 +472,7 @@ def test_capitals_on_the_default_model(model: mh.Model) -> None:
     assert 0.3 < found.total["L23H4"]["score"].item() < 1
     best = ["L23H4", "L23H5", "L23H1", "L23H2", "L23H0"]
     removal = cumulative_removal(model, relation, best, draws=1, n=6, shots=2)
-    curves = removal.table.pivot(index="k", columns="which", values="accuracy")
+    curves = removal.table.pivot(index="k", columns="which", values="score")
     assert curves["relation"].tolist()[0] >= 0.8
     assert curves["relation"].tolist()[5] <= 0.25
     assert curves["random 1"].tolist()[5] >= 0.5

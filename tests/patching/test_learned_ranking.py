@@ -128,7 +128,7 @@ def test_a_node_that_all_others_need_stays_first_though_large_circuits_do_too_mu
 
 def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> float:
     curve = mh.patching.circuit_curve(model, PAIRS, ranking, nodes=nodes, draws=1)
-    return float(curve.areas.set_index("ranking").loc[ranking.name, measure])
+    return float(curve.more["areas"].set_index("which").loc[ranking.name, measure])
 
 
 @pytest.mark.parametrize(("measure", "better"), [("cpr", 1), ("cmd", -1)])

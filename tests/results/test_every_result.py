@@ -14,8 +14,10 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
+from mechheads.patching.circuit_curve import faithfulness_curve
+from mechheads.results.curves import Curves
+from mechheads.results.kinds import CURVES, KINDS
 from mechheads.results.tables import TableResult
-from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
 from support.same import assert_survives
@@ -55,7 +57,7 @@ def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
 MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "SetScores": lambda model: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, ["L0H0"]]),
     "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT),
-    "CircuitCurve": lambda model: mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.2, 1), draws=1),
+    "circuit_curve": lambda model: mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.2, 1), draws=1),
     "EdgeScores": lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True),
     "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2),
     "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5),
@@ -72,7 +74,7 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     ),
     "HeadPatterns": lambda model: head_patterns(model, REQUESTS),
     "HeadWeights": lambda model: head_weights(model),
-    "FaithfulnessCurve": lambda model: faithfulness_curve(model, PAIRS, mh.activation_patch(model, PAIRS)),
+    "faithfulness_curve": lambda model: faithfulness_curve(model, PAIRS, mh.activation_patch(model, PAIRS)),
     "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1),
     "RefusalTest": lambda model: mh.safety.refusal_test(
         model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED
@@ -80,23 +82,28 @@ MADE: dict[str, Callable[[mh.Model], TableResult]] = {
     "RefusalBrittleness": lambda model: mh.safety.refusal_brittleness(
         model, 2, REQUESTS, REQUESTS[1:], texts=[" a big dog"], **ANSWERED
     ),
-    "RefusalCurve": lambda model: mh.safety.attack_curve(model, CIRCUIT, REQUESTS, REQUESTS[1:], **ANSWERED),
+    "attack_curve": lambda model: mh.safety.attack_curve(model, CIRCUIT, REQUESTS, REQUESTS[1:], **ANSWERED),
     "Gates": fitted,
     "Roles": lambda model: mh.head_roles(fitted(model)),
-    "RoleCurves": lambda model: mh.gating.role_curve(model, TASK, fitted(model), counts=[0, 2], draws=1),
+    "role_curves": lambda model: mh.gating.role_curve(model, TASK, fitted(model), counts=[0, 2], draws=1),
 }
 MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
-    "Removal": lambda model: mh.labels.cumulative_removal(
+    "removal": lambda model: mh.labels.cumulative_removal(
         model, "country_to_capital", ["L23H4", "L29H2"], draws=1, **CAPITALS
     ),
     "CausalEvidence": evidence,
 }
 
 
+def called(result: TableResult) -> str:
+    """The class of a result, or the analysis that curves are of."""
+    return result.kind if isinstance(result, Curves) else type(result).__name__
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_it_survives_a_file(name: str, llama: mh.Model, tmp_path: Path) -> None:
     result = MADE[name](llama)
-    assert type(result).__name__ == name
+    assert called(result) == name
     assert_survives(result, tmp_path)
 
 
@@ -104,7 +111,7 @@ def test_it_survives_a_file(name: str, llama: mh.Model, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MADE_BY_THE_DEFAULT_MODEL)
 def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.Model, tmp_path: Path) -> None:
     result = MADE_BY_THE_DEFAULT_MODEL[name](model)
-    assert type(result).__name__ == name
+    assert called(result) == name
     assert_survives(result, tmp_path)
 
 
@@ -131,6 +138,7 @@ def test_every_class_of_the_package_is_tried() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     ours = {each.__name__ for each in TableResult.__subclasses__() if each.__module__.startswith("mechheads.")}
-    assert ours == {*MADE, *MADE_BY_THE_DEFAULT_MODEL}
+    assert ours == {name for name in (*MADE, *MADE_BY_THE_DEFAULT_MODEL) if name not in KINDS} | {"Curves"}
+    assert {name for name, kind in KINDS.items() if kind.plot == CURVES} <= {*MADE, *MADE_BY_THE_DEFAULT_MODEL}
     kinds = [each.KIND for each in TableResult.__subclasses__()]
     assert len(kinds) == len(set(kinds))

@@ -438,7 +438,7 @@ def test_a_task_that_a_model_cannot_do_is_named(asked_roles, tmp_path):
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": " dog" * 99, "target": " cat"}))
     tasks = [asked_roles["tasks"], tmp_path / "long.jsonl"]
     made = roles_figure(**asked_roles | {"tasks": tasks, "models": asked_roles["models"][:1]})
-    assert isinstance(made.panels["capitals"]["llama"], mh.gating.RoleCurves)
+    assert isinstance(made.panels["capitals"]["llama"], mh.patching.Curves)
     assert list(made.panels) == ["capitals"] and "llama, long left out: " in made.summary()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.gating import FitSettings, Gates, RoleCurves, fit_gates, head_roles, role_curve
+from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
 from mechheads.gating.fit.arguments import check_seeds, check_updates
 from mechheads.gating.tasks.open_task import needs_model, open_task
 from mechheads.limits import settings
@@ -17,7 +17,8 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL
-from mechheads.plots.role_curves import role_curves
+from mechheads.plots.curves import curves as draw_curves
+from mechheads.results.curves import Curves
 from mechheads.studies.figures.panels import (
     ModelNames,
     PaperFigure,
@@ -80,7 +81,7 @@ def roles_figure(
         fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
         most, draws = min(most, _QUICK["most"]), 2
 
-    def compute(model: Model, title: str, place: Path) -> tuple[Gates, RoleCurves]:
+    def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
         """A ledger in the folder keeps an interrupted fit."""
         task = open_task(paths[title], model=model, n=n)
         if quick and len(task) > _QUICK["n"]:
@@ -105,10 +106,10 @@ def roles_figure(
         Work(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
-            lambda place: (Gates.load(place / "gates.nc"), RoleCurves.load(place / "curves.nc")),
+            lambda place: (Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")),
         ),
     )
-    shown: dict[str, dict[str, RoleCurves]] = {}
+    shown: dict[str, dict[str, Curves]] = {}
     curves, heads, shares, lines = [], [], [], []
     for (name, task), (gates, course) in panels.results.items():
         shown.setdefault(task, {})[name] = course
@@ -120,7 +121,7 @@ def roles_figure(
         lines.append(f"{name}, {task}: {always} of heads in every seed")
     tables = {"curves": joined(curves), "heads": joined(heads), "shares": joined(shares)}
     return panels.write(
-        role_curves(shown),
+        draw_curves(shown),
         shown,
         tables,
         lines,

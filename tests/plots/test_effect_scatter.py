@@ -1,4 +1,4 @@
-"""Figures of causal evidence: which numbers each line and point shows, and nothing read as markup."""
+"""Figures of causal evidence: which numbers each point shows, and nothing read as markup."""
 
 from __future__ import annotations
 
@@ -10,89 +10,9 @@ import pandas as pd
 import pytest
 
 from mechheads import plots
-from mechheads.heads import HeadId
 from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.classify import label_heads
-from mechheads.labels.removal import Removal
 from mechheads.results.scores import HeadScores
-
-HEADS = ["L2H1", "L0H3", "L1H1"]
-CURVES = {
-    "relation": [0.9, 0.6, 0.3, 0.1],
-    "random 1": [0.9, 0.9, 0.7, 0.8],
-    "random 2": [0.9, 0.8, 0.8, np.nan],
-    "<b>easy": [1.0, 1.0, 0.9, 0.9],
-}
-TABLE = pd.DataFrame(
-    [
-        {"k": k, "which": which, "accuracy": share, "ci_low": share - 0.1, "ci_high": share + 0.05}
-        for which, curve in CURVES.items()
-        for k, share in enumerate(curve)
-    ]
-)
-LINES: dict[str, Any] = {"random": ["random 1", "random 2"], "controls": ["<b>easy"]}
-
-
-def lines(figure: Any) -> dict[str, Any]:
-    return {trace.name: trace for trace in figure.data if trace.name}
-
-
-def test_removal_has_a_line_for_the_relation_the_random_heads_and_each_control() -> None:
-    figure = plots.removal_curves(TABLE, "capitals", HEADS, **LINES)
-    found = lines(figure)
-    assert list(found) == ["random heads, 2 draws", "control: &lt;b&gt;easy", "capitals"]
-    assert found["capitals"].x.tolist() == [0, 1, 2, 3]
-    assert found["capitals"].y.tolist() == CURVES["relation"]
-    assert found["control: &lt;b&gt;easy"].y.tolist() == CURVES["<b>easy"]
-    assert found["random heads, 2 draws"].y.tolist() == pytest.approx([0.9, 0.85, 0.75, 0.8])
-    assert found["control: &lt;b&gt;easy"].line.dash == "dash"
-    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("heads removed, best first", "accuracy")
-    assert list(figure.layout.xaxis.tickvals) == [0, 1, 2, 3]
-    assert figure.layout.title.text == "capitals without its heads"
-
-
-def test_bands_are_the_interval_and_the_range_of_the_draws() -> None:
-    bands = {trace.legendgroup: trace for trace in plots.removal_curves(TABLE, "it", HEADS, **LINES).data if trace.fill}
-    assert bands["it"].x.tolist() == [0, 1, 2, 3, 3, 2, 1, 0]
-    np.testing.assert_allclose(bands["it"].y, [0.8, 0.5, 0.2, 0.0, 0.15, 0.35, 0.65, 0.95])
-    np.testing.assert_allclose(bands["random heads, 2 draws"].y, [0.9, 0.8, 0.7, 0.8, 0.8, 0.8, 0.9, 0.9])
-    assert all(band.hoverinfo == "skip" and band.showlegend is False for band in bands.values())
-
-
-def test_hover_tells_the_head_removed_last_and_the_interval() -> None:
-    found = lines(plots.removal_curves(TABLE, "<i>it", HEADS, **LINES))
-    own = found["&lt;i&gt;it"].text
-    assert own[0] == "<b>&lt;i&gt;it</b><br>with all heads<br>accuracy 0.90 [0.80, 0.95]"
-    assert own[1] == "<b>&lt;i&gt;it</b><br>without L2H1<br>accuracy 0.60 [0.50, 0.65]"
-    assert own[3] == "<b>&lt;i&gt;it</b><br>without 3 heads, the last L1H1<br>accuracy 0.10 [0.00, 0.15]"
-    assert found["control: &lt;b&gt;easy"].text[2].startswith("<b>&lt;b&gt;easy</b><br>without 2 heads, the last L0H3")
-    random = found["random heads, 2 draws"].text
-    assert random[1] == "<b>&lt;i&gt;it</b><br>without 1 random head<br>accuracy 0.85, 0.80 to 0.90"
-
-
-def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
-    part = TABLE.copy()
-    part.loc[part["which"].ne("relation") | part["k"].gt(1), ["accuracy", "ci_low", "ci_high"]] = np.nan
-    figure = plots.removal_curves(part, "it", HEADS, **LINES)
-    band = next(trace for trace in figure.data if trace.fill and trace.legendgroup == "it")
-    assert band.x.tolist() == [0, 1, 1, 0]
-    assert np.isnan(lines(figure)["random heads, 2 draws"].y).all()
-
-
-def test_a_removal_draws_itself() -> None:
-    provenance = {"random": {"random 1": ["L2H0"], "random 2": ["L2H2"]}, "controls": {"<b>easy": "abc"}}
-    heads = tuple(map(HeadId.parse, HEADS))
-    removal = Removal("capitals", heads, ((), ()), TABLE, np.empty((16, 0)), provenance)
-    assert removal.plot() == plots.removal_curves(TABLE, "capitals", HEADS, **LINES)
-    assert removal.plot(title="<mine>").layout.title.text == "&lt;mine&gt;"
-
-
-def test_a_line_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="table has no rows for 'random 3'; it has rows for 'relation', 'random 1'"):
-        plots.removal_curves(TABLE, "it", HEADS, random=["random 3"])
-
-
-# -- total effects --------------------------------------------------------------------------------------
 
 RELATIONS = ["capital", "past"]
 TOTAL = np.array([[[0.6, 0.0], [0.4, 0.0]], [[0.0, 0.5], [0.02, np.nan]]])
