@@ -11,7 +11,6 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.results.stats import q_values
 from support import oracles
-from support.ctrl_c import stopped_at
 from support.levels import architectures
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
@@ -201,22 +200,6 @@ def test_parts_of_a_ledger_share_the_mlps(llama, tmp_path):
     mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(2, 2)), store=store)
     whole = mh.activation_patch(llama, PAIRS, nodes="all", store=store)
     np.testing.assert_allclose(whole.dataset["mlp_values"].values, expected, atol=1e-5)
-
-
-def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
-    from mechheads.engine import mlps
-
-    expected = mh.activation_patch(llama, PAIRS, nodes="all")
-    whole = mlps.MlpWork._finals
-    monkeypatch.setattr(mlps.MlpWork, "_finals", stopped_at(2, whole))
-    with pytest.warns(UserWarning, match="MLPs"):
-        effect = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
-    assert effect.provenance["interrupted"] and not effect.missing
-    np.testing.assert_allclose(effect.scores, expected.scores, atol=1e-5)
-    assert np.isfinite(effect.dataset["mlp_score"]).sum() < llama.n_layers
-    monkeypatch.setattr(mlps.MlpWork, "_finals", whole)
-    again = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
-    np.testing.assert_allclose(again.dataset["mlp_values"], expected.dataset["mlp_values"], atol=1e-5)
 
 
 @pytest.mark.parametrize(

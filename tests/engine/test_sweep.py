@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -14,7 +13,6 @@ import torch
 import mechheads as mh
 from mechheads.engine.row_layout import layout_of
 from mechheads.interventions.new_z import altered_z
-from mechheads.limits import Limits
 from support import oracles
 from support.levels import architectures
 from support.releases import only_on_4
@@ -226,75 +224,6 @@ def test_prompts_of_different_length_give_the_numbers_of_each_alone(small):
                 rtol=1e-5,
             )
         torch.testing.assert_close(together.logits[prompt, :n], alone.logits[0], atol=1e-4, rtol=1e-4)
-
-
-class Boom(Exception):
-    pass
-
-
-def footprint(model: mh.Model) -> tuple:
-    """Hooks, patched forwards and weights of a model."""
-    hooks = tuple(sorted((key, len(point.fwd_hooks)) for key, point in model.model.hook_dict.items()))
-    forwards = tuple("forward" in block.__dict__ for block in model.model.blocks)
-    weights = tuple(float(p.detach().double().sum()) for p in model.model.parameters())
-    flags = tuple(sorted((k, repr(v)) for k, v in vars(model.model.cfg).items()))
-    return hooks, forwards, weights, flags
-
-
-def test_model_is_as_before_after_success_failure_and_interrupt(small):
-    one = Limits(tokens=1)  # a wave for each head
-    before = footprint(small)
-    mh.ablate(small, CLEAN, budget=one)
-    assert footprint(small) == before
-
-    def broken(z, context):
-        if context.head == mh.HeadId(1, 2):
-            raise Boom
-        return z
-
-    with pytest.raises(Boom):
-        mh.sweep(small, CLEAN, intervention=broken, budget=one)
-    assert footprint(small) == before
-
-    @dataclass(frozen=True)
-    class BrokenQ:
-        site = "q"
-
-        def __call__(self, q, context):
-            raise Boom
-
-    with pytest.raises(Boom):
-        mh.sweep(small, CLEAN, intervention=BrokenQ(), budget=one)
-    assert footprint(small) == before
-
-    def interrupted(z, context):
-        if context.head == mh.HeadId(1, 2):
-            raise KeyboardInterrupt
-        return torch.zeros_like(z)
-
-    whole = mh.ablate(small, CLEAN, budget=one)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        part = mh.sweep(small, CLEAN, intervention=interrupted, budget=one)
-    assert footprint(small) == before
-    assert any("interrupted after" in str(w.message) for w in caught)
-    done = np.isfinite(np.asarray(part.scores))
-    assert done[0].all()
-    assert not done[1, 2] and not done[2].any()
-    np.testing.assert_allclose(np.asarray(part.scores)[done], np.asarray(whole.scores)[done], atol=1e-6)
-    assert mh.HeadId(2, 3) in part.missing
-
-
-def test_an_interrupt_inside_the_model_takes_the_hooks_off(small):
-    before = footprint(small)
-
-    def stop(value, hook):
-        raise KeyboardInterrupt
-
-    residual = small.cache(CLEAN, sites=("resid_pre",)).stores["resid_pre"][2]
-    with pytest.raises(KeyboardInterrupt):
-        small.backend.resume(residual, 2, [(small.hook_name("z", 2), stop)])
-    assert footprint(small) == before
 
 
 def test_plan_counts_the_work(small):
