@@ -68,13 +68,6 @@ DOORS = {
 """Files that use a tokenizer or a chat template, and what for."""
 
 
-DOORS = {
-    "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",
-    "mechheads/generation/generate.py": "asks the chat template how an answer ends",
-}
-"""Files that use a tokenizer or a chat template, and what for."""
-
-
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 

@@ -1,4 +1,4 @@
-"""Heatmaps: of scores and roles, layers down and heads across; of paths from senders to receivers; of views that agree."""
+"""Heatmaps: of scores and roles by layer and head; of paths from senders to receivers; of how far views agree."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.head_examples import PARTS
 from mechheads.workers.messages import Request
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.made_workers import MadeWorkers
 from support.same import assert_survives
@@ -123,18 +122,6 @@ def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tm
     of_head = 24 * (128 * 8 + beside)
     assert 270 * of_head < 8e6
     assert 1024 * of_head < 40e6
-
-
-def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = mechheads.behaviour.examples
-    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 2 * WINDOW)
-    monkeypatch.setattr(module, "values_of", stopped_at(2 * llama.n_layers + 2, module.values_of))
-    with pytest.warns(UserWarning, match=f"interrupted after {4 * WINDOW} tokens; the examples are of these"):
-        part = head_examples(llama, texts_for(llama, 12), window=WINDOW)
-    assert part.interrupted and part.provenance["n_windows"] == 4
-    monkeypatch.setattr(module, "values_of", stopped_at(1, module.values_of))
-    with pytest.raises(KeyboardInterrupt):
-        head_examples(llama, texts_for(llama, 12), window=WINDOW)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.behaviour import frozen_maps
 from mechheads.behaviour.frozen_maps import FrozenRun
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.micro import FRANCE_RUN, micro  # noqa: F401
 from support.releases import only_on_4
@@ -215,16 +214,3 @@ def test_parts_that_miss_the_logit_are_refused(llama, monkeypatch):
     monkeypatch.setattr(type(llama.backend), "transform_logits", lambda self, logits: usual(self, logits) + 1)
     with pytest.raises(ValueError, match=r"the parts differ from the logit by up to"):
         mh.behaviour.logit_attribution(llama, mh.Prompts(TEXTS, PROMPTS.answer))
-
-
-def test_ctrl_c_keeps_the_prompts_until_then(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    attribute = mh.settings(budget=mh.patching.Limits(run_tokens=1))(mh.behaviour.logit_attribution)
-    whole = attribute(llama, PROMPTS)
-    monkeypatch.setattr(attribution, "_attribute", stopped_at(3, attribution._attribute))
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 prompts; the scores are of these"):
-        part = attribute(llama, PROMPTS)
-    np.testing.assert_array_equal(part.values, whole.values[..., :2])
-    assert part.provenance["interrupted"] and not whole.provenance["interrupted"]
-    monkeypatch.setattr(attribution, "_attribute", stopped_at(1, attribution._attribute))
-    with pytest.raises(KeyboardInterrupt):
-        attribute(llama, PROMPTS)

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.labels import dynamic
-from support.ctrl_c import stopped_at
 from support.texts import CAPITALS
 
 TEMPLATES = [" When {source} went to the store", " yes the capital of {source}"]
@@ -64,23 +62,6 @@ def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[
         wanted = whole[layer, head] if (layer, head) in {(2, 3), (0, 1), (2, 0)} else np.full((1, 2, 2), np.nan)
         np.testing.assert_array_equal(some.scores.values[layer, head], wanted)
     assert not some.provenance["interrupted"]
-
-
-@pytest.mark.parametrize("at", [1, 2])
-def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    model = mh.load(tiny("llama"))
-    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
-    whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
-    monkeypatch.setattr(dynamic, "_read", stopped_at(at, dynamic._read))
-    if at == 1:
-        with pytest.raises(KeyboardInterrupt):
-            mh.labels.dynamic_scores(model, relation(), **options)
-        return
-    with pytest.warns(UserWarning, match="dynamic_scores was interrupted: templates and layers not reached are NaN"):
-        part = mh.labels.dynamic_scores(model, relation(), **options)
-    np.testing.assert_array_equal(part.scores.values[:, :, :, 0], whole[:, :, :, 0])
-    assert np.isnan(part.scores.values[:, :, :, 1]).all()
-    assert part.provenance["interrupted"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import mechheads
-from mechheads.labels import static
 from mechheads.labels.relations import Relation
 from mechheads.labels.static import TIES, USUAL, ScoringSettings, relation_scores
 
@@ -196,24 +195,6 @@ def test_result_tells_what_it_rests_on() -> None:
     finite = scores.dataset.isel(relation=0)
     assert (finite["ci_low"] <= finite["score"]).all()
     assert (finite["score"] <= finite["ci_high"]).all()
-
-
-def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = static.Readings.at
-
-    def interrupted(readings: Any, layer: int) -> Any:
-        if layer == 2:
-            raise KeyboardInterrupt
-        return honest(readings, layer)
-
-    whole = relation_scores(random_model(), relations(), min_pairs=1)
-    monkeypatch.setattr(static.Readings, "at", interrupted)
-    with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
-        part = relation_scores(random_model(), relations(), min_pairs=1)
-    assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
-    assert np.array_equal(part.scores.values[:2], whole.scores.values[:2])
-    assert np.isnan(part.dataset["suppression"].values[2]).all()
-    assert part.provenance["interrupted"]
 
 
 def test_damaged_weights_are_named() -> None:

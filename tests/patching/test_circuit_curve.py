@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.engine.head_sets import SetRuns
 from mechheads.patching.circuit_curve import SIZES, areas, circuit_curve, compare_areas, heads_at
 from mechheads.patching.circuits import faithfulness
 from mechheads.results.stats import cluster_draws
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.texts import PAIRS
 
@@ -110,22 +108,6 @@ def test_two_clusters_have_no_interval(llama: mh.Model):
     )
     assert np.isfinite(found.more["areas"]["cpr"].to_numpy()).all()
     assert not any("nan" in text for trace in found.plot().data for text in trace.text or ())
-
-
-def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
-    monkeypatch.setattr(SetRuns, "values", stopped_at(4, SetRuns.values))  # once for all and none, then by ranking
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
-        part = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
-    np.testing.assert_array_equal(part.values[:8], whole.values[:8])
-    assert np.isnan(part.values[8:]).all() and part.interrupted
-    assert part.more["areas"]["cpr"].notna().tolist() == [True, True, False]
-
-
-def test_ctrl_c_before_the_first_ranking_is_raised(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(SetRuns, "values", stopped_at(2, SetRuns.values))
-    with pytest.raises(KeyboardInterrupt):
-        circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
 
 
 def test_it_is_drawn_and_said(llama: mh.Model):

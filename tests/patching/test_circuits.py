@@ -401,23 +401,6 @@ def freeze(value: Tensor) -> Callable:
     return lambda _, hook: value
 
 
-def test_sets_that_were_finished_are_kept_after_ctrl_c(llama: mh.Model) -> None:
-    sets = [["L0H1"], ["L1H2", "L2H3"], ["L0H0", "L0H1"], ["L2H0"]]
-    one_by_one = mh.settings(budget=Limits(tokens=1, logit_rows=1))(patch_sets)
-    whole = one_by_one(llama, PAIRS, sets)
-    for call in range(1, 20):  # until Ctrl-C comes after the first set
-        try:
-            with pytest.warns(UserWarning, match=r"interrupted after [1-3] of 4 sets; the rest are NaN"):
-                part = one_by_one(llama, PAIRS, sets, metric=stopped_at(call, mh.logit_diff))
-        except KeyboardInterrupt:
-            continue
-        break
-    done = np.isfinite(part.values)
-    assert part.provenance["interrupted"] and 0 < done.all(1).sum() < 4
-    np.testing.assert_allclose(part.values[done], whole.values[done], atol=1e-6)
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-
-
 def test_self_repair_in_parts(llama: mh.Model) -> None:
     whole = self_repair(llama, PAIRS)
     some = mh.settings(budget=Limits(tokens=1))(self_repair)(llama, PAIRS, heads=["L0H1", "L2H3"])

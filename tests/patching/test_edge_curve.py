@@ -14,11 +14,9 @@ import torch
 import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.patching import attribute_edges, edge_curve, faithfulness
-from mechheads.patching.edges.edge_circuits import EdgeCircuits
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.graph import EdgeGraph
 from support import oracles
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.plain_edge_circuits import circuit_logits, split_logits
 from support.releases import only_on_3, only_on_4
@@ -171,15 +169,6 @@ def test_it_is_drawn_and_leaves_no_hooks(llama: mh.Model, scores: EdgeScores):
     assert hooks == [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
     assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
     assert any("26 edges in the circuit" in text for trace in figure.data for text in trace.text or ())
-
-
-def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch):
-    whole = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2)
-    monkeypatch.setattr(EdgeCircuits, "values", stopped_at(3, EdgeCircuits.values))
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
-        part = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2)
-    np.testing.assert_array_equal(part.values[:6], whole.values[:6])
-    assert np.isnan(part.values[6:]).all() and part.interrupted
 
 
 @pytest.mark.parametrize(

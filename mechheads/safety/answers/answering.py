@@ -156,14 +156,14 @@ class Answering:
         self.way.check_for_sets()
         if current().limits.workers is not None:
             source_of(self.model)
-        for prompts in (self.sides.harmful, self.sides.harmless):
-            check_writing(self.model, prompts, self.settings.sampling())
+        for side in self.sides.by_kind().values():
+            check_writing(self.model, side.prompts, self.settings.sampling())
 
     def mean_run(self) -> HeadCache | None:
         """A run of the prompts over which a mean ablation averages; None for other ablations."""
         if self.way.kind != "mean":
             return None
-        return HeadCache.run(self.model, self.sides.harmful, sites=("z",))
+        return HeadCache.run(self.model, self.sides.harmful.prompts, sites=("z",))
 
     def answers(self, sets: Mapping[str, HeadsOff], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
         """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
@@ -176,13 +176,13 @@ class Answering:
             and answers that are unfinished or not judged have no verdict (None).
         """
         parts, work = [], until_interrupted()
-        for kind, prompts, requests in self.sides.by_kind():
-            n = len(requests)
+        for kind, side in self.sides.by_kind().items():
+            n = len(side)
             written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
             with work:
                 if not work.interrupted:
-                    stop_if(self._write(prompts, sets, run, written))
-            part = pd.concat([_table(name, kind, requests, each) for name, each in zip(sets, written, strict=True)])
+                    stop_if(self._write(side.prompts, sets, run, written))
+            part = pd.concat([_table(name, kind, side.texts, each) for name, each in zip(sets, written, strict=True)])
             parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns="done"))
         return pd.concat(parts, ignore_index=True), work.interrupted
 
@@ -194,7 +194,7 @@ class Answering:
             conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
             written[:] = generate_under(self.model, prompts, conditions, self.settings.sampling())
             return written[0].interrupted
-        write = Write(prompts, self.sides.harmful, self.settings.sampling(), current().limits.in_one_process)
+        write = Write(prompts, self.sides.harmful.prompts, self.settings.sampling(), current().limits.in_one_process)
         named = [Condition(name, off) for name, off in sets.items()]
         return write_by_workers(self.model, write, named, written.__setitem__)
 
@@ -206,7 +206,7 @@ class Answering:
             asdict(self.settings.sampling()),
             template=self.sides.template,
             judge=_name(self.settings.judge),
-            prompts=[side.tokens(self.model) for side in (self.sides.harmful, self.sides.harmless)],
+            prompts=[side.prompts.tokens(self.model) for side in self.sides.by_kind().values()],
         )
 
 

@@ -221,10 +221,10 @@ def refusal_tests(
     drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
-    begins = None if opening is None else find_opening(model, sides.harmful, opening)
+    begins = None if opening is None else find_opening(model, sides.harmful.prompts, opening)
     asked = {name: Answering(model, sides, way, answers) for name, way in ways.items()}
-    metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
-    begun = with_opening(model, sides.harmful, metric.opening)
+    metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))
+    begun = with_opening(model, sides.harmful.prompts, metric.opening)
     begun.tokens(model)
     conditions = {"intact": HeadsOff(next(iter(ways.values())))}
     for name, way in ways.items():
@@ -250,7 +250,7 @@ def refusal_tests(
         if work.interrupted:
             critical, verdict = False, _how_far(own, rows)
         else:
-            critical, verdict = _conclude(own, rows, _independent(sides.harmful.tokens(model)), model.name)
+            critical, verdict = _conclude(own, rows, _independent(sides.harmful.prompts.tokens(model)), model.name)
         heads, random = groups.members(units[name]), tuple(map(groups.members, drawn[name].values()))
         about = make_provenance(
             asked[name], heads=heads, random=random, opening=metric.opening, interrupted=work.interrupted

@@ -213,15 +213,15 @@ def refusal_contribution(
     sides.check_pairs()
     groups = way.groups(model)
     every = groups.units(heads)
-    metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
-    harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
+    metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
+    harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
     _warn_of_few_refusals(model, refusal)
     if way.kind == PATCH:
         change = _from_look_alikes(model, harmful, harmless)
         about: dict[str, Any] = {"group": way.group, **groups.about()}
     else:
-        change = _Change(way.intervention, with_answer(model, sides.harmless, metric.reads - 1))
+        change = _Change(way.intervention, with_answer(model, sides.harmless.prompts, metric.reads - 1))
         about = way.about(model)
     about |= {"by": way.kind, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
     with Store(store, analysis="refusal_contribution", group=way.group, **change.known_by) as kept:

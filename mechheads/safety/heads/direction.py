@@ -71,7 +71,7 @@ def refusal_direction(
     sides.check_pairs()
     groups = Groups.of(model, group)
     chosen = groups.units(heads)
-    runs = [_Run(model, prompts) for prompts in (sides.harmful, sides.harmless)]
+    runs = [_Run(model, prompts) for prompts in (sides.harmful.prompts, sides.harmless.prompts)]
     apart = runs[0].last.mean(0) - runs[1].last.mean(0)
     distance = float(apart.norm())
     if not distance > 0:

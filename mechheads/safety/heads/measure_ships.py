@@ -24,12 +24,12 @@ from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
-from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.heads.angles import Turn
-from mechheads.safety.requests.prompts import Requests, Template, request_prompts
+from mechheads.safety.requests.prompts import Requests, Template
+from mechheads.safety.requests.sides import Side
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,24 @@ class Pass:
     """Which heads of a model are ablated one at a time, and on which prompts.
 
     Attributes:
-        prompts: the requests in their template.
-        template: the name of the template, or "prompts as given".
+        requests: the requests in their template.
         heads: as in ``mh.sweep``.
     """
 
     model: Model
-    prompts: Prompts
-    template: str
+    requests: Side
     heads: Sequence[HeadLike] | HeadLike | None
 
     @classmethod
     def of(
-        cls, model: Model, requests: Requests, template: Template, *, heads: Sequence[HeadLike] | HeadLike | None
+        cls, model: Model, requests: Requests, template: Template | None, *, heads: Sequence[HeadLike] | HeadLike | None
     ) -> Pass:
         """A pass over requests as a user gives them.
 
         Raises:
             ValueError: if ``request_prompts`` rejects them.
         """
-        prompts = request_prompts(model, requests, template)
-        used = "prompts as given" if isinstance(requests, Prompts) else template
-        return cls(model, prompts, used, heads)
+        return cls(model, Side.of(model, requests, template), heads)
 
     def jobs(self, ablations: Sequence[Ablation], store: Store = NO_STORE) -> list[Job]:
         """A job for each ablation.
@@ -89,15 +85,11 @@ class Pass:
         costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
         groups = costliest.groups(self.model)
         units, way = groups.units(self.heads), costliest.intervention
-        spec = Spec(self.prompts, way, kl_divergence, units, seed=current().seed)
+        spec = Spec(self.requests.prompts, way, kl_divergence, units, seed=current().seed)
         wanted = tuple(dict.fromkeys(sites.values()))
         job = make_ready(self.model, spec, sites=wanted, store=store)
         job = replace(job, together=groups.size)
         return [job if one is costliest else job.intervening(one.intervention, store) for one in ablations]
-
-    def about(self) -> dict[str, Any]:
-        """What a result records about its prompts."""
-        return {"template": self.template, "prompts": self.prompts.tokens(self.model), "n_prompts": len(self.prompts)}
 
 
 def measure(
@@ -116,7 +108,7 @@ def measure(
     """
     model = asked.model
     if r is not None:
-        check_r(r, asked.prompts.tokens(model), model)
+        check_r(r, asked.requests.prompts.tokens(model), model)
     kind, n_draws, done = ShipsKind(with_kl, r, draws), 0 if draws is None else len(draws), 0
     with kind.stored_in(current().store, ablations[0].group) as kept:
         jobs = asked.jobs(ablations, store=kept)
@@ -135,7 +127,7 @@ def measure(
 def about_pass(asked: Pass, ablation: Ablation, r: int | None) -> dict[str, Any]:
     """The provenance of what a pass measures for one ablation."""
     of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
-    return make_provenance(asked.model, ablation.about(asked.model), asked.about(), of_angle)
+    return make_provenance(asked.model, ablation.about(asked.model), asked.requests.about(asked.model), of_angle)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
-from mechheads.safety.requests.prompts import Requests, Template, request_prompts, template_or_chat
+from mechheads.safety.requests.prompts import Requests, Template
+from mechheads.safety.requests.sides import Side
 
 
 @alone
@@ -89,8 +90,8 @@ def refusal_attribution(
     groups = Groups.of(model, group)
     every = groups.members(groups.units(heads))
     ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
-    used = template_or_chat(model, template)
-    prompts = request_prompts(model, harmful, used)
+    side = Side.of(model, harmful, template)
+    prompts = side.prompts
     begins = find_openings(model, prompts, openings, seed=seed)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
     metric, limits = EndLogProb(len(begins[0])), current().limits
@@ -111,16 +112,13 @@ def refusal_attribution(
             f"{model.name} begins {share:.1%} of its answers to harmful requests with an opening that is asked for: "
             "hardly any refusal is counted, so the scores may be noise, and other refusals may depend on other heads"
         )
-    tokens = prompts.tokens(model)
     about = {
         "ablation": list(parts),
         "epsilon": epsilon,
         "group": group,
         **groups.about(),
-        "template": "prompts as given" if prompts is harmful else used,
         "openings": [list(opening) for opening in begins],
-        "prompts": tokens,
-        "n_prompts": len(prompts),
+        **side.about(model),
         "seed": seed,
         "interrupted": False,
     }
@@ -128,7 +126,7 @@ def refusal_attribution(
         np.mean(list(parts.values()), axis=0),
         name="refusal attribution",
         kind="refusal_attribution",
-        cluster=tokens.cluster,
+        cluster=prompts.tokens(model).cluster,
         seed=seed,
         provenance=make_provenance(model, about),
         variables={

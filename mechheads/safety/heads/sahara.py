@@ -162,7 +162,7 @@ def sahara(
         raise ValueError("part: each step of sahara needs all heads of the step before; leave part out")
     asked = Pass.of(model, requests, template, heads=None)
     if score == "generalized_ships":
-        check_r(r, asked.prompts.tokens(model), model)
+        check_r(r, asked.requests.prompts.tokens(model), model)
     elif score != "ships":
         raise ValueError(f"score is {score!r}; choose 'generalized_ships' or 'ships'")
     angle = score == "generalized_ships"
@@ -174,7 +174,7 @@ def sahara(
     about = make_provenance(
         model,
         way.about(model),
-        asked.about(),
+        asked.requests.about(model),
         score=score,
         r=r,
         size=size,

@@ -34,11 +34,6 @@ def opened(requests: Requests, part: Part = "unsafe") -> Sequence[str] | Prompts
     return open_requests(requests, part) if isinstance(requests, (str, Path)) else requests
 
 
-def template_or_chat(model: Model, template: Template | None) -> Template:
-    """The template that was asked for; by default, the model's chat template if it has one, otherwise the paper's."""
-    return template or ("chat" if model.chat_template else "query")
-
-
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
     """Requests as prompts for a model, up to the beginning of its answer.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,26 +14,58 @@ from mechheads.metrics.base import Metric
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.requests.prompts import Requests, Template, opened, request_prompts, template_or_chat
+from mechheads.safety.requests.loaders import Part
+from mechheads.safety.requests.prompts import Requests, Template, opened, request_prompts
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 
 @dataclass(frozen=True)
-class Sides:
-    """Requests that should be refused and requests that should not, in one template.
+class Side:
+    """Requests as a model gets them, resolved once from what a user gives.
 
     Attributes:
+        prompts: the requests in their template.
         template: the name of the template, or "prompts as given".
-        harmful_texts, harmless_texts: the requests without the template, for people and judges.
+        texts: the requests without the template, for people and judges.
     """
 
-    harmful: Prompts
-    harmless: Prompts
+    prompts: Prompts
     template: str
-    harmful_texts: tuple[str, ...]
-    harmless_texts: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Model, requests: Requests, template: Template | None, part: Part = "unsafe") -> Side:
+        """Requests by name, from a file, as texts or as prompts; by default, the package's of this part.
+
+        Args:
+            template: by default, the model's chat template if it has one, otherwise the paper's.
+
+        Raises:
+            ValueError: if ``request_prompts`` rejects them.
+        """
+        used = template or ("chat" if model.chat_template else "query")
+        given = opened(requests, part)
+        prompts = request_prompts(model, given, used)
+        if isinstance(given, Prompts):
+            return cls(prompts, "prompts as given", tuple(map(_text, given.items)))
+        return cls(prompts, used, tuple(given))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def about(self, model: Model) -> dict[str, Any]:
+        """What a result records about its prompts."""
+        return {"template": self.template, "prompts": self.prompts.tokens(model), "n_prompts": len(self)}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Requests that should be refused and requests that should not, in one template."""
+
+    harmful: Side
+    harmless: Side
 
     @classmethod
     def of(cls, model: Model, harmful: Requests, harmless: Requests, template: Template | None) -> Sides:
@@ -42,19 +74,17 @@ class Sides:
         Raises:
             ValueError: if ``request_prompts`` rejects them.
         """
-        used = template_or_chat(model, template)
-        raw = opened(harmful), opened(harmless, "safe")
-        of_harmful, of_harmless = (request_prompts(model, some, used) for some in raw)
-        texts = [tuple(map(_text, some.items if isinstance(some, Prompts) else some)) for some in raw]
-        given = all(isinstance(some, Prompts) for some in raw)
-        return cls(of_harmful, of_harmless, "prompts as given" if given else used, texts[0], texts[1])
+        return cls(Side.of(model, harmful, template), Side.of(model, harmless, template, "safe"))
 
-    def by_kind(self) -> tuple[tuple[str, Prompts, tuple[str, ...]], ...]:
-        """For each kind, its name, its prompts and its texts."""
-        return (
-            ("harmful", self.harmful, self.harmful_texts),
-            ("harmless", self.harmless, self.harmless_texts),
-        )
+    @property
+    def template(self) -> str:
+        """The name of the template, or "prompts as given" if both sides are."""
+        templates = {side.template for side in self.by_kind().values()}
+        return templates.pop() if len(templates) == 1 else (templates - {"prompts as given"}).pop()
+
+    def by_kind(self) -> dict[str, Side]:
+        """Each side by its name."""
+        return {"harmful": self.harmful, "harmless": self.harmless}
 
     def check_pairs(self) -> None:
         """Check that there is one look-alike for each request.

@@ -13,7 +13,6 @@ import torch
 import mechheads as mh
 from mechheads.gating import ROLES, Task, head_roles, role_curve
 from mechheads.gating.fit.gates import log_probs
-from mechheads.gating.roles import role_curves as curves_module
 from mechheads.workers.messages import Request
 from support import gated_micro
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
@@ -123,23 +122,6 @@ def test_it_says_where_it_comes_from(llama: mh.Model) -> None:
     assert found.provenance["counts"] == [2] and found.provenance["n_items"] == 3
     assert repr(found).startswith("<Curves 'role_curves' of 'task' in nats: facilitation ")
     assert "<table" in found._repr_html_()
-
-
-def test_interrupted_curves_keep_what_is_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def stops(*args: Any, **options: Any) -> np.ndarray:
-        calls.append(1)
-        if len(calls) > 2:
-            raise KeyboardInterrupt
-        return under(*args, **options)
-
-    under = curves_module.under_gates
-    monkeypatch.setattr(curves_module, "under_gates", stops)
-    with pytest.warns(UserWarning, match="interrupted after 2 of 4 curves; the rest are NaN"):
-        found = role_curve(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
-    assert found.table["score"].notna().tolist() == [True, True, False, False]
-    assert found.provenance["interrupted"]
 
 
 @pytest.mark.parametrize("over", ["items", "seeds"])

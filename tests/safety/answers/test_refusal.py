@@ -321,20 +321,6 @@ def test_ctrl_c_while_harmful_requests_are_answered(llama: mh.Model, monkeypatch
     )
 
 
-def test_ctrl_c_while_harmless_requests_are_answered(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = short(llama)
-    stopping(monkeypatch, 2 + 4 + 2 + 2)
-    with ctrl_c_is_caught():
-        part = short(llama)
-    check_interrupted(part, llama)
-    columns = ["attack_success", "attack_success_low", "attack_success_high"]
-    np.testing.assert_array_equal(part.table[columns], whole.table[columns])
-    assert part.table[["over_refusal", "over_refusal_high", "degenerate", "loss", "refusal"]].isnull().all(axis=None)
-    harmful = part.answers["kind"] == "harmful"
-    assert part.answers[harmful].values.tolist() == whole.answers[harmful].values.tolist()
-    assert part.refuses is True
-
-
 def complied(request: str, answer: str) -> str:
     return COMPLIED
 
@@ -353,18 +339,6 @@ def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
     assert part.table["attack_success"].isnull().tolist() == [False, True, True]
     assert part.refuses is False
     assert "4 of 15 answers are judged" in part.verdict
-
-
-def test_ctrl_c_while_the_loss_is_measured(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = short(llama)
-    monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", stopped_at(2, text_loss))
-    with ctrl_c_is_caught():
-        part = short(llama)
-    check_interrupted(part, llama)
-    assert part.missing == ("ablated", "random 1")
-    np.testing.assert_array_equal(part.table.iloc[0, 1:].astype(float), whole.table.iloc[0, 1:].astype(float))
-    assert part.answers.equals(whole.answers)
-    assert "15 of 15 answers are judged, and the loss on ordinary text is known for 1 of 3 conditions" in part.verdict
 
 
 def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):

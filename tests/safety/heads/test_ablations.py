@@ -53,7 +53,7 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
 
 def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
-    (job,) = Pass(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
+    (job,) = Pass.of(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
     (batch,) = batches(job)
     (final,) = UnitRuns(job)(batch.units)
     assert len(batch.units) == 1
