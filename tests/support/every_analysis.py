@@ -13,8 +13,8 @@ import torch
 import xarray as xr
 
 import mechheads as mh
+from mechheads.patching.circuit_curve import faithfulness_curve
 from mechheads.results.tables import TableResult
-from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
 from support.made_gates import made_gates
