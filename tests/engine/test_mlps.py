@@ -28,24 +28,23 @@ def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
-@pytest.mark.parametrize("positions", ["all", "last", -2])
-def test_patching_mlps_equals_one_full_forward_each(small, direction, positions):
-    where = [positions] if isinstance(positions, int) else positions
-    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=where, nodes="all")
-    values = effect.dataset["mlp_values"].values.reshape(small.n_layers, len(PAIRS))
+@pytest.mark.parametrize(("positions", "places"), [("all", [None]), (["last", -2], [-1, -2])], ids=["all", "two"])
+def test_patching_mlps_equals_one_full_forward_each(small, direction, positions, places):
+    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=positions, nodes="all")
+    values = effect.dataset["mlp_values"].values.reshape(small.n_layers, len(places), len(PAIRS))
     clean, corrupted = PAIRS.tokens(small)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    at = {"all": None, "last": -1}.get(str(positions), positions)
     for prompt in range(len(PAIRS)):
         ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
         here, there = (oracles.activations(small, each) for each in (ids, other))
         before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
         for layer in range(small.n_layers):
             old, new = here[oracles.mlp(layer)][0], there[oracles.mlp(layer)][0]
-            logits = with_mlp(small, ids, layer, oracles.blend(old, new, at))
-            expected = oracles.logit_diff(logits, base, prompt) - before
-            assert values[layer, prompt] == pytest.approx(expected, abs=TOLERANCE)
-    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=where)
+            for place, at in enumerate(places):
+                logits = with_mlp(small, ids, layer, oracles.blend(old, new, at))
+                expected = oracles.logit_diff(logits, base, prompt) - before
+                assert values[layer, place, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=positions)
     np.testing.assert_allclose(effect.scores.values, alone.scores.values, atol=1e-6)
     assert alone.mlps is None
 

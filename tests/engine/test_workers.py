@@ -110,21 +110,6 @@ def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.M
     assert len(made) == 2
 
 
-def test_sahara_goes_on_when_workers_are_lost(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, "heads": HEADS}
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        seen.append(request)
-        return len(seen) % 3 == 2
-
-    workers = MadeWorkers(2, trouble)
-    ours = mh.settings(workers=workers)(settled(mh.safety.sahara))(small, CLEAN[:2], 2, **given)
-    assert len(workers.lost) >= 3
-    assert same(ours.trace, settled(mh.safety.sahara)(small, CLEAN[:2], 2, **given).trace)
-    assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
-
-
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
     return {(mh.HeadId(layer, head), 0) for layer in range(model.n_layers) for head in range(model.n_heads)}
 
@@ -145,22 +130,6 @@ def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(sma
     assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small), 1)
     ablate(small, workers=workers, store=store)
     assert sum(map(len, workers.computed)) == len(units(small))  # everything was in the ledger
-
-
-def test_a_batch_that_is_lost_once_goes_to_another_worker_whole(small):
-    seen: list[int] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request) and not seen:
-            seen.append(replica)
-            return True
-        return False
-
-    workers = MadeWorkers(2, trouble)
-    ablate(small, budget=None, workers=workers)
-    (lost,) = workers.lost
-    assert len(lost) == 2
-    assert lost in workers.computed
 
 
 def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(small, tmp_path: Path):
@@ -256,19 +225,6 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, alone, tmp_pa
     assert len(ours.missing) == 9
     assert workers.stopped  # what they were doing must not be taken for an answer later
     assert same(ablate(small, store=tmp_path / "l"), alone)
-
-
-@pytest.mark.usefixtures("terminal")
-def test_ctrl_c_ends_sahara_after_the_steps_that_are_done(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT}
-    whole = settled(mh.safety.sahara)(small, CLEAN[:2], 1, **given)
-    workers, seen = pressing(1, at=12 + 5)
-    with pytest.warns(UserWarning, match="interrupted after 1 of 2 heads"):
-        ours = mh.settings(workers=workers)(settled(mh.safety.sahara))(small, CLEAN[:2], 2, **given)
-    assert len(seen) == 18
-    assert ours.heads == whole.heads
-    np.testing.assert_array_equal(ours.trace.scores[:, :, 0], whole.trace.scores[:, :, 0])
-    assert ours.provenance["interrupted"]
 
 
 def test_a_wrapped_model_cannot_travel(small):
