@@ -14,7 +14,7 @@ import numpy as np
 
 from mechheads.messages.arguments import check_at_least, check_several
 from mechheads.model.model import Model
-from mechheads.patching.tasks.indirect_object import NAMES, TEMPLATES, sentences
+from mechheads.patching.task_items import NAMES, TEMPLATES, sentences
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import encode, locate
