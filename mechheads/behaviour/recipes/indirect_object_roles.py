@@ -38,7 +38,7 @@ from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.path import path_patch
-from mechheads.patching.tasks.indirect_object import NAMES, TEMPLATES, sentences
+from mechheads.patching.task_items import NAMES, TEMPLATES, sentences
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import encode, locate

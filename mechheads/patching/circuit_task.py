@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -14,45 +14,33 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.model import Model
-from mechheads.patching.tasks import (
-    arithmetic,
-    capitals,
-    docstring,
-    gendered_pronoun,
-    greater_than,
-    indirect_object,
-    repeated_pattern,
-)
-from mechheads.patching.tasks.items import Item, Split, fitting
+from mechheads.patching import task_items
+from mechheads.patching.task_items import Item, Split, greater_than_in_tokens_of, next_token
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.tokens import Reader, encode
 
 Items = Callable[[Split, np.random.Generator], Iterator[Item]]
 
-
-@dataclass(frozen=True)
-class _Task:
-    """Where a task is from, and what gives its items and its measure in a model's tokens."""
-
-    source: str
-    in_tokens_of: Callable[[Model], tuple[Items, Metric]]
-
-
-def _by_logits(module: Any) -> _Task:
-    """A task whose items are the same for all models, measured by the logit difference of the answers."""
-    return _Task(module.SOURCE, lambda model: (module.items, logit_diff))
-
-
-_TASKS: Mapping[str, _Task] = {
-    "indirect_object": _by_logits(indirect_object),
-    "greater_than": _Task(greater_than.SOURCE, greater_than.in_tokens_of),
-    "gendered_pronoun": _by_logits(gendered_pronoun),
-    "docstring": _by_logits(docstring),
-    "arithmetic": _by_logits(arithmetic),
-    "capitals": _by_logits(capitals),
-    "repeated_pattern": _by_logits(repeated_pattern),
+_SOURCES = {
+    "indirect_object": "Wang et al. 2022, Interpretability in the Wild, arXiv 2211.00593",
+    "greater_than": "Hanna et al. 2023, How does GPT-2 compute greater-than?, arXiv 2305.00586",
+    "gendered_pronoun": (
+        "Mathwin et al. 2023, Identifying a Preliminary Circuit for Predicting Gendered Pronouns in GPT-2 Small"
+    ),
+    "docstring": "Heimersheim and Janiak 2023, A circuit for Python docstrings in a 4-layer attention-only transformer",
+    "arithmetic": "Nikankin et al. 2024, Arithmetic Without Algorithms, arXiv 2410.21272; Mueller et al. 2025 (MIB)",
+    "capitals": "mechheads' relation country_to_capital",
+    "repeated_pattern": (
+        "Yang et al. 2025, Emergent Symbolic Mechanisms Support Abstract Reasoning in LLMs, arXiv 2502.20332"
+    ),
 }
-CIRCUIT_TASKS = tuple(_TASKS)
+"""Where each task is from."""
+CIRCUIT_TASKS = tuple(_SOURCES)
 """The names of the tasks."""
+NOT_ONE_TOKEN = "an answer is not one token"
+NOT_ALIGNED = "the two prompts differ in their number of tokens"
+TOO_LONG = "a prompt is longer than the model's context"
+TWICE = "drawn before"
 _DRAWN = 40
 """At most so many items are drawn for each that is asked for."""
 
@@ -111,7 +99,7 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
     check_known("split", split, Split)
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to tokenise the prompts; give one: mh.wrap(model, tokenizer=...)")
-    items, metric = _TASKS[name].in_tokens_of(model)
+    items, metric = _in_tokens_of(model, name)
     found, dropped = fitting(model, islice(items(split, np.random.default_rng(seed)), _DRAWN * n), n)
     why = ", ".join(f"{count} left out because {reason}" for reason, count in dropped.items())
     if len(found) < min(n, 2):
@@ -126,4 +114,48 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
         [one.wrong for one in found],
         cluster=[item.cluster for item in each],
     )
-    return CircuitTask(name, split, pairs, metric, dict(dropped), _TASKS[name].source)
+    return CircuitTask(name, split, pairs, metric, dict(dropped), _SOURCES[name])
+
+
+def _in_tokens_of(model: Model, name: str) -> tuple[Items, Metric]:
+    """The items of a task and its measure: the logit difference of the answers, unless its paper has another."""
+    if name == "greater_than":
+        return greater_than_in_tokens_of(model)
+    return getattr(task_items, name), logit_diff
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """An item in a model's tokens: the ids of its answers."""
+
+    item: Item
+    answer: int
+    wrong: int
+
+
+def fitting(model: Reader, items: Iterable[Item], n: int) -> tuple[list[Fitting], Counter[str]]:
+    """The first ``n`` items that a model can express, and how many others were drawn, by what is wrong with them."""
+    found: dict[tuple[str, str], Fitting] = {}
+    dropped: Counter[str] = Counter()
+    for item in items:
+        key = item.clean, item.corrupted
+        fitted = TWICE if key in found else _fitted(model, item)
+        if isinstance(fitted, str):
+            dropped[fitted] += 1
+        else:
+            found[key] = fitted
+        if len(found) == n:
+            break
+    return list(found.values()), dropped
+
+
+def _fitted(model: Reader, item: Item) -> Fitting | str:
+    """An item in a model's tokens, or what is wrong with it."""
+    try:
+        answer, wrong = (next_token(model, item.clean, text) for text in (item.answer, item.wrong))
+        n_clean, n_corrupted = (len(encode(text, 0, model)[0]) for text in (item.clean, item.corrupted))
+    except ValueError:
+        return TOO_LONG
+    if answer is None or wrong is None or answer == wrong:
+        return NOT_ONE_TOKEN
+    return Fitting(item, answer, wrong) if n_clean == n_corrupted else NOT_ALIGNED
