@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,13 @@ from mechheads.behaviour import (
     function_vector_heads,
     indirect_object_pairs,
     indirect_object_roles,
+    logit_attribution,
     retrieval_heads,
     successor_scores,
 )
 from mechheads.behaviour.recipes import copy_suppression as suppressing, retrieval
 from mechheads.labels.readings import Readings
+from mechheads.limits import Limits
 from support.ctrl_c import stopped_at
 from support.texts import WORD_PAIRS
 
@@ -32,7 +35,8 @@ WORDS = mh.Relation("words", None, WORD_PAIRS)
 SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the"}
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
 TEMPLATE = " When {first} and {second} went, {subject} gave to"
-PAIRS = mh.PromptPairs([" Paris is"], [" Rome is"], [" Paris"], [" Rome"])
+PAIRS = mh.PromptPairs([" Paris is"] * 3, [" Rome is"] * 3, [" Paris"] * 3, [" Rome"] * 3)
+attribution = importlib.import_module("mechheads.behaviour.logit_attribution")  # the folder has a function of that name
 
 
 def vector(model: mh.Model, relation: str) -> Any:
@@ -106,6 +110,12 @@ INTERRUPTED: dict[str, tuple[Callable[[mh.Model], mh.HeadScores], tuple[Any, str
         "1 windows",
     ),
     "retrieval": (lambda model: retrieval_heads(model, TEXT, **HAY), (retrieval, "_measured"), 5, "4 of 6 prompts"),
+    "logit attribution": (
+        lambda model: mh.settings(budget=Limits(run_tokens=1))(logit_attribution)(model, PAIRS),
+        (attribution, "_attribute"),
+        3,
+        "2 of 3 prompts",
+    ),
     "successors": (
         lambda model: successor_scores(model, ORDERS, draws=20),
         (Readings, "at"),
