@@ -561,7 +561,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ledger/sweep_key.py",
-        '        "made of": model_fingerprint(model.model, what),\n',
+        '        "made of": model_fingerprint(model.model, "store"),\n',
         "",
         "a ledger gives the numbers of other weights",
         _LEDGER,
@@ -575,7 +575,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ledger/ledger.py",
-        "kept[name] = _array(*there)",
+        "kept[name] = there",
         "pass",
         "a unit that another process has committed has other values here",
         _LEDGER,

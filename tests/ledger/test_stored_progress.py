@@ -34,6 +34,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"task": OTHER},
         {"seeds": [0, 3]},
         {"fit": FitSettings(lr=0.2)},
+        {"batch": 1},
+        {"batch": 1, "fit": FitSettings(order_seed=1)},
         {"fit": FitSettings(reduce="sum")},
         {"updates": 1},
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,8 @@ WORDS = mh.Relation("words", None, WORD_PAIRS)
 SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the"}
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
 TEMPLATE = " When {first} and {second} went, {subject} gave to"
-PAIRS = mh.PromptPairs([" Paris is"], [" Rome is"], [" Paris"], [" Rome"])
+PAIRS = mh.PromptPairs([" Paris is"] * 3, [" Rome is"] * 3, [" Paris"] * 3, [" Rome"] * 3)
+attribution = importlib.import_module("mechheads.behaviour.logit_attribution")  # the folder has a function of that name
 
 
 def vector(model: mh.Model, relation: str) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
-from mechheads.gating.fit import descent, fit, gates as gates_module
+from mechheads.gating.fit import fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
 from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
@@ -173,16 +173,6 @@ def test_gradient_is_that_of_finite_differences(small: mh.Model, rows: Rows) -> 
                 ends.append(objective(moved, items, False)[at[0]].double().mean())
         slope = (-ends[0] + 8 * ends[1] - 8 * ends[2] + ends[3]) / (12 * step)
         assert float(gradient[at]) == pytest.approx(float(slope), rel=1e-3, abs=1e-3 * float(gradient.abs().max()))
-
-
-def test_recomputing_gives_the_same_bits(llama: mh.Model) -> None:
-    tokens, items = TEXTS.tokens(llama), torch.arange(4)
-
-    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
-        return -log_probs(llama, tokens.items(items), gates, recompute=recompute)
-
-    kept, again = (value_and_gradient(objective, some_gates(llama), items, Rows(99, on)) for on in (False, True))
-    assert torch.equal(kept[0], again[0]) and torch.equal(kept[1], again[1])
 
 
 def test_blocks_are_recomputed_where_memory_asks_for_it(llama: mh.Model) -> None:
@@ -444,13 +434,6 @@ def test_gates_survive_saving(llama: mh.Model, tmp_path: Path) -> None:
     assert "<table" in back._repr_html_()
 
 
-def test_same_call_same_gates(llama: mh.Model) -> None:
-    first, again = (fit_gates(llama, TEXTS, **FIT) for _ in range(2))
-    assert first.dataset.identical(again.dataset)
-    other = fit_gates(llama, TEXTS, **FIT, fit=FitSettings(order_seed=1))
-    assert not np.array_equal(first["none"], other["none"])
-
-
 # Two variants of a task
 
 
@@ -567,10 +550,3 @@ def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.
     )
     gates = fit_gates(model, TEXTS, seeds=1, updates=2)
     assert gates.dataset["gate"].notnull().all() and re.search("bfloat16", gates.provenance["dtype"])
-
-
-def test_the_bar_names_the_fits(llama: mh.Model, capfd: pytest.CaptureFixture[str]) -> None:
-    mh.settings(progress=True)(fit_gates)(llama, TEXTS, seeds=1, updates=2)
-    said = capfd.readouterr().err
-    assert "fit none" in said and "fit keep and drop" in said
-    assert descent._WINDOW == 50
