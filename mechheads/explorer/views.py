@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
 
 from mechheads.explorer.encode import plain
 from mechheads.results.dataset import RANGE
@@ -37,7 +36,7 @@ class Verdicts(NamedTuple):
     """A rule in words, and for which heads each verdict holds, [layer, head]. The first that holds counts."""
 
     rule: str
-    holds: dict[str, Bool[np.ndarray, "layer head"]]
+    holds: dict[str, Any]
 
     def values(self) -> list[str | None]:
         """The verdict on each head; None if none holds."""

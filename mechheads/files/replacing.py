@@ -1,7 +1,4 @@
-"""Write a file completely or not at all: the one way in which results, tables and pages reach the disk.
-
-Tables are written as CSV in which a spreadsheet runs no formulas.
-"""
+"""Write a file completely or not at all: the one way in which results, tables and pages reach the disk."""
 
 from __future__ import annotations
 

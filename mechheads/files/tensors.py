@@ -36,10 +36,10 @@ class TensorFile:
         Raises:
             OSError: if it cannot be written, for example because the disk is full.
         """
-        metadata = {"format": self.format, **texts}
+        about = {"format": self.format, **texts}
         with replacing(path) as unfinished:
             try:
-                save_file(dict(tensors), unfinished, metadata | {"checksum": _checksum(tensors, metadata)})
+                save_file(dict(tensors), unfinished, about | {"checksum": _checksum(tensors, about)})
             except SafetensorError as error:
                 raise OSError(str(error)) from error
 
@@ -52,22 +52,22 @@ class TensorFile:
         foreign = self.foreign.format(path=path)
         try:
             with safe_open(path, "pt") as file:
-                metadata: dict[str, str] = file.metadata() or {}
-                found = metadata.get("format", "unknown")
+                about: dict[str, str] = file.metadata() or {}
+                found = about.get("format", "unknown")
                 if found != self.format:
                     raise ValueError(f"{foreign}: its format is {found!r}; expected {self.format!r}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file is not a dict)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ValueError(f"{foreign}: {error}") from error
-        if metadata.pop("checksum", None) != _checksum(tensors, metadata):
+        if about.pop("checksum", None) != _checksum(tensors, about):
             raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
-        if lacking := [name for name in self.texts if name not in metadata]:
+        if lacking := [name for name in self.texts if name not in about]:
             raise ValueError(f"{foreign}: it has no {' and no '.join(lacking)}")
-        return tensors, metadata
+        return tensors, about
 
 
-def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(sorted(about.items())).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
