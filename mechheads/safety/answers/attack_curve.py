@@ -20,8 +20,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
 from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.requests.prompts import Requests
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
