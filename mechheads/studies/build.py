@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mechheads.behaviour import head_examples, profile_heads
+from mechheads.behaviour import head_examples, logit_attribution, profile_heads
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.sweep import timed_plan
 from mechheads.gating import head_roles
+from mechheads.heads import HeadId
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, load_relations
@@ -18,13 +19,15 @@ from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
+from mechheads.patching.path import path_matrix
+from mechheads.patching.self_repair import self_repair
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.prompts import request_prompts
 from mechheads.safety.requests.requests import load_requests
-from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
@@ -43,6 +46,13 @@ _TEXT = 6000
 _QUICK_TEXT = 2000
 _ON_TEXT = 2.7
 """The time of both, in plain forward passes of the text."""
+_REPAIRED = 12
+"""Heads whose total and direct effects are measured."""
+_SENDERS, _RECEIVERS = 8, 3
+"""Heads with the largest effect between which paths are patched."""
+_PAIRS_OF_PATHS = 4
+_CAUSES = 0.5
+"""The time of direct parts, repair and paths, in times of the patching of every head."""
 
 
 def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[str, str]:
@@ -164,14 +174,29 @@ def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas) -> None:
         if pairs is None or atlas.patching is None:
             return
         with atlas.or_left_out("direct parts"):
-            atlas.direct = causes.direct_parts(model, pairs)
+            atlas.direct = _finished(logit_attribution(model, pairs))
         with atlas.or_left_out("circuit"):
             atlas.circuit = faithfulness_curve(model, pairs, atlas.patching)
         with atlas.or_left_out("repair"):
-            atlas.repair = causes.repairs(model, pairs, atlas.patching)
+            repaired = atlas.patching.heads(_REPAIRED, by="absolute")
+            atlas.repair = _finished(self_repair(model, pairs, heads=repaired))
         with atlas.or_left_out("paths"):
-            few = capital_pairs(model, causes.PAIRS) or pairs
-            atlas.paths = causes.paths_between(model, few, atlas.patching)
+            senders = atlas.patching.heads(_SENDERS, by="absolute")
+            few = capital_pairs(model, _PAIRS_OF_PATHS) or pairs
+            atlas.paths = _finished(path_matrix(model, few, receivers=_receivers(senders), senders=senders))
+
+
+def _finished(found: HeadScores) -> HeadScores:
+    """A result of some heads, if it was not interrupted."""
+    stop_if(bool(found.provenance.get("interrupted")))
+    return found
+
+
+def _receivers(senders: Sequence[HeadId]) -> list[str]:
+    """The logits, and q, k and v of the strongest senders that come after one of the others."""
+    first = min(head.layer for head in senders)
+    later = [head for head in senders if head.layer > first][:_RECEIVERS]
+    return ["final", *(f"{head}.{way}" for head in later for way in "qkv")]
 
 
 def _estimate(
@@ -189,7 +214,7 @@ def _estimate(
         seconds["labels"] = scorer.seconds()
     seconds["weights"] = weights_seconds(model)
     if "patching" in atlas.seconds:
-        seconds["causes"] = causes.PATCHED * atlas.seconds["patching"]
+        seconds["causes"] = _CAUSES * atlas.seconds["patching"]
     with atlas.or_left_out("safety heads"):
         cost = timed_plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
         tokens = cost.forwards * cost.prompts * cost.pos
