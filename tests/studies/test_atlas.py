@@ -211,6 +211,17 @@ def test_a_folder_without_an_atlas_is_an_error(tmp_path):
         Atlas.load(tmp_path)
 
 
+def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
+    def interrupted(*args, **rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "compare_ablations", interrupted)
+    atlas = build_atlas(small, quick=True)
+    assert set(atlas.results) == {"profile", "relations", "labels", "patching", "direct", "repair", "paths"}
+    assert any("interrupted" in note for note in atlas.notes)
+    assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
+
+
 def test_the_short_fit_finds_roles_that_are_known(tmp_path):
     model = gated_micro.build(tmp_path / "model")
     gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, **build.SHORT_FIT)
