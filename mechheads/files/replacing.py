@@ -1,4 +1,7 @@
-"""Write a file completely or not at all: the one way in which results, tables and pages reach the disk."""
+"""Write a file completely or not at all: the one way in which results, tables and pages reach the disk.
+
+Tables are written as CSV in which a spreadsheet runs no formulas.
+"""
 
 from __future__ import annotations
 

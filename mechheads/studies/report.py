@@ -17,7 +17,7 @@ from mechheads.results.curves import Curves
 from mechheads.results.html import html_table
 from mechheads.safety.answers.brittleness import RefusalBrittleness
 from mechheads.safety.answers.refusal import RefusalTest
-from mechheads.studies.safety import SafetyStudy
+from mechheads.studies.safety_result import SafetyStudy
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

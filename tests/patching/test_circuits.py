@@ -145,14 +145,6 @@ def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
     assert share.unit == "share restored"
 
 
-def test_chunks_and_budgets_change_nothing(small: mh.Model) -> None:
-    whole = patch_sets(small, PAIRS, SETS)
-    tight = mh.settings(budget="60 KB")(patch_sets)(small, PAIRS, SETS)
-    np.testing.assert_allclose(tight.values, whole.values, atol=1e-5)
-    chunked = mh.settings(budget=Limits(tokens=1))(patch_sets)(small, PAIRS, SETS)
-    np.testing.assert_allclose(chunked.values, whole.values, atol=1e-5)
-
-
 def test_a_run_patched_into_itself_changes_nothing(llama: mh.Model) -> None:
     same = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
     np.testing.assert_allclose(patch_sets(llama, same, SETS).values, 0, atol=1e-5)
@@ -399,20 +391,6 @@ def mlp_outputs(model: mh.Model, ids: Tensor) -> dict[str, Tensor]:
 
 def freeze(value: Tensor) -> Callable:
     return lambda _, hook: value
-
-
-def test_self_repair_in_parts(llama: mh.Model) -> None:
-    whole = self_repair(llama, PAIRS)
-    some = mh.settings(budget=Limits(tokens=1))(self_repair)(llama, PAIRS, heads=["L0H1", "L2H3"])
-    for layer, head in ((0, 1), (2, 3)):
-        np.testing.assert_allclose(some.scores[layer, head], whole.scores[layer, head], atol=1e-5)
-    assert len(some.missing) == 10 and some.provenance["heads"] == ["L0H1", "L2H3"]
-    impatient = stopped_at(8, mh.logit_diff)
-    with pytest.warns(UserWarning, match="interrupted after"):
-        partial = mh.settings(budget=Limits(tokens=1, logit_rows=1))(self_repair)(llama, PAIRS, metric=impatient)
-    done = np.isfinite(np.asarray(partial.scores))
-    assert done[0, 0].all() and not done[2].any()
-    np.testing.assert_allclose(np.asarray(partial.scores)[done], np.asarray(whole.scores)[done], atol=1e-5)
 
 
 NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)

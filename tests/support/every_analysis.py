@@ -114,19 +114,21 @@ def fields(found: Any) -> dict[str, np.ndarray]:
 
 
 _A = Analysis
+_REST = "the rest are NaN"
+_OF_THESE = "of these"
 ANALYSES: dict[str, Analysis] = {
     "cache": _A(lambda model: (model.cache(CLEAN).z.layer(2), model.cache(CLEAN).logits)),
-    "ablate": _A(lambda model: mh.ablate(model, CLEAN, kind="mean", metric="kl_divergence"), "of 12 units"),
-    "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), "of 12 units"),
-    "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), "of 96 units"),
-    "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), "of 12 senders"),
-    "mlps": _A(lambda model: mh.activation_patch(model, PAIRS, nodes="all"), "of 3 MLPs", read="dataset.mlp_values"),
+    "ablate": _A(lambda model: mh.ablate(model, CLEAN, kind="mean", metric="kl_divergence"), _REST),
+    "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), _REST),
+    "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), _REST),
+    "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), _REST),
+    "mlps": _A(lambda model: mh.activation_patch(model, PAIRS, nodes="all"), _REST, read="dataset.mlp_values"),
     "edges": _A(lambda model: mh.patching.attribute_edges(model, PAIRS), read="score"),
     "learned": _A(
         lambda model: mh.patching.learn_ranking(model, PAIRS, updates=2), "of 2 updates", 0.95, of_fewer=True
     ),
-    "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), "of 12 heads"),
-    "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), "of 12 heads"),
+    "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), _REST),
+    "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), _REST),
     "profile": _A(lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16), read="values"),
     "written": _A(lambda model: tuple(model.W_O[layer] for layer in range(3))),
     "read": _A(lambda model: (model.W_Q[1], model.W_K[1], model.W_V[1])),
@@ -134,48 +136,46 @@ ANALYSES: dict[str, Analysis] = {
     "generate": _A(lambda model: mh.generate(model, CLEAN, 3), "of 3 answers", of_fewer=True),
 }
 MORE: dict[str, Analysis] = {
-    "patch q": _A(lambda model: mh.activation_patch(model, PAIRS, site="q"), "of 12 units"),
-    "patch v": _A(lambda model: mh.activation_patch(model, PAIRS, site="v"), "of 12 units"),
-    "patch pattern": _A(lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern"), "of 12 units"),
-    "uniform": _A(lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()), "of 12 units"),
-    "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), "of 12 units"),
-    "sets": _A(
-        lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), "of 2 sets", read="values"
-    ),
-    "paths of MLPs": _A(lambda model: mh.path_patch(model, PAIRS, nodes="all", receivers=["L2H1.v"]), "of 3 MLPs"),
-    "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), "of 12 senders"),
-    "self-repair": _A(lambda model: mh.patching.self_repair(model, PAIRS), "of 12 heads", read="values"),
+    "patch q": _A(lambda model: mh.activation_patch(model, PAIRS, site="q"), _REST),
+    "patch v": _A(lambda model: mh.activation_patch(model, PAIRS, site="v"), _REST),
+    "patch pattern": _A(lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern"), _REST),
+    "uniform": _A(lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()), _REST),
+    "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), _REST),
+    "sets": _A(lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), _REST, read="values"),
+    "paths of MLPs": _A(lambda model: mh.path_patch(model, PAIRS, nodes="all", receivers=["L2H1.v"]), _REST),
+    "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), _REST),
+    "self-repair": _A(lambda model: mh.patching.self_repair(model, PAIRS), _REST, read="values"),
     "attribution": _A(lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2)),
-    "logits": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS), "prompts", read="values"),
+    "logits": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS), _OF_THESE, read="values"),
     "composition": _A(lambda model: mh.behaviour.composition_scores(model, "K"), read="scores.values"),
     "copying": _A(lambda model: mh.behaviour.copying_scores(model), read="scores.values"),
     "relation": _A(lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1), "layers 0", read="scores.values"),
     "contribution": _A(
         lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare"),
-        "of 12 heads",
+        _REST,
         0.6,
         read="values",
     ),
-    "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, template="bare"), "of 2 sizes"),
+    "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, template="bare"), _REST),
     "result": _A(lambda model: model.cache(CLEAN).result["L2H1"]),
     "first MLP": _A(lambda model: model.first_mlp(model.W_E[:4])),
 }
 """Analyses of which every device, release and tokenizer gives the same numbers."""
 FURTHER: dict[str, Analysis] = {
     "patch k of a head": _A(
-        lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", heads="L1H2"), "of 8 units"
+        lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", heads="L1H2"), _REST
     ),
     "contribution of some heads": _A(
         lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare", heads=_CIRCUIT),
-        "of 3 heads",
+        _REST,
         0.6,
     ),
     "profile of two lengths": _A(
-        lambda model: mh.profile_heads(model, [list(range(3, 60))], window=20), "tokens", 0.6, of_fewer=True
+        lambda model: mh.profile_heads(model, [list(range(3, 60))], window=20), _OF_THESE, 0.6, of_fewer=True
     ),
     "matrix of paths": _A(
         lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"], senders=_CIRCUIT),
-        "of 3 senders",
+        _REST,
     ),
     "faithfulness": _A(lambda model: mh.patching.faithfulness(model, PAIRS, _CIRCUIT)),
     "completeness": _A(lambda model: mh.patching.completeness(model, PAIRS, _CIRCUIT, subsets=2)),
@@ -184,40 +184,38 @@ FURTHER: dict[str, Analysis] = {
         lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.4, order="each"), "trials", of_fewer=True
     ),
     "curve of circuits": _A(
-        lambda model: mh.patching.circuit_curve(model, PAIRS, _CIRCUIT, sizes=(0.2, 1), draws=1), "of 2 rankings"
+        lambda model: mh.patching.circuit_curve(model, PAIRS, _CIRCUIT, sizes=(0.2, 1), draws=1), _REST
     ),
     "curve of edges": _A(
         lambda model: mh.patching.edge_curve(
             model, PAIRS, mh.patching.attribute_edges(model, PAIRS), sizes=(0.2, 1), draws=1
         ),
-        "of 2 rankings",
+        _REST,
     ),
     "edges by prompt": _A(lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True)),
-    "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), "prompts"),
-    "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), "tokens", 0.55, of_fewer=True),
+    "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
+    "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.55, of_fewer=True),
     "copy suppression": _A(
-        lambda model: mh.behaviour.copy_suppression(model, _ROWS, window=32, top=1000), "windows", 0.6, of_fewer=True
+        lambda model: mh.behaviour.copy_suppression(model, _ROWS, window=32, top=1000), _OF_THESE, 0.6, of_fewer=True
     ),
-    "retrieval": _A(lambda model: mh.behaviour.retrieval_heads(model, _LONG, **_HAY), "of 6 prompts"),
+    "retrieval": _A(lambda model: mh.behaviour.retrieval_heads(model, _LONG, **_HAY), _OF_THESE),
     "successors": _A(
         lambda model: mh.behaviour.successor_scores(model, {"words": ["one", "two", "three", "yes", "no"]}, draws=20),
-        "of 3 layers",
+        _REST,
         0.95,
     ),
-    "function vectors": _A(
-        lambda model: mh.behaviour.function_vector_heads(model, _WORDS, **_SHOTS), "of 12 units", 0.95
-    ),
+    "function vectors": _A(lambda model: mh.behaviour.function_vector_heads(model, _WORDS, **_SHOTS), _REST, 0.95),
     "indirect objects": _A(_named_movers),
-    "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "templates and layers"),
+    "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
     "weights": _A(lambda model: head_weights(model)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
-    "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), "of 12 heads"),
+    "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST),
     "safety heads by contribution": _A(
-        lambda model: mh.safety_heads(model, CLEAN, 2, harmless=CORRUPTED, heads=_CIRCUIT), "of 3 heads"
+        lambda model: mh.safety_heads(model, CLEAN, 2, harmless=CORRUPTED, heads=_CIRCUIT), _REST
     ),
-    "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), "of 6 heads"),
+    "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST),
     "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
     "refusal direction": _A(lambda model: mh.safety.refusal_direction(model, CLEAN, CORRUPTED)),
     "refusal test": _A(
@@ -243,11 +241,9 @@ FURTHER: dict[str, Analysis] = {
         of_fewer=True,
     ),
     "roles": _A(lambda model: mh.head_roles(_GATES)),
-    "curves of roles": _A(
-        lambda model: mh.gating.role_curve(model, _TASK, _GATES, counts=[0, 2], draws=1), "of 4 curves"
-    ),
+    "curves of roles": _A(lambda model: mh.gating.role_curve(model, _TASK, _GATES, counts=[0, 2], draws=1), _REST),
     "effects on a task": _A(
-        lambda model: mh.gating.ablation_effects(model, _TASK, ("zero", "mean"), heads=_CIRCUIT), "of 3 units"
+        lambda model: mh.gating.ablation_effects(model, _TASK, ("zero", "mean"), heads=_CIRCUIT), _REST
     ),
 }
 """The others, which are made of those."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -25,8 +25,7 @@ from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, rule_judge, verdicts, without_fixed
 from mechheads.safety.heads.ablations import Ablation
-from mechheads.safety.requests.prompts import TEMPLATES, Template
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template
 
 
 class HeadsOff(NamedTuple):
@@ -68,28 +67,6 @@ class Write:
             changes = [way.changes(model, heads, run)]
             (found,) = generate_under(model, self.prompts, changes, self.sampling)
         return np.frombuffer(json.dumps([found.texts, found.ids, found.finished]).encode(), np.uint8)
-
-
-def write_by_workers(
-    model: Model,
-    write: Write,
-    conditions: Sequence[Condition],
-    take: Callable[[int, Generated], object],
-) -> bool:
-    """Write the answers under several conditions; ``take`` gets the index of each condition and its answers.
-
-    Returns:
-        Whether Ctrl-C stopped the work after the conditions that were in flight.
-
-    Raises:
-        RuntimeError: if a condition ended every worker that tried it.
-    """
-
-    def taken(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
-        texts, ids, finished = json.loads(value.tobytes())
-        take(index, Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished)))
-
-    return IndependentUnits(model, write, current().limits)(conditions, taken)
 
 
 @dataclass(frozen=True)
@@ -194,9 +171,14 @@ class Answering:
             conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
             written[:] = generate_under(self.model, prompts, conditions, self.settings.sampling())
             return written[0].interrupted
+
+        def take(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
+            texts, ids, finished = json.loads(value.tobytes())
+            written[index] = Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished))
+
         write = Write(prompts, self.sides.harmful.prompts, self.settings.sampling(), current().limits.in_one_process)
         named = [Condition(name, off) for name, off in sets.items()]
-        return write_by_workers(self.model, write, named, written.__setitem__)
+        return IndependentUnits(self.model, write, current().limits)(named, take)
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the answers."""

@@ -18,8 +18,7 @@ from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
 from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.requests.prompts import Requests
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides
 
 _SHORT = AnswerSettings(max_new_tokens=32)
 """Only the beginning of an answer matters here."""

@@ -39,9 +39,8 @@ from mechheads.safety.answers.answering import (
 )
 from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
-from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_opening
-from mechheads.safety.requests.prompts import Requests
-from mechheads.safety.requests.sides import Sides, value_of
+from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_opening
+from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
 MOST_LOSS = 0.1

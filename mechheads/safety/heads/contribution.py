@@ -44,15 +44,15 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.self_repair import measure_repair
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import PATCH, Ablation, AblationLike
 from mechheads.safety.heads.groups import Groups
-from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Sides, shared_end, value_of
+from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
+from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 Heads = Sequence[HeadLike] | HeadLike | None
 
@@ -254,6 +254,19 @@ def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts) -> _Cha
     intervention = FromOther(other, n)
     known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
     return _Change(intervention, last_tokens=n, known_by=known_by)
+
+
+def shared_end(*sides: Tokens) -> int:
+    """The number of last tokens that all prompts share (the template's tokens after the request); at least 1."""
+    rows = [
+        row[:length]
+        for tokens in sides
+        for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
+    ]
+    n = 0
+    while n < min(map(len, rows)) and len({row[-1 - n] for row in rows}) == 1:
+        n += 1
+    return max(n, 1)
 
 
 def _warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -> None:

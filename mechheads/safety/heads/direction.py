@@ -26,8 +26,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

@@ -28,8 +28,7 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.heads.angles import Turn
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Side
+from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Side
+from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
 @alone

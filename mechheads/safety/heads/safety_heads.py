@@ -29,8 +29,7 @@ from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_g
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]
 Score = Literal["ships", "generalized_ships", "refusal_contribution", "refusal_attribution"]

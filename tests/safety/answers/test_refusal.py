@@ -219,13 +219,6 @@ def test_a_handful_of_requests_is_no_proof(llama: mh.Model, monkeypatch: pytest.
     assert run(llama, Stub([0, 6, 0, 0], n=6), monkeypatch, HARMFUL[:6]).critical
 
 
-def test_few_requests_in_which_nothing_changes(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    found = run(llama, Stub([0, 0, 0, 0], n=3), monkeypatch, HARMFUL[:3])
-    assert (
-        "(too few requests for a test, give at least 6, attack success does not rise, random heads do" in found.verdict
-    )
-
-
 @pytest.mark.parametrize(
     "harmful",
     [
@@ -624,14 +617,6 @@ def test_bad_settings_of_answers(options: dict[str, Any], message: str):
 @pytest.mark.parametrize(("asked", "tokens"), [(refusal_test, 64), (refusal_brittleness, 64), (attack_curve, 32)])
 def test_answers_are_as_long_as_each_analysis_needs(asked: Any, tokens: int):
     assert signature(asked).parameters["answers"].default == AnswerSettings(max_new_tokens=tokens)
-
-
-def test_a_judge_that_says_something_else_is_named(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    def odd(request: str, answer: str) -> str:
-        return "maybe"
-
-    with pytest.raises(ValueError, match="judge: odd gave 'maybe' for answer 0"):
-        run(llama, Stub([1, 1, 1, 1]), monkeypatch, answers=replace(SAID, judge=odd))
 
 
 GROUPS = [[HeadId(layer, head) for head in (first, first + 1)] for layer in range(3) for first in (0, 2)]

@@ -198,24 +198,6 @@ def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architectur
     check_hooks(model, Ablation("mean").hooks(model, HEADS, run), lambda ids: oracles.forward(model, ids, by_hand)[0])
 
 
-def test_hooks_come_off_after_an_exception(llama: mh.Model):
-    ids = weight_surgery.rows(llama, PROMPTS)[0]
-    before = llama.backend.run(ids)
-
-    def fail(value: Tensor, hook: Any) -> None:
-        raise RuntimeError("in between")
-
-    hooks = Ablation("zero").hooks(llama, HEADS)
-    assert not torch.equal(llama.backend.run(ids, hooks), before)
-    with pytest.raises(RuntimeError, match="in between"):
-        llama.backend.run(ids, [*hooks, (oracles.name(2, "z"), fail)])
-    assert torch.equal(llama.backend.run(ids), before)
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-    with pytest.raises(KeyError):
-        llama.backend.run(ids, [*hooks, (oracles.name(9, "z"), fail)])
-    assert torch.equal(llama.backend.run(ids), before)
-
-
 @pytest.mark.parametrize("kind", ["undifferentiated", "scaling"])
 def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
     architecture: tuple[mh.Model, Path], kind: str

@@ -22,8 +22,9 @@ from mechheads.metrics.base import MetricContext
 from mechheads.results.stats import clustered_interval
 from mechheads.safety import OPENING, Ablation, OpeningLogProb, find_opening, refusal_contribution, with_opening
 from mechheads.safety.answers.verdicts import verdict
-from mechheads.safety.requests.openings import with_answer
-from mechheads.safety.requests.sides import Sides, shared_end, value_of
+from mechheads.safety.heads.contribution import shared_end
+from mechheads.safety.requests.openings import value_of, with_answer
+from mechheads.safety.requests.prompts import Sides
 from support import oracles, weight_surgery
 from support.levels import few
 from support.micro import micro  # noqa: F401

@@ -16,8 +16,8 @@ import mechheads as mh
 from mechheads.data import content
 from mechheads.safety import TEMPLATES, load_requests, request_prompts
 from mechheads.safety.answers.verdicts import verdict
+from mechheads.safety.requests.prompts import Sides
 from mechheads.safety.requests.requests import Request, folded
-from mechheads.safety.requests.sides import Sides
 
 
 def test_each_set_has_60_different_requests_six_of_each_of_ten_categories():
