@@ -42,6 +42,23 @@ _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
 
 
+def check_intervention(name: str, intervention: object, prompts: AnyPrompts) -> None:
+    """Check that this is an intervention and that the prompts have the runs it needs.
+
+    Raises:
+        ValueError: if it is a name or a class, or a patch of plain prompts.
+    """
+    if not callable(intervention) or isinstance(intervention, type):
+        raise ValueError(
+            f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero()"
+        )
+    if isinstance(intervention, Patch) and not isinstance(prompts, PromptPairs):
+        raise ValueError(
+            f"{name} is {intervention!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
+            f"an {name} for plain prompts, such as mh.Mean()"
+        )
+
+
 def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:
     """Check that a model has MLPs, and that an intervention can change them.
 
@@ -98,10 +115,7 @@ class Spec:
         if self.limits.workers is not None:
             source_of(model)
         check_known("base", self.base, Side)
-        if not callable(self.intervention) or isinstance(self.intervention, type):
-            raise ValueError(
-                f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"
-            )
+        check_intervention("intervention", self.intervention, self.prompts)
         check_known("nodes", self.nodes, Nodes)
         site = site_of(self.intervention)
         if self.nodes == "all":

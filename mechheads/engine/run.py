@@ -71,16 +71,11 @@ def new_z(
 
 
 def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
-    """What an MLP gives under a job's intervention at a place.
-
-    Raises:
-        ValueError: if it is a patch of plain prompts.
-    """
+    """What an MLP gives under a job's intervention at a place."""
     mask, at, rule = job.tokens.mask, job.places[place].at, job.intervention
     old = job.base.stores["mlp_out"][layer]
     if isinstance(rule, Patch):
-        if job.source is None:
-            raise ValueError("Patch takes values from the source run of a pair; give mh.PromptPairs, not plain prompts")
+        assert job.source is not None
         new = job.source.stores["mlp_out"][layer]
     else:
         new = apply(rule, old, Context(HeadId(layer, 0), job.base, job.source, mask))
