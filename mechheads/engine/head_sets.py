@@ -17,8 +17,6 @@ from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention
-from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
 from mechheads.engine.run import alter, edit_of, new_output, new_z
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
@@ -58,7 +56,7 @@ class _SetRun:
         """The wave of the prompts from ``begin`` on, and every node's edit in it; the last one is kept."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
-            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), job.tokens.ids.shape[1])
+            window = job.window(self._first, rows)
             edits: dict[Node, Edit] = {
                 head: edit_of(head, window.take(self.z[head.layer][rows, head.head])) for head in job.heads
             }

@@ -38,6 +38,7 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
 from mechheads.units import show_bytes
 
+_HEADS_TRIED = 8
 _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
 
@@ -75,8 +76,6 @@ def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:
             "mh.Zero(), mh.Mean(), mh.patching.Resample() or mh.patching.Scale(...)"
         )
 
-
-_HEADS_TRIED = 8
 
 Unit = tuple[Node, int]
 """A head or an MLP and the index of the place where it is changed."""
@@ -194,6 +193,10 @@ class Job:
     def clean(self) -> HeadCache:
         """The run of the clean prompts; for plain prompts, their only run."""
         return self.source if self.source is not None and self.spec.base == "corrupted" else self.base
+
+    def window(self, start: Int[Tensor, " prompt"], rows: slice | Int[Tensor, " row"] = slice(None)) -> Window:
+        """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
+        return Window.from_start(start[rows], self.at[rows], layout_of(self.model), self.tokens.ids.shape[1])
 
     @cached_property
     def evaluator(self) -> Evaluator:
