@@ -30,9 +30,9 @@ class Evaluator:
     ) -> None:
         self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits
         self.model = base.need_model()
-        self.at, mask = read_positions(metric, base.tokens)
-        tokens, vocab = _answer_vocab(base.tokens) if _needs_answers(metric) else (base.tokens, None)
-        self.mask, self._tokens, self._vocab = mask, tokens, vocab
+        self.at, self.mask = read_positions(metric, base.tokens)
+        few = MetricInfo.of(metric).vocab == "answers"
+        self._tokens, self._vocab = _answer_vocab(base.tokens) if few else (base.tokens, None)
         self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
         self._memory: Tensor | None = None
         self._base_final = base.final_at(self.at)
@@ -94,10 +94,6 @@ class Evaluator:
 
     def _base_logits(self, rows: slice) -> Tensor:
         return self.model.backend.unembed(self._base_final[rows], tokens=self._vocab)
-
-
-def _needs_answers(metric: Metric) -> bool:
-    return MetricInfo.of(metric).vocab == "answers"
 
 
 def _answer_vocab(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:

@@ -12,23 +12,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention
-from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
 from mechheads.engine.run import alter, edit_of, new_output, new_z
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
 from mechheads.heads import HeadId, HeadLike, Mlp, Node, NodeLike, Nodes, check_head, check_node, in_order
-from mechheads.interventions.basic import Patch
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
 from mechheads.workers.ray_cluster import pool_of
@@ -60,7 +56,7 @@ class _SetRun:
         """The wave of the prompts from ``begin`` on, and every node's edit in it; the last one is kept."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
-            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), job.tokens.ids.shape[1])
+            window = job.window(self._first, rows)
             edits: dict[Node, Edit] = {
                 head: edit_of(head, window.take(self.z[head.layer][rows, head.head])) for head in job.heads
             }
@@ -160,23 +156,6 @@ def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
             starts.append(start)
         store.add(layer, new)
     return store, torch.stack(starts).amin(0)
-
-
-def check_intervention(name: str, intervention: object, prompts: AnyPrompts) -> None:
-    """Check that this is an intervention and that the prompts have the runs it needs.
-
-    Raises:
-        ValueError: if it is a name or a class, or a patch of plain prompts.
-    """
-    if not callable(intervention) or isinstance(intervention, type):
-        raise ValueError(
-            f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero()"
-        )
-    if isinstance(intervention, Patch) and not isinstance(prompts, PromptPairs):
-        raise ValueError(
-            f"{name} is {intervention!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
-            f"an {name} for plain prompts, such as mh.Mean()"
-        )
 
 
 def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId, ...]:

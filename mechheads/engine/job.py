@@ -38,8 +38,26 @@ from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
 from mechheads.units import show_bytes
 
+_HEADS_TRIED = 8
 _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
+
+
+def check_intervention(name: str, intervention: object, prompts: AnyPrompts) -> None:
+    """Check that this is an intervention and that the prompts have the runs it needs.
+
+    Raises:
+        ValueError: if it is a name or a class, or a patch of plain prompts.
+    """
+    if not callable(intervention) or isinstance(intervention, type):
+        raise ValueError(
+            f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero()"
+        )
+    if isinstance(intervention, Patch) and not isinstance(prompts, PromptPairs):
+        raise ValueError(
+            f"{name} is {intervention!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
+            f"an {name} for plain prompts, such as mh.Mean()"
+        )
 
 
 def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:
@@ -58,8 +76,6 @@ def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:
             "mh.Zero(), mh.Mean(), mh.patching.Resample() or mh.patching.Scale(...)"
         )
 
-
-_HEADS_TRIED = 8
 
 Unit = tuple[Node, int]
 """A head or an MLP and the index of the place where it is changed."""
@@ -98,10 +114,7 @@ class Spec:
         if self.limits.workers is not None:
             source_of(model)
         check_known("base", self.base, Side)
-        if not callable(self.intervention) or isinstance(self.intervention, type):
-            raise ValueError(
-                f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"
-            )
+        check_intervention("intervention", self.intervention, self.prompts)
         check_known("nodes", self.nodes, Nodes)
         site = site_of(self.intervention)
         if self.nodes == "all":
@@ -180,6 +193,10 @@ class Job:
     def clean(self) -> HeadCache:
         """The run of the clean prompts; for plain prompts, their only run."""
         return self.source if self.source is not None and self.spec.base == "corrupted" else self.base
+
+    def window(self, start: Int[Tensor, " prompt"], rows: slice | Int[Tensor, " row"] = slice(None)) -> Window:
+        """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
+        return Window.from_start(start[rows], self.at[rows], layout_of(self.model), self.tokens.ids.shape[1])
 
     @cached_property
     def evaluator(self) -> Evaluator:

@@ -13,8 +13,7 @@ from mechheads.engine.dispatch import Batch
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import keep_freed_memory, tokens_in_flight
 from mechheads.engine.plan import batches_at_least
-from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Packed, Rows, Window, shared_start
+from mechheads.engine.rows import Packed, Rows, shared_start
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.interventions.base import Context
@@ -71,16 +70,11 @@ def new_z(
 
 
 def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
-    """What an MLP gives under a job's intervention at a place.
-
-    Raises:
-        ValueError: if it is a patch of plain prompts.
-    """
+    """What an MLP gives under a job's intervention at a place."""
     mask, at, rule = job.tokens.mask, job.places[place].at, job.intervention
     old = job.base.stores["mlp_out"][layer]
     if isinstance(rule, Patch):
-        if job.source is None:
-            raise ValueError("Patch takes values from the source run of a pair; give mh.PromptPairs, not plain prompts")
+        assert job.source is not None
         new = job.source.stores["mlp_out"][layer]
     else:
         new = apply(rule, old, Context(HeadId(layer, 0), job.base, job.source, mask))
@@ -108,7 +102,7 @@ def carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit prompt posi
         if packed:
             window: Rows = _packed(job, rows, first[rows], [(node, new) for unit in units for node, new, _ in unit])
         else:
-            window = Window.from_start(first[rows], job.at[rows], layout_of(job.model), job.tokens.ids.shape[1])
+            window = job.window(first, rows)
         wave = Wave(job.base, rows, window)
         parts.append(wave.run([[edit_of(node, wave.take(new)) for node, new, _ in unit] for unit in units]))
     return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
@@ -182,7 +176,7 @@ def mlp_batches(job: Job) -> list[Batch]:
 
 def mlps_at_once(job: Job, start: Int[Tensor, " prompt"]) -> tuple[int, int]:
     """How many prompts, and how many MLPs that change them from here on, go through the layers together."""
-    width = Window.from_start(start, job.at, layout_of(job.model), job.tokens.ids.shape[1]).width
+    width = job.window(start).width
     tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, job.plan.pos, job.spec.limits)
     rows = max(1, min(len(job.tokens), tokens // width))
     return rows, max(1, min(job.model.n_layers, tokens // (rows * width)))

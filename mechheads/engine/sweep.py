@@ -22,8 +22,6 @@ from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, with_workers
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
-from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
 from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike, Nodes
@@ -184,9 +182,7 @@ def plan(
     counted = max(memory.peak + UNSEEN, job.plan.bytes if on_disk else 0)
     found = replace(job.plan, seconds=_probe(job), bytes=counted)
     if nodes == "all":
-        pos = job.tokens.ids.shape[1]
-        windows = [Window.from_start(start, job.at, layout_of(model), pos) for start in job.starts]
-        both = plan_with_mlps(found, model, windows, len(mlp_batches(job)))
+        both = plan_with_mlps(found, model, list(map(job.window, job.starts)), len(mlp_batches(job)))
         found = replace(both, seconds=(found.seconds or 0) + _probe_mlps(job) * (both.blocks - found.blocks))
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)

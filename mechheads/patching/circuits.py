@@ -24,8 +24,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.head_sets import SetRuns, check_intervention, head_set, node_set, set_bar
-from mechheads.engine.job import Job, Spec, given
+from mechheads.engine.head_sets import SetRuns, head_set, node_set, set_bar
+from mechheads.engine.job import Job, Spec, check_intervention, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
 from mechheads.interventions.base import Intervention

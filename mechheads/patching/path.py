@@ -26,8 +26,6 @@ from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
 from mechheads.engine.run import UnitRuns, mlp_batches, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
@@ -267,19 +265,18 @@ class Paths:
         parts = []
         for rows in torch.arange(len(self.job.tokens), device=self.job.at.device).split(self.job.plan.rows):
             senders = [(node, new[rows]) for node, new, _ in changes]
-            parts.append(self._some_prompts(rows, senders, first[rows]))
+            parts.append(self._some_prompts(rows, senders, first))
         return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
 
     def _some_prompts(self, rows: Tensor, senders: Sequence[Sender], start: Tensor) -> list[Tensor]:
         job, at = self.job, self.job.at[rows]
-        pos = job.tokens.ids.shape[1]
         finals: dict[Group, Tensor] = {}
         if None in self.groups:
             read = [(node, states_at(new, at)) for node, new in senders]
             arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
             finals[None] = arrived.final  # type: ignore[assignment]
         if self.receivers:
-            window = Window.from_start(start, at, layout_of(job.model), pos)
+            window = job.window(start, rows)
             taken = [(node, window.take(new)) for node, new in senders]
             inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
             wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]

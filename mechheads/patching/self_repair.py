@@ -13,8 +13,8 @@ from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.dispatch import Values
 from mechheads.engine.frozen_heads import Frozen
-from mechheads.engine.head_sets import check_intervention, replaced_z
-from mechheads.engine.job import Job, Spec, Unit, given, make_ready
+from mechheads.engine.head_sets import replaced_z
+from mechheads.engine.job import Job, Spec, Unit, check_intervention, given, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, finish

@@ -27,7 +27,7 @@ from mechheads.units import show_bytes
 if TYPE_CHECKING:
     from mechheads.model.core import ModelCore
 
-from mechheads.runs.head_tensor import Attention, CopiedHeadTensor, HeadResult, HeadTensor
+from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
 from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
 
 _STREAM_SITES = ("resid_pre", "mlp_out")
@@ -175,8 +175,7 @@ class HeadCache:
             kept = ", ".join(name for name in self.stores if name in SITES) or "none of them"
             raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
         stored = self._n_kv_heads if site in KEY_SITES else self.n_heads
-        kind = CopiedHeadTensor if self._gives_copies else HeadTensor
-        return kind(self.stores[site], self.n_heads, stored)
+        return HeadTensor(self.stores[site], self.n_heads, stored, copied=self._gives_copies)
 
     @property
     def pattern(self) -> HeadTensor:

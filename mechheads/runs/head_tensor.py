@@ -32,17 +32,21 @@ class HeadTensor:
     Index it by ``"L23H4"``, ``(23, 4)`` or a ``HeadId``. ``layer(23)`` is [prompt, head, ...] and
     ``stacked()`` is the whole tensor, [prompt, layer, head, ...]. Keys and values have one entry for each
     key/value head; indexing by a query head gives the one that it reads.
+
+    Args:
+        copied: give copies, so that writing into them does not change the run.
     """
 
-    def __init__(self, layers: LayerStore, n_heads: int, n_stored: int) -> None:
-        self._layers, self._n_heads, self._n_stored = layers, n_heads, n_stored
+    def __init__(self, layers: LayerStore, n_heads: int, n_stored: int, copied: bool = False) -> None:
+        self._layers, self._n_heads, self._n_stored, self._copied = layers, n_heads, n_stored, copied
 
     def __getitem__(self, head: HeadLike) -> Tensor:
         parsed = check_head(head, self._layers.n_layers, self._n_heads)
-        return self.layer(parsed.layer)[:, kv_head(parsed.head, self._n_heads, self._n_stored)]
+        value = self._layers[parsed.layer][:, kv_head(parsed.head, self._n_heads, self._n_stored)]
+        return value.clone() if self._copied else value
 
     def layer(self, layer: int) -> Float[Tensor, "prompt head *rest"]:
-        return self._layers[layer]
+        return self._layers[layer].clone() if self._copied else self._layers[layer]
 
     def stacked(self) -> Float[Tensor, "prompt layer head *rest"]:
         return torch.stack([self.layer(layer) for layer in range(self._layers.n_layers)], dim=1)
@@ -54,17 +58,6 @@ class HeadTensor:
 
     def __repr__(self) -> str:
         return f"HeadTensor{list(self.shape)}"
-
-
-class CopiedHeadTensor(HeadTensor):
-    """The same, but writing into what it gives does not change the run."""
-
-    def __getitem__(self, head: HeadLike) -> Tensor:
-        parsed = check_head(head, self._layers.n_layers, self._n_heads)
-        return super().layer(parsed.layer)[:, kv_head(parsed.head, self._n_heads, self._n_stored)].clone()
-
-    def layer(self, layer: int) -> Float[Tensor, "prompt head *rest"]:
-        return super().layer(layer).clone()
 
 
 class HeadResult(HeadTensor):
