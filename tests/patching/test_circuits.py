@@ -31,6 +31,7 @@ from support.texts import CLEAN, PAIRS
 ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
 TOLERANCE = 1e-4
 PROMPTS = mh.Prompts(CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
+NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
 ALL = [(layer, head) for layer in range(3) for head in range(4)]
 SETS = [[(0, 1), (0, 3)], [(0, 0), (1, 3), (2, 1)], [(2, 0), (2, 1)], ALL]
 Heads = Iterable[tuple[int, int]]
@@ -75,63 +76,58 @@ def diff_without(model: mh.Model, replaced: Heads, prompt: int) -> float:
     return oracles.logit_diff(with_heads(model, oracles.ids_of(tokens, prompt), new), tokens, prompt)
 
 
+def assert_effects(
+    model: mh.Model, effect: mh.patching.SetScores, tokens: Any, new: Callable[[tuple[int, int], int], Tensor]
+) -> None:
+    """Each effect is that of one full forward pass with the new z of all heads of a set."""
+    for prompt in range(len(CLEAN)):
+        ids = oracles.ids_of(tokens, prompt)
+        before = oracles.logit_diff(oracles.forward(model, ids)[0], tokens, prompt)
+        for i, heads in enumerate(SETS):
+            logits = with_heads(model, ids, {head: new(head, prompt) for head in heads})
+            expected = oracles.logit_diff(logits, tokens, prompt) - before
+            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+
+
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_patched_sets_equal_one_full_forward_each(small: mh.Model, direction: Any) -> None:
     effect = patch_sets(small, PAIRS, SETS, direction=direction)
     clean, corrupted = sides(small)
     (tokens, _), (_, source) = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    for prompt in range(len(PAIRS)):
-        ids = oracles.ids_of(tokens, prompt)
-        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
-        for i, heads in enumerate(SETS):
-            logits = with_heads(small, ids, {head: z_of(source[prompt], head) for head in heads})
-            expected = oracles.logit_diff(logits, tokens, prompt) - before
-            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    assert_effects(small, effect, tokens, lambda head, prompt: z_of(source[prompt], head))
     np.testing.assert_allclose(effect.table["score"], effect.values.mean(1))
-    assert effect.table["heads"].tolist()[1] == "L0H0 L1H3 L2H1"
+    assert effect.table["heads"].tolist()[1] == "L0H0 L1H3 L2H1" and "4 sets, 3 prompts" in repr(effect)
     low, score, high = effect.table[["ci_low", "score", "ci_high"]].to_numpy().T
     assert (low <= score).all() and (score <= high).all()
 
 
-@pytest.mark.parametrize("kind", ["zero", "mean", "scale", "uniform"])
-def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, kind: str) -> None:
-    intervention = {
-        "zero": mh.Zero(),
-        "mean": mh.Mean(),
-        "scale": mh.patching.Scale(0.4),
-        "uniform": UniformAttention(),
-    }[kind]
+@pytest.mark.parametrize(
+    "intervention", [mh.Zero(), mh.Mean(), mh.patching.Scale(0.4), UniformAttention()], ids=lambda it: type(it).__name__
+)
+def test_ablated_sets_get_the_z_that_the_base_run_gives(small: mh.Model, intervention: Any) -> None:
     effect = patch_sets(small, PROMPTS, SETS, intervention=intervention)
     (tokens, cached), _ = sides(small)
 
     def new(head: tuple[int, int], prompt: int) -> Tensor:
         old = z_of(cached[prompt], head)
-        if kind == "mean":
+        if intervention == mh.Mean():
             return torch.cat([z_of(run, head) for run in cached]).mean(0).expand_as(old)
-        if kind == "uniform":
+        if intervention == UniformAttention():
             v = cached[prompt][oracles.name(head[0], "v")][0]
             return oracles.causal_mean(v[:, head[1] * v.shape[1] // small.n_heads])
-        return old * {"zero": 0.0, "scale": 0.4}[kind]
+        return old * (0.0 if intervention == mh.Zero() else 0.4)
 
-    for prompt in range(len(CLEAN)):
-        ids = oracles.ids_of(tokens, prompt)
-        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
-        for i, heads in enumerate(SETS):
-            logits = with_heads(small, ids, {head: new(head, prompt) for head in heads})
-            expected = oracles.logit_diff(logits, tokens, prompt) - before
-            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    assert_effects(small, effect, tokens, new)
 
 
 def test_a_set_at_one_position(small: mh.Model) -> None:
     effect = patch_sets(small, PAIRS, SETS, positions="last")
     (_, clean), (tokens, corrupted) = sides(small)
-    for prompt in range(len(PAIRS)):
-        ids = oracles.ids_of(tokens, prompt)
-        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
-        for i, heads in enumerate(SETS):
-            new = {head: oracles.blend(z_of(corrupted[prompt], head), z_of(clean[prompt], head), -1) for head in heads}
-            expected = oracles.logit_diff(with_heads(small, ids, new), tokens, prompt) - before
-            assert effect.values[i, prompt] == pytest.approx(expected, abs=TOLERANCE)
+
+    def new(head: tuple[int, int], prompt: int) -> Tensor:
+        return oracles.blend(z_of(corrupted[prompt], head), z_of(clean[prompt], head), -1)
+
+    assert_effects(small, effect, tokens, new)
 
 
 def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
@@ -146,8 +142,7 @@ def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
 
 
 def test_a_run_patched_into_itself_changes_nothing(llama: mh.Model) -> None:
-    same = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
-    np.testing.assert_allclose(patch_sets(llama, same, SETS).values, 0, atol=1e-5)
+    np.testing.assert_allclose(patch_sets(llama, NOTHING, SETS).values, 0, atol=1e-5)
 
 
 def test_sets_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
@@ -183,15 +178,6 @@ def test_faithfulness_equals_full_forwards(small: mh.Model) -> None:
     assert found.score == pytest.approx(expected)
     assert found.ci_low <= found.score <= found.ci_high
     assert "Patch(site='z')" in repr(found) and found.provenance["heads"] == [f"L{i}H{j}" for i, j in circuit]
-
-
-def test_faithfulness_names_the_ablation_and_depends_on_it(llama: mh.Model) -> None:
-    circuit = [(0, 0), (1, 1), (2, 3)]
-    by_mean = faithfulness(llama, PROMPTS, circuit, ablation=mh.Mean())
-    by_zero = faithfulness(llama, PROMPTS, circuit, ablation=mh.Zero(), metric=mh.log_prob)
-    assert (by_mean.ablation, by_mean.metric) == ("Mean()", "logit_diff")
-    assert (by_zero.ablation, by_zero.metric) == ("Zero()", "log_prob")
-    assert by_mean.score != pytest.approx(faithfulness(llama, PAIRS, circuit).score, abs=1e-3)
 
 
 def test_the_interval_of_a_ratio() -> None:
@@ -251,6 +237,7 @@ def test_completeness_equals_full_forwards(small: mh.Model) -> None:
             assert row[side] == pytest.approx(expected, abs=TOLERANCE)
         assert row["incompleteness"] == pytest.approx(abs(row["circuit"] - row["model"]))
         assert row["ci_low"] <= row["difference"] <= row["ci_high"]
+    assert "4 heads, ablated by Patch(site='z')" in repr(found)
     again = mh.settings(seed=1)(completeness)(small, PAIRS, circuit, subsets=3)
     pd.testing.assert_frame_equal(again.table, found.table)
 
@@ -393,9 +380,6 @@ def freeze(value: Tensor) -> Callable:
     return lambda _, hook: value
 
 
-NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -449,21 +433,9 @@ def test_a_metric_that_breaks_is_nan_with_a_warning(llama: mh.Model) -> None:
     assert np.isnan(effect.values).all()
 
 
-def test_results_say_where_they_come_from(llama: mh.Model) -> None:
-    effect = mh.settings(seed=5)(patch_sets)(llama, PAIRS, SETS[:2])
-    assert effect.provenance["model"] == llama.name
-    assert (effect.provenance["intervention"], effect.provenance["metric"]) == ("Patch(site='z')", "logit_diff")
-    assert (effect.provenance["direction"], effect.provenance["seed"]) == ("denoising", 5)
-    assert "2 sets, 3 prompts" in repr(effect) and "L0H1 L0H3" in effect._repr_html_()
-    found = settled(minimal_circuit)(llama, PAIRS, threshold=0.5)
-    assert (found.provenance["threshold"], found.provenance["order"]) == (0.5, "once")
-    assert found.provenance["start"] == "all" and "heads after" in repr(found)
-    whole = completeness(llama, PAIRS, ALL, subsets=2)
-    assert "12 heads" in repr(whole) and whole.provenance["subsets"] == 15
-
-
 def test_faithfulness_of_two_clusters_has_no_interval(llama: mh.Model) -> None:
     prompts = mh.Prompts(CLEAN[:2], answer=[" Paris", " Madrid"])
     found = faithfulness(llama, prompts, [(0, 0), (1, 1)], ablation=mh.Zero(), metric=mh.log_prob)
     assert np.isnan([found.ci_low, found.ci_high]).all()
-    assert "(too few clusters for an interval)" in repr(found)
+    assert repr(found).startswith("<Faithfulness ") and "(too few clusters for an interval) of 2 heads" in repr(found)
+    assert (found.ablation, found.metric) == ("Zero()", "log_prob")

@@ -223,12 +223,6 @@ def test_steps_average_over_points_between_the_runs(llama: mh.Model):
     assert off[1] < off[0] / 20
 
 
-def test_half_precision_ranks_the_edges_alike(tiny: Callable[[str], Path], found: EdgeScores):
-    half = attribute_edges(mh.load(tiny("llama"), dtype=torch.bfloat16), PAIRS)
-    edges = np.isfinite(found.score)
-    assert np.corrcoef(half.score[edges], found.score[edges])[0, 1] > 0.9
-
-
 def test_edges_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path):
     scores = attribute_edges(small, CAPITALS_PAIRS)
     path = mh.patching.save_mib(scores, small, tmp_path / "importances.json")
@@ -269,11 +263,9 @@ def test_files_and_models_that_do_not_match_are_one_clear_error(
         mh.patching.load_mib_edges(path)
 
 
-def test_what_gives_no_edges_is_one_clear_error(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch):
-    with torch.inference_mode():
-        fixed = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=r"its tensors were made inside torch\.inference_mode\(\)"):
-        attribute_edges(fixed, PAIRS)
+def test_a_block_that_does_more_than_add_is_one_clear_error(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
     model = mh.load(tiny("llama"))
 
     def halved(rows: int, pos: int, blocks: Any = model.backend.blocks_for) -> Any:
