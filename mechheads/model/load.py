@@ -145,7 +145,7 @@ def load_again(source: Source, device: str | torch.device) -> Model:
     >>> load_again(model.source, "cpu").name
     'smollm2-135m-instruct'
     """
-    given = vars(source) | {"device": device}
+    given: dict[str, Any] = {**vars(source), "device": device}
     cast = given.pop("cast")
     model = load(**given)
     return model if cast is None else in_dtype(model, cast)
