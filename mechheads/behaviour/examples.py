@@ -69,7 +69,7 @@ def head_examples(
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """
     seed = current().seed
-    window = check_window(model, min(128, model.n_ctx) if window is None else window)
+    window = check_window(model, window, 128)
     check_at_least(16, n_tokens=n_tokens)
     check_at_least(1, per_quantile=per_quantile)
     if window > 256:

@@ -135,7 +135,7 @@ def profile_heads(
     ['L16H0']
     """
     seed = current().seed
-    window = check_window(model, min(256, model.n_ctx) if window is None else window)
+    window = check_window(model, window, 256)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
     keep_freed_memory()
@@ -160,8 +160,6 @@ def profile_heads(
             stop_if(each_batch(model, islice(batches, totals.batches, None), measure, see))
     work.stop_unless(totals.windows > 1)
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
-    if not totals.windows:
-        raise ValueError("texts have no window of at least 16 tokens; give longer texts")
     provenance = make_provenance(
         model,
         texts="of the package" if texts is None else "given",

@@ -55,12 +55,13 @@ class Windows:
         return f"a batch of {len(self.ids)} windows, which begins with the tokens {self.ids[0, :8].tolist()},"
 
 
-def check_window(model: Model, window: int) -> int:
-    """The length of windows, if it is valid.
+def check_window(model: Model, window: int | None, usual: int) -> int:
+    """The length of windows, if it is valid; for None the usual one, or the model's context if that is shorter.
 
     Raises:
         ValueError: if it is too short, or longer than the model's context.
     """
+    window = min(usual, model.n_ctx) if window is None else window
     check_at_least(_LEAST, window=window)
     if window > model.n_ctx:
         raise ValueError(f"window is {window}, but the model's context has {model.n_ctx} tokens; give at most that")
@@ -98,16 +99,20 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
         most: the number of tokens after which the last window ends; None for all.
 
     Raises:
-        ValueError: if there is a text that the model cannot read.
+        ValueError: if there is a text that the model cannot read, or no window at all.
     """
     waiting: dict[int, list[tuple[list[int], int]]] = {}
+    empty = True
     for window, text in _single_windows(model, texts, length, most):
+        empty = False
         alike = waiting.setdefault(len(window), [])
         alike.append((window, text))
         if len(alike) == max(1, tokens_in_batch(model, length) // len(window)):
             yield _together(waiting.pop(len(window)), model)
     for alike in waiting.values():
         yield _together(alike, model)
+    if empty:
+        raise ValueError(f"texts have no window of at least {_LEAST} tokens; give longer texts")
 
 
 def each_batch(

@@ -262,10 +262,6 @@ class _Writer:
             ValueError: if a prompt and its answer do not fit the model's context.
         """
         tokens = self.prompts.tokens(self.model)
-        self._check_length(tokens)
-        return tokens
-
-    def _check_length(self, tokens: Tokens) -> None:
         longest = int(tokens.lengths.argmax())
         length, alike = int(tokens.lengths[longest]), self.model.alike_up_to
         new, context = self.sampling.max_new_tokens, self.model.n_ctx
@@ -280,6 +276,7 @@ class _Writer:
                 f"max_new_tokens is {new}, and prompt {longest} has {length} tokens; this model's context holds "
                 f"{context}: give at most {context - length}, or shorter prompts"
             )
+        return tokens
 
     def _batches(self, tokens: Tokens, limit: int) -> Iterator[list[int]]:
         """Rows that share a batch: the longest prompts first, each with all of its conditions.

@@ -77,7 +77,7 @@ def copy_suppression(
     ('logits', True)
     """
     seed = current().seed
-    window = check_window(model, min(128, model.n_ctx) if window is None else window)
+    window = check_window(model, window, 128)
     check_at_least(16, n_tokens=n_tokens)
     check_at_least(1, top=top)
     draw = torch.Generator().manual_seed(seed)
@@ -89,8 +89,6 @@ def copy_suppression(
             bar.update(windows.ids.numel())
     work.stop_unless(found)
     work.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
-    if not found:
-        raise ValueError("texts have no window of at least 16 tokens; give longer texts")
     values = torch.cat([each for each, *_ in found], dim=-1).double().cpu().numpy()
     predicted = torch.cat([share for _, share, _ in found], dim=-1).double().cpu().numpy()
     measured = dict(zip(MEASURES, values, strict=True))
