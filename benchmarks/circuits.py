@@ -87,15 +87,15 @@ def tasks(model: mh.Model, n: int) -> dict[str, mh.PromptPairs]:
     return {task: pairs for task, pairs in found.items() if pairs is not None}
 
 
-def results(curve: mh.patching.CircuitCurve, rankings: Iterable[str]) -> dict[str, Any]:
+def results(curve: mh.patching.Curves, rankings: Iterable[str]) -> dict[str, Any]:
     """The areas of each ranking and of random orders, and their differences."""
     names = list(rankings)
     return {
-        "pairs": len(curve.full),
-        "areas": curve.areas.to_dict("records"),
+        "pairs": curve.values.shape[1],
+        "areas": curve.more["areas"].to_dict("records"),
         "points": curve.table.to_dict("records"),
         "differences": {
-            f"{one} - {other}": curve.compare(one, other).to_dict("index")
+            f"{one} - {other}": mh.patching.compare_areas(curve, one, other).to_dict("index")
             for one, other in [*combinations(names, 2), *((name, "random") for name in names)]
         },
     }

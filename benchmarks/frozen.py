@@ -16,6 +16,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,22 +68,31 @@ def everything(models: Path, real: Sequence[str]) -> Iterator[tuple[str, dict[st
     tiny, tried = map(importlib.import_module, ("support.tiny", "support.every_analysis"))
     for name in TINY:
         tiny.build(name, models / name)
-        model = attempt(mh.load, models / name)
-        if isinstance(model, str):
-            yield f"{name}, loading", dict(numbers(model))
-            continue
-        for analysis, run in (tried.ANALYSES | tried.MORE | results_of(tried.PAIRS, tried.WORD_PAIRS)).items():
-            yield f"{name}, {analysis}", dict(numbers(attempt(run, model)))
+        compared = {name: one.numbers for name, one in (tried.ANALYSES | tried.MORE).items()}
+        of_all = compared | results_of(tried.PAIRS, tried.WORD_PAIRS)
+        yield from on_one_model(name, partial(mh.load, models / name), lambda _, some=of_all: some)
     for name in real:
-        model = mh.load() if name == "default" else mh.load(name)
-        for analysis, run in on_a_real_model(model).items():
-            yield f"{Path(name).stem}, {analysis}", dict(numbers(attempt(run, model)))
+        yield from on_one_model(
+            Path(name).stem, mh.load if name == "default" else partial(mh.load, name), some_analyses
+        )
 
 
-def attempt(run: Callable[[Any], Any], given: Any) -> Any:
+def on_one_model(
+    name: str, load: Callable[[], mh.Model], analyses: Callable[[mh.Model], dict[str, Analysis]]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """The numbers of analyses on a model, or why a release of TransformerLens cannot read it."""
+    model = attempt(load)
+    if isinstance(model, str):
+        yield f"{name}, loading", dict(numbers(model))
+        return
+    for analysis, run in analyses(model).items():
+        yield f"{name}, {analysis}", dict(numbers(attempt(partial(run, model))))
+
+
+def attempt(run: Callable[[], Any]) -> Any:
     """The result, or the error as a text: what is refused stays refused."""
     try:
-        return run(given)
+        return run()
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -100,7 +110,7 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         return mh.fit_gates(model, task, seeds=2, updates=(4, 2, 2))
 
     return {
-        "curve": lambda model: mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2),
+        "curve": lambda model: measured(mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2)),
         "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3),
         "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2),
         "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"]),
@@ -121,6 +131,23 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "gates": gates,
         "roles": lambda model: mh.head_roles(gates(model)),
         "contrast": lambda model: mh.gating.contrast_gates(model, task, other, **fit),
+    }
+
+
+def measured(curves: mh.patching.Curves) -> dict[str, Any]:
+    """What the table of circuits is computed from; its intervals are resampled."""
+    about, more = curves.provenance, curves.more
+    return {
+        "sizes": about["sizes"],
+        "order": curves.order,
+        "values": curves.values.reshape(len(curves.order), len(about["sizes"]), -1),
+        "full": more["full"],
+        "empty": more["empty"],
+        "cluster": more["cluster"],
+        "metric": about["metric"],
+        "ablation": about["intervention"],
+        "seed": about["seed"],
+        "provenance": about,
     }
 
 
@@ -160,7 +187,7 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
     }
 
 
-def on_a_real_model(model: mh.Model) -> dict[str, Analysis]:
+def some_analyses(model: mh.Model) -> dict[str, Analysis]:
     """A sample that takes a minute."""
     clean = ["The capital of France is", "The capital of Spain is"]
     pairs = mh.PromptPairs(

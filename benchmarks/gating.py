@@ -25,7 +25,6 @@ import mechheads as mh
 from benchmarks import machine
 from mechheads.gating import Task
 from mechheads.gating.fit.arguments import FitSettings, Rules
-from mechheads.gating.fit.checkpoint import Checkpoint
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages, start_logits
 from mechheads.gating.fit.gates import rows_at_once
@@ -99,9 +98,8 @@ def ours(model: mh.Model, task: Task, seeds: list[int], updates: int) -> np.ndar
     tokens = task.tokens(model)
     rules = Rules(tuple(seeds), N_PROMPTS, FitSettings(tolerance=None))
     stage = Stage(("none",), (Pull(0.0, updates, LR),))
-    keep = Checkpoint(None, dict, rows_at_once(model, tokens), model.device)
     fit = Fit(model, TargetLoss(tokens, "mean"), len(tokens), [stage], rules, task.name, {})
-    return run_stages(fit, keep)["none"]
+    return run_stages(fit, rows_at_once(model, tokens), None)["none"]
 
 
 def plain_loop(model: mh.Model, task: Task, seed: int, updates: int) -> np.ndarray:

@@ -214,8 +214,8 @@ def analyses(name: str, card: Card) -> Iterator[Row]:
         load = partial(mh.load, folder, backend="bridge")
         here = load()
         there = {str(dtype)[6:]: load(device=card.device, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
-        for analysis, run in (tried.ANALYSES | tried.MORE).items():
-            yield analysis, partial(both_apart, run, here, there)
+        for analysis, one in (tried.ANALYSES | tried.MORE).items():
+            yield analysis, partial(both_apart, one.numbers, here, there)
 
 
 def both_apart(run: Callable[[mh.Model], Any], here: mh.Model, there: dict[str, mh.Model]) -> dict[str, float | str]:

@@ -28,7 +28,7 @@ import mechheads as mh
 from benchmarks.workloads import random_model
 from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles
 from mechheads.heads import HeadId
-from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.source import ModelSourceError
 
 TABLE = Path(__file__).with_suffix(".csv")
 STEPS = {

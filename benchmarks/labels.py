@@ -37,7 +37,7 @@ def main() -> None:
     ours, plain, scoring = [], [], []
     for repeat in range(REPEATS):
         mine = machine.measured(lambda: ours_of(model), "cpu")
-        untested = machine.measured(lambda: ours_of(model, min_effect=1.0), "cpu")
+        untested = machine.measured(lambda: ours_of(model, scoring=mh.labels.ScoringSettings(min_effect=1.0)), "cpu")
         loop = machine.measured(lambda: obvious_loop(model, kept), "cpu")
         different = compare(mine.result, loop.result)
         scaled = loop.seconds * n_heads / len(HEADS)

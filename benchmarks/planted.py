@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import mechheads as mh
-from mechheads.plots.parts.figure import figure_of
+from mechheads.plots.parts import figure_of
 from mechheads.testing import PlantedModel, planted_model
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ STRONGEST, PROMPTS, DRAWS = 8, 16, 9999
 EFFECTS = ("total", "direct")
 NORMS = ("raw", "folded")
 PAPER = "phi first_mlp raw"
+UNTESTED = mh.labels.ScoringSettings(min_effect=1.0)
 
 
 def effects_of(model: mh.Model, label: str, relation: str, folder: Path) -> dict[str, np.ndarray]:
@@ -60,7 +61,7 @@ def static_of(model: mh.Model, relations: Sequence[str]) -> dict[str, dict[str, 
     """Every static score of every relation [layer, head], by its name: the score, the reading and the norm."""
     found: dict[str, dict[str, np.ndarray]] = {name: {} for name in relations}
     for norm in NORMS:
-        scores = mh.relation_scores(model, relations, norm=norm, min_pairs=10, min_effect=1.0)
+        scores = mh.relation_scores(model, relations, norm=norm, min_pairs=10, scoring=UNTESTED)
         data = scores.dataset
         for name in relations:
             one = data.sel(relation=name)
@@ -95,7 +96,7 @@ def carriers_of(model: mh.Model) -> list[dict[str, Any]]:
         return []
     patched = mh.activation_patch(model, pairs, normalize=True)
     labels = mh.label_heads(model, "country_to_capital")
-    raw = mh.relation_scores(model, "country_to_capital", norm="raw", min_effect=1.0)
+    raw = mh.relation_scores(model, "country_to_capital", norm="raw", scoring=UNTESTED)
     table, found = labels.table().set_index("head"), []
     for head in patched.heads(10):
         carried, row = float(patched[head]["score"]), table.loc[str(head)]

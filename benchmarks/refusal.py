@@ -200,7 +200,7 @@ def curves(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
             draws=DRAWS if name == CURVES[0] else 0,
         )
         for which, rows in curve.table.groupby("which"):
-            found[name if which == "heads" else which] = dict(zip(rows["k"], rows["attack_success"], strict=True))
+            found[name if which == "heads" else which] = dict(zip(rows["k"], rows["score"], strict=True))
     return found
 
 

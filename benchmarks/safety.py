@@ -19,6 +19,7 @@ import json
 import statistics
 import subprocess
 import sys
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ import torch
 import mechheads as mh
 from benchmarks import machine
 from benchmarks.flops import Shape, base_run, cone
+from mechheads.engine.run import batches
 from mechheads.safety import load_requests, request_prompts
 from mechheads.safety.heads.ablations import Ablation, Kind
 from mechheads.safety.heads.measure_ships import Pass, ShipsKind
@@ -84,7 +86,7 @@ def paced(model: mh.Model, requests: list[str], kind: Kind) -> tuple[np.ndarray,
     (job,) = asked.jobs([Ablation(kind, EPSILON)])
     work = ShipsKind(with_kl=True)(job)
     kl = np.full((model.n_layers, model.n_heads, len(job.tokens)), np.nan)
-    steps = work.compute(work.batches())
+    steps = chain.from_iterable(map(work.compute, batches(job)))
     while True:
         units, values = next(steps, ([], []))
         for (head, _), value in zip(units, values, strict=True):

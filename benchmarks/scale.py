@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 import mechheads as mh
-from mechheads.engine.batches import Batch
-from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.dispatch import Batch, Dispatch
 from mechheads.engine.memory import Chunks
 from mechheads.labels.relations import Relation
 from mechheads.ledger.ledger import Ledger
@@ -31,7 +30,7 @@ from mechheads.limits import Limits
 from mechheads.model.model import source_of
 from mechheads.prompts.encoding import single_token
 from mechheads.studies.build import TEMPLATE
-from mechheads.workers.messages import Setup
+from mechheads.workers.messages import Answer, Ready, Setup
 from mechheads.workers.ray_cluster import library
 
 LLAMAS = {"Llama-2-7B": (6.5e9, 32, 1), "Llama-3.1-70B": (69.5e9, 80, 4)}
@@ -43,13 +42,9 @@ class Nothing:
     """A recipe for values of a given size, without any work."""
 
     size: int
-    chunk: int | None = None
 
-    def ready(self, model: mh.Model) -> Nothing:
-        return self
-
-    def compute(self, cut: Any, batch: Batch, chunk: int | None) -> Sequence[np.ndarray]:
-        return [np.zeros(self.size) for _ in batch.units]
+    def __call__(self, model: mh.Model) -> Ready:
+        return lambda request: Answer([np.zeros(self.size) for _ in request.batch.units])
 
 
 @mh.settings(progress=False)
@@ -90,7 +85,7 @@ def overhead(model: mh.Model, batches: int, units: int, prompts: int) -> tuple[f
                     ledger.commit({str(unit): value for unit, value in zip(units, values, strict=True)})
 
                 start, before = time.perf_counter(), time.process_time()
-                Dispatch(workers, setup, None, Chunks(), take).run(some)
+                Dispatch(workers, setup, Chunks(), take).run(some)
                 wall, driver = time.perf_counter() - start, time.process_time() - before
     return wall / batches, driver / batches
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.tools import NAMES
-from mechheads.plots.parts.figure import grid_of
+from mechheads.plots.parts import grid_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -178,9 +178,10 @@ class settings(ContextDecorator):
         progress: whether progress bars are shown (at first they are).
         workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
             ``mh.scale.Ray``; 0 for this process, as at first. Analyses that workers cannot compute run here.
-        store: a file that keeps finished units of sweeps. The same call resumes an interrupted or killed sweep and
-            gives the same bits. If anything that affects the numbers has changed, such as a line of the metric's code
-            or the model's weights, the sweep starts again and keeps its units separately in the same file.
+        store: a file that keeps finished units of sweeps, and how far fits of gates and profiles are. The same call
+            resumes interrupted or killed work and gives the same bits. If anything that affects the numbers has
+            changed, such as a line of the metric's code or the model's weights, the work starts again and is kept
+            separately in the same file.
         seed: for everything that is drawn: random heads, sign flips of p values, bootstraps, samples (at first 0).
 
     Raises:

@@ -424,7 +424,7 @@ removal = mh.labels.cumulative_removal(
     model, "country_to_capital", of_capitals.heads(4), most=4, draws=3, n=16, shots=2
 )
 print("removed, in this order:", *removal.heads)
-accuracy = removal.table.pivot(index="k", columns="which", values="accuracy")
+accuracy = removal.table.pivot(index="k", columns="which", values="score")
 accuracy.round(2)
 
 # %% [markdown]

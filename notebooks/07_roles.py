@@ -245,10 +245,10 @@ listed.round(2)
 
 # %%
 curves = mh.gating.role_curve(model, test.items(range(6)), gates, counts=[0, 15, 30], draws=2)
-mh.plots.role_curves(curves)
+curves.plot()
 
 # %%
-change = curves.table.pivot(index="k", columns="which", values="change")
+change = curves.table.pivot(index="k", columns="which", values="score")
 change.round(2)
 
 # %% [markdown]
@@ -308,7 +308,7 @@ beside.sort_values("effect").head(8).round(2)
 #   was pulled, in so many of so many seeds. On other items, gating off such heads costs so many nats, and the same
 #   number of random heads costs so many.
 #
-# `mh.fit_gates` with its defaults (`checkpoint="gates.safetensors"` saves the progress), or `mechheads roles --task
+# `mh.fit_gates` with its defaults (`mh.settings(store="gates.ledger")` saves the progress), or `mechheads roles --task
 # aba_abb --out roles`, does all of this in full. It needs a GPU, or a night on a CPU.
 #
 # ## Exercises

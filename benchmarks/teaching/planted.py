@@ -16,8 +16,7 @@ from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.prompts.prompts import Prompts
-from mechheads.safety.requests.openings import EndLogProb, find_opening, with_openings
-from mechheads.safety.requests.sides import value_of
+from mechheads.safety.requests.openings import EndLogProb, find_opening, value_of, with_openings
 
 ROUNDS = (Round(seed=0, steps=240, lr=2e-3), Round(seed=1, steps=400, lr=3e-3))
 """How each model was trained: each round goes on from the one before."""

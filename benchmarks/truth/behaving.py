@@ -41,7 +41,7 @@ from benchmarks.truth.behaving_weights import D_HEAD, DELIMITERS, DOES, Behaviou
 from benchmarks.truth.files import KNOWN, N_PAIRS, Pairs, write_known
 from mechheads.heads import HeadId
 from mechheads.testing.known import KnownModel, KnownNode, read_known
-from mechheads.testing.planting import blank_gpt2, word_tokenizer
+from mechheads.testing.planted import blank_gpt2, word_tokenizer
 
 N_LAYERS, N_HEADS = 6, 4
 _VOCABULARY, _CONTEXT = 128, 128

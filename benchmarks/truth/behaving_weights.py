@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mechheads.heads import HeadId
-from mechheads.testing.planting import Matrix, unit, with_noise
+from mechheads.testing.planted import Matrix, unit, with_noise
 
 Behaviour = Literal[
     "previous-token", "self", "sink", "duplicate-token", "induction", "delimiter", "primary", "backup", "negative"

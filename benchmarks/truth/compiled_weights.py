@@ -21,7 +21,7 @@ from safetensors import safe_open
 from benchmarks.truth.files import KNOWN, N_TEXTS, draw_pairs, write_known
 from benchmarks.truth.programs import LONGEST, PROGRAMS
 from mechheads.heads import HeadId
-from mechheads.testing.planting import Matrix, blank_gpt2, word_tokenizer
+from mechheads.testing.planted import Matrix, blank_gpt2, word_tokenizer
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, Phi3ForCausalLM, PreTrainedTokenizerFast

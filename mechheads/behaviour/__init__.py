@@ -1,8 +1,8 @@
 """What heads do on ordinary text and by their weights, and what a model's answer consists of."""
 
+from mechheads.behaviour.circuits import head_directions
 from mechheads.behaviour.composition import composition_scores
 from mechheads.behaviour.copying import copying_scores
-from mechheads.behaviour.directions import head_directions
 from mechheads.behaviour.examples import head_examples
 from mechheads.behaviour.head_examples import HeadExamples
 from mechheads.behaviour.head_profile import HeadProfile
@@ -10,8 +10,11 @@ from mechheads.behaviour.logit_attribution import logit_attribution
 from mechheads.behaviour.profile import profile_heads
 from mechheads.behaviour.recipes.copy_suppression import copy_suppression
 from mechheads.behaviour.recipes.function_vectors import function_vector, function_vector_heads
-from mechheads.behaviour.recipes.indirect_object_prompts import indirect_object_pairs
-from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles, indirect_object_roles
+from mechheads.behaviour.recipes.indirect_object_roles import (
+    IndirectObjectRoles,
+    indirect_object_pairs,
+    indirect_object_roles,
+)
 from mechheads.behaviour.recipes.retrieval import retrieval_heads
 from mechheads.behaviour.recipes.successors import successor_scores
 from mechheads.behaviour.windows import repeated_tokens

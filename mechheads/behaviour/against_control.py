@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -12,27 +13,29 @@ from mechheads.results.stats import clustered_interval, mean_over_prompts, q_val
 
 
 def against_control(
-    scores: HeadScores,
+    values: Float[np.ndarray, "layer head *extra prompt"],
     control: Float[np.ndarray, "layer head *extra prompt"],
-    cluster: Sequence[object],
     *,
+    cluster: Sequence[object],
     seed: int,
     called: str = "control",
+    **about: Any,
 ) -> HeadScores:
-    """The scores with the ``excess`` of their values over those of a control.
+    """Scores of values, with the ``excess`` of the values over those of a control.
 
     Args:
-        scores: means over prompts, made with ``null=None``.
         control: what was measured under the control.
         cluster: a label per prompt.
         seed: for the sign flips of the p values.
         called: the variable that holds the mean of the control.
+        about: what else ``HeadScores.from_values`` takes.
 
     Returns:
         Scores with the control, ``excess``, ``excess_low`` and ``excess_high``. ``p_value`` and ``q_value`` belong to
         the excess.
     """
-    excess, dims = scores.dataset["values"].values - control, scores.scores.dims
+    scores = HeadScores.from_values(values, cluster=cluster, seed=seed, null=None, **about)
+    excess, dims = values - control, scores.scores.dims
     low, high = clustered_interval(excess, cluster)
     p = sign_flip_p(excess, cluster, seed=seed)
     found = {

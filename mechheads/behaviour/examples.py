@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from mechheads.behaviour.head_examples import PARTS, QUANTILES, HeadExamples
-from mechheads.behaviour.measure import norm_of, values_of, written_by
-from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
-from mechheads.engine.each import IndependentUnits, in_order
+from mechheads.behaviour.measure import each_layer, norm_of, values_of, written_by
+from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.heads import HeadId
-from mechheads.limits import Limits, current
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.backends.temporary_changes import alone
@@ -91,7 +90,7 @@ def head_examples(
         bar.update(windows.ids.numel())
 
     with until_interrupted() as work, bar:
-        stop_if(_watch(model, batches, limits, see))
+        stop_if(each_batch(model, batches, _watch, see))
     work.stop_unless(len(seen) > 1)
     work.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
     if len(seen) < 2:
@@ -131,107 +130,35 @@ class _Seen:
     sizes: UInt8[np.ndarray, "layer head pos"]
 
 
-def _watch(
-    model: Model,
-    batches: Iterator[Windows],
-    limits: Limits,
-    see: Callable[[Windows, Sequence[np.ndarray]], object],
-) -> bool:
-    """Watch batches of windows, here or by workers; ``see`` gets them in their order.
-
-    Returns:
-        Whether Ctrl-C stopped workers.
-    """
-    if limits.workers is None:
-        for windows in batches:
-            see(windows, _Watch(model, windows.ids).run())
-        return False
-    given = list(batches)
-    each = IndependentUnits(model, _watched, limits)
-
-    def take(index: int, packed: np.ndarray) -> None:
-        see(given[index], unpack(packed, _Watch(model, given[index].ids).empty))
-
-    return each([WindowIds(one.ids.tolist()) for one in given], in_order(take))
-
-
-def _watched(model: Model, batch: WindowIds) -> UInt8[np.ndarray, " byte"]:
-    """What was seen of a batch, on a worker."""
-    return pack(_Watch(model, torch.tensor(batch.ids, device=model.device)).run())
-
-
-def pack(arrays: Sequence[np.ndarray]) -> UInt8[np.ndarray, " byte"]:
-    """Arrays of any types as one of bytes."""
-    return np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays])
-
-
-def unpack(packed: UInt8[np.ndarray, " byte"], like: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The arrays that ``pack`` was given, which had these shapes and types.
-
-    >>> from mechheads.behaviour.examples import pack, unpack
-    >>> arrays = [np.array([[0.5]]), np.arange(3, dtype=np.uint8)]
-    >>> unpack(pack(arrays), arrays)
-    [array([[0.5]]), array([0, 1, 2], dtype=uint8)]
-    """
-    parts = np.split(packed, np.cumsum([each.nbytes for each in like])[:-1])
-    return [part.view(each.dtype).reshape(each.shape) for part, each in zip(parts, like, strict=True)]
-
-
 def _seen(windows: Windows, arrays: Sequence[np.ndarray]) -> Iterator[_Seen]:
     """What was seen of each window."""
     for at, (ids, text) in enumerate(zip(windows.ids.tolist(), windows.text, strict=True)):
         yield _Seen(ids, text, *(each[at] for each in arrays))
 
 
-class _Watch:
-    """Runs windows of one length, and keeps of each layer what its heads attend to most."""
+def _watch(model: Model, ids: Int[Tensor, "window pos"]) -> list[np.ndarray]:
+    """Run windows, and keep what the heads of each layer attend to most: what ``_Seen`` has of each, in its order."""
+    n, pos = ids.shape
+    of_heads = n, model.n_layers, model.n_heads
+    activity, query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)
+    kept = [torch.empty((*of_heads, pos, *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
 
-    def __init__(self, model: Model, ids: Int[Tensor, "window pos"]) -> None:
-        self._model, self._ids = model, ids
-        n, pos = ids.shape
-        of_heads = n, model.n_layers, model.n_heads
-        self._activity, self._query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)
-        sizes = (_KEPT,), (_KEPT,), (), ()
-        self._kept = [torch.empty((*of_heads, pos, *more), dtype=torch.uint8) for more in sizes]
-        self._now: dict[str, Tensor] = {}
-
-    @property
-    def empty(self) -> list[np.ndarray]:
-        """The arrays that ``run`` fills: what ``_Seen`` has of each window, in its order."""
-        return [each.numpy() for each in (self._activity, self._query, *self._kept)]
-
-    def run(self) -> list[np.ndarray]:
-        """The arrays, filled."""
-        model = self._model
-        sites = ("resid_pre", "v", "pattern")
-        hooks = [
-            (model.hook_name(site, layer), self._hook(site, layer)) for layer in range(model.n_layers) for site in sites
-        ]
-        model.backend.run(self._ids, hooks)
-        return self.empty
-
-    def _hook(self, site: str, layer: int) -> Callable[..., None]:
-        def hook_fn(value: Tensor, hook: Any) -> None:
-            self._now[site] = value.detach().float()
-            if site == "pattern":
-                self._note(layer, **self._now)
-                self._now.clear()
-
-        return hook_fn
-
-    def _note(self, layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor) -> None:
+    def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor) -> None:
         tiny = torch.finfo(pattern.dtype).tiny
-        size = norm_of(values_of(self._model, v), written_by(self._model, layer)).permute(0, 2, 1)
+        size = norm_of(values_of(model, v), written_by(model, layer)).permute(0, 2, 1)
         others = pattern.clone()
         others[..., 0] = 0
         moved = (others @ size[..., None])[..., 0] / resid_pre.norm(dim=-1).clamp_min(tiny)[:, None]
         largest = moved.max(-1)
-        self._activity[:, layer], self._query[:, layer] = largest.values, largest.indices
+        activity[:, layer], query[:, layer] = largest.values, largest.indices
         weights, keys = others.topk(_KEPT, dim=-1)
         in_255ths = weights, pattern[..., 0], size / size.amax(-1, keepdim=True).clamp_min(tiny)
         rounded = [(255 * each).round().to(torch.uint8) for each in in_255ths]
-        for kept, values in zip(self._kept, (keys.to(torch.uint8), *rounded), strict=True):
-            kept[:, layer] = values
+        for store, values in zip(kept, (keys.to(torch.uint8), *rounded), strict=True):
+            store[:, layer] = values
+
+    each_layer(model, ids, ("resid_pre", "v", "pattern"), see)
+    return [each.numpy() for each in (activity, query, *kept)]
 
 
 def _drawn(seen: Sequence[_Seen], each: int, seed: int) -> Iterator[tuple[HeadId, str, int]]:

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, Hook
-from mechheads.model.backends.norm_scales import balanced
+from mechheads.model.backends.base import Backend, Hook, balanced
 from mechheads.model.backends.protocols import Blocks
 from mechheads.model.model import Model
 

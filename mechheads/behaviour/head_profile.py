@@ -86,17 +86,18 @@ class HeadProfile(HeadScores):
             variables |= {f"{name}_{end}": (heads, each) for end, each in zip(("low", "high"), ends, strict=True)}
         for share, distance in zip(_QUANTILES, _quantiles(at_distance), strict=True):
             variables[f"distance_{share * 100:.0f}"] = (heads, distance)
-        found = HeadScores.from_values(
+        found = against_control(
             score,
+            null,
+            cluster=cluster,
+            seed=seed,
+            called="null",
             name="profile on text",
             kind="profile",
             extra={"behaviour": PROFILED},
-            null=None,
-            seed=seed,
             provenance=provenance,
             variables=variables,
-        )
-        found = against_control(found, null, cluster, seed=seed, called="null").dataset
+        ).dataset
         least = np.array([LEAST[name] for name in PROFILED])
         named = (found["q_value"].values <= FDR) & (found["excess_low"].values >= least)
         means = dict(zip(PROFILED, np.moveaxis(found["score"].values, -1, 0), strict=True))

@@ -20,7 +20,7 @@ attention on these keys times the share of them that the behaviour has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -56,21 +56,41 @@ def measure(
 
     Returns:
         the measures, NaN where a window has none; and the attention within the middle at each distance, summed over
-        queries and windows.
+        queries and windows; both on the CPU.
     """
     weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
-    seen = _Seen(model, ids, weights, has)
+    measures = _Measures(model, ids, weights, has)
+    each_layer(model, ids, ("resid_pre", "v", "pattern", "z"), measures.see)
+    return measures.found.cpu(), measures.at_distance
+
+
+def each_layer(model: Model, ids: Int[Tensor, "window pos"], sites: Sequence[str], see: Callable[..., None]) -> None:
+    """Run some windows, and pass on the activations of one layer after the other.
+
+    Args:
+        sites: in the order in which a block computes them.
+        see: gets the number of a layer and, by the names of the sites, its activations in float32.
+    """
+    now: dict[str, Tensor] = {}
+
+    def note(value: Tensor, hook: Any, site: str, layer: int) -> None:
+        now[site] = value.detach().float()
+        if site == sites[-1]:
+            see(layer, **now)
+            now.clear()
+            if layer == model.n_layers - 1:
+                raise Stopped
+
     hooks = [
-        (model.hook_name(site, layer), seen.hook(site, layer))
+        (model.hook_name(site, layer), partial(note, site=site, layer=layer))
         for layer in range(model.n_layers)
-        for site in ("resid_pre", "v", "pattern", "z")
+        for site in sites
     ]
     until_stopped(model.n_layers - 1, partial(model.backend.run, ids, hooks))
-    return seen.found, seen.at_distance
 
 
-class _Seen:
-    """Collects the measures of each layer as its activations come."""
+class _Measures:
+    """The measures of all layers."""
 
     def __init__(self, model: Model, ids: Tensor, weights: Tensor, has: Tensor) -> None:
         self._model, self._ids, self._weights = model, ids, weights
@@ -80,35 +100,21 @@ class _Seen:
         self._middle = (self._back > 0) & (position >= 1) & (position[:, None] >= 2)
         self._pairs_at_distance = torch.bincount(self._back[self._middle], minlength=ids.shape[1]).double()
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
-        self._now: dict[str, Tensor] = {}
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
         self.found = torch.full(shape, torch.nan, dtype=torch.float64, device=ids.device)
         self.at_distance = torch.zeros(model.n_layers, model.n_heads, ids.shape[1], dtype=torch.float64)
 
-    def hook(self, site: str, layer: int) -> Callable[..., None]:
-        """A hook that keeps an activation; with the last of a layer, the layer is measured, and the last one stops."""
-
-        def hook_fn(value: Tensor, hook: Any) -> None:
-            self._now[site] = value.detach().float()
-            if site == "z":
-                self._measure(layer, **self._now)
-                self._now.clear()
-                if layer == self._model.n_layers - 1:
-                    raise Stopped
-
-        return hook_fn
-
-    def _measure(self, layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, z: Tensor) -> None:
+    def see(self, layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, z: Tensor) -> None:
+        """Measure a layer."""
         model = self._model
         W_O = written_by(model, layer)
         size = norm_of(values_of(model, v), W_O).permute(0, 2, 1)[..., None]
         moved = pattern * size.mT
         moved /= (pattern @ size).clamp_min(torch.finfo(moved.dtype).tiny)
-        found: dict[str, Tensor] = {}
         n = 2 * len(BEHAVIOURS)
         self.found[:n, layer] = self._features(pattern)
         self.found[n : 2 * n, layer] = self._features(moved)
-        found |= self._of_distance(layer, pattern)
+        found = self._of_distance(layer, pattern)
         logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()
         found["entropy"] = -logs.mul_(pattern).sum((-1, -2)) / pattern.shape[2]
         found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)

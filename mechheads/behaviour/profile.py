@@ -2,37 +2,87 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.behaviour.head_profile import HeadProfile
 from mechheads.behaviour.measure import MEASURES, measure
-from mechheads.behaviour.totals import Totals, Work
-from mechheads.behaviour.windows import Texts, WindowIds, Windows, check_window, windows_of
-from mechheads.engine.each import IndependentUnits, in_order
+from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
-from mechheads.ledger.sweep_key import model_marks
-from mechheads.limits import Limits, current
+from mechheads.ledger.stored_progress import StoredProgress
+from mechheads.ledger.sweep_key import Store
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
-from mechheads.workers.ray_cluster import pool_of
 
-_BATCHES_A_WORKER = 16
-"""How many batches of windows are read for each worker before they are measured."""
+_BLOCKS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Sums over windows, in at most 256 blocks of as many windows each. Full blocks are merged two by two.
+
+    Attributes:
+        sums, counts: of each measure over the windows of a block that have it.
+        at_distance: attention at each distance.
+        width: the number of windows in a block.
+        batches, windows, tokens: how many have been measured.
+    """
+
+    sums: Float[Tensor, "measure layer head block"]
+    counts: Float[Tensor, "measure block"]
+    at_distance: Float[Tensor, "layer head distance"]
+    width: int = 1
+    batches: int = 0
+    windows: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def none(cls, model: Model, window: int) -> Totals:
+        """Nothing has been measured."""
+        shape = len(MEASURES), model.n_layers, model.n_heads
+        sizes = (*shape, _BLOCKS), (len(MEASURES), _BLOCKS), (*shape[1:], window)
+        sums, counts, at_distance = (torch.zeros(size, dtype=torch.float64) for size in sizes)
+        return cls(sums, counts, at_distance)
+
+    def plus(self, windows: Windows, found: Tensor, at_distance: Tensor) -> Totals:
+        """These totals and a batch of windows. An interrupt changes nothing in the old ones."""
+        sums, counts, width = self.sums.clone(), self.counts.clone(), self.width
+        for number, values in enumerate(found.unbind(-1), self.windows):
+            if number == _BLOCKS * width:
+                sums, counts, width = _merged(sums), _merged(counts), 2 * width
+            sums[..., number // width] += values.nan_to_num(0)
+            counts[:, number // width] += values.isfinite().flatten(1).any(1)
+        at_every = self.at_distance.clone()
+        at_every[..., : at_distance.shape[-1]] += at_distance
+        return Totals(
+            sums,
+            counts,
+            at_every,
+            width,
+            self.batches + 1,
+            self.windows + len(windows.ids),
+            self.tokens + windows.ids.numel(),
+        )
+
+    @property
+    def values(self) -> Float[Tensor, "measure layer head block"]:
+        """The mean over the windows of each block; NaN if none of them has the measure."""
+        return (self.sums / self.counts[:, None, None])[..., : -(-self.windows // self.width)]
+
+
+def _merged(blocks: Float[Tensor, "*of block"]) -> Float[Tensor, "*of block"]:
+    """Neighbouring blocks added, followed by empty ones."""
+    return torch.cat([blocks[..., 0::2] + blocks[..., 1::2], torch.zeros_like(blocks[..., 0::2])], dim=-1)
 
 
 @alone
@@ -42,12 +92,13 @@ def profile_heads(
     *,
     window: int | None = None,
     n_tokens: int | None = 20000,
-    checkpoint: str | os.PathLike[str] | None = None,
 ) -> HeadProfile:
     """Measure what every head does on ordinary text.
 
     The texts are cut into windows, and the model runs once on each. Nothing is kept but means over windows (over at
-    most 256 blocks of windows if there are more), so memory does not grow with the texts.
+    most 256 blocks of windows if there are more), so memory does not grow with the texts. With ``mh.settings(store=)``,
+    the file keeps these means: after an interrupt or a kill, the same call continues, with exactly the same result. All
+    texts are then read before the first is measured (8 bytes for each token), because they are part of the key.
 
     For each head, the result holds the share of its attention that goes to
 
@@ -66,7 +117,6 @@ def profile_heads(
             default, prose of the package and the help texts of Python.
         window: the length of a window in tokens; by default 256, or the model's context if that is shorter.
         n_tokens: how many tokens to read; ``None`` for all.
-        checkpoint: a file. If it exists, the work goes on from it, to the same bits.
 
     Returns:
         Shares [layer, head, behaviour] with intervals over windows, and q values of the excess over the null. After
@@ -74,7 +124,7 @@ def profile_heads(
 
     Raises:
         ValueError: if an argument is not valid, or the texts have no window of 16 tokens.
-        RuntimeError: if some windows end every worker that tries them; with ``checkpoint``, the same call goes on.
+        RuntimeError: if some windows end every worker that tries them; with a store, the same call goes on.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 
     Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Olsson et al. 2022, "In-context Learning
@@ -88,27 +138,28 @@ def profile_heads(
     window = check_window(model, min(256, model.n_ctx) if window is None else window)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
-    path, limits = None if checkpoint is None else Path(checkpoint), current().limits
-
-    def marks() -> dict[str, str]:
-        model_is = fingerprint(model_marks(model, "checkpoint"), what="model")
-        return {"model": model_is, "window": str(window), "n_tokens": str(n_tokens)}
-
     keep_freed_memory()
-    done = Work(Totals.none(model, window), marks, path)
     batches = windows_of(model, texts, window, n_tokens)
-    bar = Bar(total=n_tokens, initial=done.totals.tokens, desc="profile", unit="token")
+    with Store(current().store, analysis="profile_heads") as store:
+        ledger = None
+        if current().store is not None:
+            every = list(batches)
+            read = fingerprint([windows.ids.cpu() for windows in every], what="texts")
+            ledger, batches = store.open(model, {}, texts=read, window=window), iter(every)
+        progress = StoredProgress(ledger)
+        totals = progress.state("totals", Totals.none(model, window))
+        bar = Bar(total=n_tokens, initial=totals.tokens, desc="profile", unit="token")
 
-    def see(windows: Windows, found: Tensor, at_distance: Tensor) -> None:
-        done.see(done.totals.plus(windows, found, at_distance))
-        bar.update(windows.ids.numel())
+        def see(windows: Windows, found: tuple[Tensor, Tensor]) -> None:
+            nonlocal totals
+            totals = totals.plus(windows, *found)
+            progress.see("totals", totals, totals.batches)
+            bar.update(windows.ids.numel())
 
-    with until_interrupted() as work, bar:
-        stop_if(_measure(model, done.rest(batches), limits, see))
-    work.stop_unless(done.totals.windows > 1)
-    totals = done.totals
+        with progress, until_interrupted() as work, bar:
+            stop_if(each_batch(model, islice(batches, totals.batches, None), measure, see))
+    work.stop_unless(totals.windows > 1)
     work.warn(f"{totals.tokens} tokens", "the profile is of these")
-    done.write()
     if not totals.windows:
         raise ValueError("texts have no window of at least 16 tokens; give longer texts")
     provenance = make_provenance(
@@ -121,50 +172,3 @@ def profile_heads(
         interrupted=work.interrupted,
     )
     return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance, seed)
-
-
-def _measure(
-    model: Model,
-    batches: Iterator[Windows],
-    limits: Limits,
-    see: Callable[[Windows, Tensor, Tensor], object],
-) -> bool:
-    """Measure batches of windows, each as a whole, here or by workers.
-
-    Args:
-        see: gets the batches in their order.
-
-    Returns:
-        Whether Ctrl-C stopped workers.
-    """
-    if limits.workers is None:
-        for windows in batches:
-            see(windows, *measure(model, windows.ids))
-        return False
-    each = IndependentUnits(model, _measures, limits)
-    while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
-        units = [WindowIds(windows.ids.tolist()) for windows in some]
-        if each(units, in_order(partial(_see_measures, model, some, see))):
-            return True
-    return False
-
-
-def _measures(model: Model, batch: WindowIds) -> Float[np.ndarray, " value"]:
-    """All that ``measure`` gives for a batch, on a worker."""
-    found = measure(model, torch.tensor(batch.ids, device=model.device))
-    return torch.cat([part.flatten().cpu() for part in found]).numpy()
-
-
-def _see_measures(
-    model: Model,
-    batches: list[Windows],
-    see: Callable[[Windows, Tensor, Tensor], object],
-    index: int,
-    values: Float[np.ndarray, " value"],
-) -> None:
-    windows, heads = batches[index], (model.n_layers, model.n_heads)
-    n, length = windows.ids.shape
-    found, at_distance = torch.from_numpy(values).split(
-        [len(MEASURES) * math.prod(heads) * n, math.prod(heads) * length]
-    )
-    see(windows, found.view(len(MEASURES), *heads, n), at_distance.view(*heads, length))

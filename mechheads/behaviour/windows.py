@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import os
 import pydoc_data.topics
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.data import folder
-from mechheads.limits import DEFAULT_BUDGET
+from mechheads.engine.each import IndependentUnits, in_order
+from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import begin_tokens, text_ids
 from mechheads.prompts.tokens import shorten
 from mechheads.runs.memory import token_bytes
+from mechheads.workers.ray_cluster import pool_of
 
+T = TypeVar("T")
 Texts = str | Path | Iterable[str | list[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
 
 _LEAST = 16
 """Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
+_BATCHES_A_WORKER = 16
+"""How many batches are read for each worker before they are computed."""
 AT_ONCE = 1024
 """Tokens in a batch of windows, if all weights are in memory."""
 _COPIES = 3
@@ -44,15 +51,8 @@ class Windows:
     ids: Int[Tensor, "window pos"]
     text: list[int]
 
-
-@dataclass(frozen=True)
-class WindowIds:
-    """The tokens of windows of one length, on their way to a worker."""
-
-    ids: list[list[int]]
-
     def __str__(self) -> str:
-        return f"a batch of {len(self.ids)} windows, which begins with the tokens {self.ids[0][:8]},"
+        return f"a batch of {len(self.ids)} windows, which begins with the tokens {self.ids[0, :8].tolist()},"
 
 
 def check_window(model: Model, window: int) -> int:
@@ -108,6 +108,42 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
             yield _together(waiting.pop(len(window)), model)
     for alike in waiting.values():
         yield _together(alike, model)
+
+
+def each_batch(
+    model: Model,
+    batches: Iterator[Windows],
+    compute: Callable[[Model, Int[Tensor, "window pos"]], T],
+    see: Callable[[Windows, T], object],
+) -> bool:
+    """Compute something for batches of windows, here or by workers.
+
+    Args:
+        compute: gets the tokens of a batch; its value is on the CPU.
+        see: gets the batches and their values, in their order.
+
+    Returns:
+        Whether Ctrl-C stopped workers.
+    """
+    limits = current().limits
+    if limits.workers is None:
+        for windows in batches:
+            see(windows, compute(model, windows.ids))
+        return False
+    each = IndependentUnits(model, partial(_of_batch, compute), limits)
+    while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
+        units = [replace(windows, ids=windows.ids.cpu()) for windows in some]
+        if each(units, in_order(partial(_see_one, some, see))):
+            return True
+    return False
+
+
+def _of_batch(compute: Callable[[Model, Tensor], T], model: Model, windows: Windows) -> T:
+    return compute(model, windows.ids.to(model.device))
+
+
+def _see_one(windows: list[Windows], see: Callable[[Windows, T], object], index: int, value: T) -> None:
+    see(windows[index], value)
 
 
 def token_stream(model: Model, texts: Texts) -> Iterator[int]:

@@ -205,10 +205,10 @@ def profile(
     with results_in(out) as results, settings(workers=workers):
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
-        kept, loaded = out / "profile.checkpoint", load(model, device=device)
+        kept, loaded = out / "profile.ledger", load(model, device=device)
         read = "of the package" if texts is None else file_sha256(texts)
         results.of(study_of(loaded, study="profile", texts=read, tokens=tokens, window=window))
-        found = profile_heads(loaded, texts, window=window, n_tokens=tokens, checkpoint=kept)
+        found = settings(store=kept)(profile_heads)(loaded, texts, window=window, n_tokens=tokens)
         results.interrupted = found.provenance["interrupted"]
         if not results.interrupted:
             kept.unlink()
@@ -232,9 +232,9 @@ def roles(
     batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
     n: Annotated[int | None, typer.Option(help="Number of items of the task. Default: all.")] = None,
     most: Annotated[int, typer.Option(help="Largest number of heads to gate off in the curves.")] = 50,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the results, and for the checkpoint that Ctrl-C leaves.")
-    ] = Path("roles"),
+    out: Annotated[Path, typer.Option(help="Folder for the results, and for the ledger that keeps the fits.")] = Path(
+        "roles"
+    ),
     workers: WorkersOption = "1",
 ) -> None:
     """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
@@ -252,11 +252,11 @@ def roles(
         fitted_on, tried_on = items.split(0.8)
         fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
         results.of(study_of(loaded, study="roles", task=fingerprint(items, "task"), most=most, **fit))
-        checkpoint = out / "gates.checkpoint"
-        gates = fit_gates(loaded, fitted_on, **fit, checkpoint=checkpoint)
+        ledger = out / "gates.ledger"
+        gates = settings(store=ledger)(fit_gates)(loaded, fitted_on, **fit)
         results.files.append(gates.save(out / "gates.nc"))
         if gates.interrupted:
-            raise KeyboardInterrupt(f"Interrupted; the same command continues from {checkpoint}.")
+            raise KeyboardInterrupt(f"Interrupted; the same command continues from {ledger}.")
         found = head_roles(gates)
         curves = role_curve(loaded, tried_on, gates, found, most=most)
         results.interrupted = curves.interrupted

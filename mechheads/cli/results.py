@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mechheads.studies.atlas import Atlas
     from mechheads.studies.figures.panels import PaperFigure
-    from mechheads.studies.safety import SafetyStudy
+    from mechheads.studies.safety_result import SafetyStudy
 
 _BETWEEN = 10
 """A result that grows is saved again only after so many times as long as the last time took."""

@@ -61,7 +61,7 @@ def merge(
     into: Annotated[Path, typer.Option(help="The ledger that gets all units.")],
 ) -> None:
     """Merge the ledgers of the parts of an analysis into one, with checks."""
-    from mechheads.ledger.merge import merge as merge_ledgers
+    from mechheads.ledger.ledger import merge as merge_ledgers
 
     with errors_shown():
         merged = merge_ledgers(parts, into)
@@ -74,7 +74,7 @@ def list_runs(ledger: LedgerFile) -> None:
     with errors_shown():
         for sweep in _sweeps(ledger):
             about = sweep["about"]
-            what = f"{about.get('intervention', '?')}, {about.get('metric', '?')}"
+            what = ", ".join(about[name] for name in ("analysis", "intervention", "metric") if name in about)
             typer.echo(f"{sweep['key'][:12]}  {sweep['started']}  {sweep['units']:>7} units  {about['model']}  {what}")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mechheads.engine.job import Job
 from mechheads.messages.warn import warn
-from mechheads.metrics.base import read_positions, try_metric
+from mechheads.metrics.base import read_positions
 from mechheads.prompts.encoding import single_token, token_strings
 
 _MUCH_MORE_LIKELY = 10.0
@@ -31,8 +31,7 @@ def warn_of_answers(job: Job) -> None:
     to restore or to remove.
     """
     tokens = job.clean.tokens
-    read = try_metric(job.spec.metric, tokens, job.model.d_vocab)
-    if "answer" not in read or tokens.answer is None:
+    if "answer" not in job.answers or tokens.answer is None:
         return
     spaced = _with_space(tokens.answer, job)
     columns = [tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced]
@@ -45,7 +44,7 @@ def warn_of_answers(job: Job) -> None:
             'continue the prompt, such as answer=[" Paris"]',
             AnswerWarning,
         )
-    if "wrong" in read and tokens.wrong is not None and (prefers := wrong > right).any():
+    if "wrong" in job.answers and tokens.wrong is not None and (prefers := wrong > right).any():
         shown = _shown(prefers, prompts, (tokens.wrong, wrong), (tokens.answer, right), job)
         warn(
             f"the clean run prefers `wrong` to `answer` for {shown}. Leave these prompts out, or check "

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mechheads.engine.batches import Batch, Values
+import numpy as np
+
 from mechheads.engine.memory import Chunks
+from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
-from mechheads.workers.messages import Lost, Request, Setup
-from mechheads.workers.ray_cluster import Ray
+from mechheads.model.backends.state import arithmetic
+from mechheads.model.model import Model, source_of
+from mechheads.workers.messages import Lost, Ready, Request, Setup
+from mechheads.workers.ray_cluster import Ray, library
+
+Values = Sequence[np.ndarray] | np.ndarray
+"""The values of each unit of a batch."""
 
 _LIVES = 3
 """How many workers a unit may take with it, and how many times a worker may fail to start."""
 _TICK = 1.0
 """The longest wait in seconds before Ctrl-C is looked at."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Units that are computed together, here or in another process, with the same bits in both.
+
+    Attributes:
+        waves: the units of each wave. A unit is anything that pickles and hashes, such as a head and a place.
+    """
+
+    waves: tuple[tuple[Any, ...], ...]
+
+    @property
+    def units(self) -> list[Any]:
+        return [unit for wave in self.waves for unit in wave]
 
 
 @dataclass
@@ -37,15 +60,14 @@ class Dispatch:
 
     Args:
         setup: what workers need before they can compute.
-        cut: what workers are told besides the units; see ``Ready.compute``.
         chunks: how many units fit into memory together, as far as this was found out.
         take: gets the units of each batch and their values.
     """
 
     def __init__(
-        self, workers: Ray, setup: Setup, cut: Any, chunks: Chunks, take: Callable[[Sequence[Any], Values], object]
+        self, workers: Ray, setup: Setup, chunks: Chunks, take: Callable[[Sequence[Any], Values], object]
     ) -> None:
-        self._workers, self._setup, self._cut, self._chunks, self._take = workers, setup, cut, chunks, take
+        self._workers, self._setup, self._chunks, self._take = workers, setup, chunks, take
         self._waiting: deque[_Task] = deque()
         self._flying: dict[int, _Task | None] = {}  # what each worker does; None while it gets ready
         self._ready: set[int] = set()
@@ -88,7 +110,7 @@ class Dispatch:
                 self._workers.set_up(replica, shared)
             elif replica in self._ready and self._waiting:
                 self._flying[replica] = task = self._waiting.popleft()
-                self._workers.compute(replica, Request(self._cut, task.batch, self._chunks.most))
+                self._workers.compute(replica, Request(task.batch, self._chunks.most))
 
     def _receive(self, replica: int, answer: Any) -> None:
         task = self._flying.pop(replica)
@@ -108,7 +130,7 @@ class Dispatch:
         if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
             self._waiting.append(task)
         elif len(task.batch.units) > 1:
-            self._waiting.extend(_Task(one, task.lost) for one in task.batch.singly())
+            self._waiting.extend(_Task(Batch(((unit,),)), task.lost) for unit in task.batch.units)
         else:
             warn(
                 f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}. Give "
@@ -137,3 +159,57 @@ def _show(unit: Any) -> str:
     if isinstance(unit, frozenset):
         return f"set {' '.join(map(str, sorted(unit)))}"
     return f"{unit[0]}, place {unit[1]}" if isinstance(unit, tuple) else str(unit)
+
+
+@dataclass(frozen=True)
+class _OnSameModel:
+    """A recipe that workers follow with the model of their driver, or not at all.
+
+    Attributes:
+        mark: the fingerprint of the model.
+        device: the kind of device that it is on.
+    """
+
+    mark: str
+    device: str
+    recipe: Callable[[Model], Ready]
+
+    def __call__(self, model: Model) -> Ready:
+        """What the recipe makes of a worker's model.
+
+        Raises:
+            ValueError: if it is another model, or on another kind of device.
+        """
+        if (here := arithmetic(model.device)) != self.device:
+            raise ValueError(
+                f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
+                'differently; load it on the same kind of device, such as mh.load(device="cuda")'
+            )
+        if model_fingerprint(model.model, "workers") != self.mark:
+            raise ValueError(
+                f"workers: model {model.name!r} on the worker is not the model of this process: its weights were "
+                "changed after it was loaded, or the worker has other files or other libraries. Save a changed model "
+                "with save_pretrained and load the folder with mh.load, or leave workers out"
+            )
+        return self.recipe(model)
+
+
+def setup_of(model: Model, recipe: Callable[[Model], Ready], mark: str | None = None) -> Setup:
+    """What workers need for work on a model.
+
+    Args:
+        mark: the model's fingerprint, if it is known.
+
+    Raises:
+        ValueError: if the model carries hooks, workers cannot load it, or the recipe cannot be sent.
+    """
+    source = source_of(model)
+    sent = _OnSameModel(mark or model_fingerprint(model.model, "workers"), arithmetic(model.device), recipe)
+    try:
+        packed = library().cloudpickle.dumps(sent)
+    except Exception as error:  # the class of anything that is sent may raise what it likes
+        raise ValueError(
+            f"workers: this analysis cannot be sent to another process ({type(error).__name__}: {error}); define its "
+            "functions and classes in a file of their own and import them, or leave workers out"
+        ) from error
+    return Setup(hashlib.sha256(packed).hexdigest(), source, model.device.type, packed)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from mechheads.engine.batches import Batch, Values
-from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.dispatch import Batch, Dispatch, setup_of
 from mechheads.engine.memory import Chunks
-from mechheads.engine.same_model import SameModel, setup_of
 from mechheads.limits import Limits
 from mechheads.model.model import Model
+from mechheads.workers.messages import Answer, Request
 from mechheads.workers.ray_cluster import pool_of
 
-Compute = Callable[[Model, Any], np.ndarray]
-"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs."""
+Compute = Callable[[Model, Any], Any]
+"""Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs.
+
+Its value, which is pickled too, is on the CPU.
+"""
 
 
 class IndependentUnits:
@@ -35,9 +36,9 @@ class IndependentUnits:
         if limits.workers is None:
             raise ValueError("limits have no workers; compute the units in this process")
         self._workers = pool_of(limits.workers)
-        self._setup = setup_of(model, _SentComputation(SameModel.of(model), compute))
+        self._setup = setup_of(model, partial(_Ready, compute=compute))
 
-    def __call__(self, units: Sequence[Any], take: Callable[[int, np.ndarray], object]) -> bool:
+    def __call__(self, units: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
         """Compute units and take their values as they come.
 
         Args:
@@ -51,13 +52,13 @@ class IndependentUnits:
         """
         missing = set(range(len(units)))
 
-        def take_numbered(numbered: Sequence[_Numbered], values: Values) -> None:
+        def take_numbered(numbered: Sequence[_Numbered], values: Any) -> None:
             for one, value in zip(numbered, values, strict=True):
                 missing.remove(one.index)
                 take(one.index, value)
 
         batches = [Batch(((_Numbered(index, unit),),)) for index, unit in enumerate(units)]
-        stopped = Dispatch(self._workers, self._setup, None, Chunks(), take_numbered).run(batches)
+        stopped = Dispatch(self._workers, self._setup, Chunks(), take_numbered).run(batches)
         if missing and not stopped:
             raise RuntimeError(
                 f"workers: {units[min(missing)]} has no value, and the work cannot go on without it; leave workers "
@@ -66,11 +67,11 @@ class IndependentUnits:
         return stopped
 
 
-def in_order(take: Callable[[int, np.ndarray], object]) -> Callable[[int, np.ndarray], None]:
+def in_order(take: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
     """Takes values by their index, in whatever order they come."""
-    ready, taken = dict[int, np.ndarray](), [0]
+    ready, taken = dict[int, Any](), [0]
 
-    def take_later(index: int, value: np.ndarray) -> None:
+    def take_later(index: int, value: Any) -> None:
         ready[index] = value
         while taken[0] in ready:
             take(taken[0], ready.pop(taken[0]))
@@ -91,27 +92,11 @@ class _Numbered:
 
 
 @dataclass(frozen=True)
-class _SentComputation:
-    """What computes the units, on its way to a worker."""
+class _Ready:
+    """Computes units with a worker's model."""
 
-    same: SameModel
+    model: Model
     compute: Compute
 
-    def ready(self, model: Model) -> _ReadyComputation:
-        """What computes them with a worker's model.
-
-        Raises:
-            ValueError: if it is another model, or on another kind of device.
-        """
-        self.same.check(model)
-        return _ReadyComputation(model, self.compute)
-
-
-@dataclass(frozen=True)
-class _ReadyComputation:
-    model: Model
-    compute_one: Compute
-    chunk: None = None
-
-    def compute(self, cut: None, batch: Batch, chunk: None) -> Values:
-        return [self.compute_one(self.model, one.unit) for one in batch.units]
+    def __call__(self, request: Request) -> Answer:
+        return Answer([self.compute(self.model, one.unit) for one in request.batch.units])

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.job import Job
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.prompts.tokens import Tokens
@@ -37,20 +36,11 @@ class Evaluator:
         self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
         self._memory: Tensor | None = None
         self._base_final = base.final_at(self.at)
-        self._divide()
-        self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
-
-    @classmethod
-    def of(cls, job: Job) -> Evaluator:
-        """The metric of a job, on its runs."""
-        return cls(job.spec.metric, job.base, job.source, job.spec.limits)
-
-    def _divide(self) -> None:
-        """Divide the prompts into parts whose logits fit into memory."""
         step = max(1, self._logits_at_once // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
         self._shared: dict[int, dict[str, Tensor]] = {}
         self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
+        self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
         """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.

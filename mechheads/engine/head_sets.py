@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -12,18 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.mlps import new_output
 from mechheads.engine.report import describe_intervention
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
-from mechheads.engine.run import alter, new_z
+from mechheads.engine.run import alter, edit_of, new_output, new_z
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.engine.work import compute
+from mechheads.engine.work import Work, compute, metric_of
 from mechheads.heads import HeadId, HeadLike, Mlp, Node, NodeLike, Nodes, check_head, check_node, in_order
 from mechheads.interventions.basic import Patch
 from mechheads.messages.interrupted import stop_if
@@ -36,41 +34,22 @@ from mechheads.runs.layer_store import LayerStore
 from mechheads.workers.ray_cluster import pool_of
 
 
-class SetWork:
-    """The change of the metric with the outputs of whole sets of nodes replaced; each set is a unit.
+class _SetRun:
+    """Runs sets of nodes whose outputs are replaced together; each set is a unit.
 
     Attributes:
         at_once: how many sets go through the layers together.
         z: what replaced heads give, by layer [prompt, head, pos, d_head].
     """
 
-    def __init__(self, job: Job, evaluator: Evaluator | None = None) -> None:
-        self.job, spec, plan = job, job.spec, job.plan
-        self.evaluator = evaluator or Evaluator.of(job)
+    def __init__(self, job: Job) -> None:
+        self.job, plan = job, job.plan
         self.z, self._first = replaced_z(job)
         self._ready: tuple[int, Wave, dict[Node, Edit]] | None = None
-        tokens = tokens_in_flight(job.model, spec.limits.memory // 4, plan.pos, spec.limits)
+        tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, plan.pos, job.spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
 
-    @property
-    def factory(self) -> WorkFactory:
-        return SetWork
-
-    def for_part(self, job: Job) -> SetWork:
-        return self
-
-    def batches(self, sets: Sequence[frozenset[Node]] = ()) -> list[Batch]:
-        """Some sets in batches."""
-        workers, size = self.job.spec.limits.workers, self.at_once
-        if workers is not None:
-            size = max(1, min(size, len(sets) // pool_of(workers).replicas))
-        return [Batch((tuple(sets[start : start + size]),)) for start in range(0, len(sets), size)]
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[frozenset[Node]], Values]]:
-        for batch in batches:
-            yield batch.units, self.evaluator(self.job.chunks.run(self._finals, batch.units)[0])
-
-    def _finals(self, sets: Sequence[Set[Node]]) -> list[Float[Tensor, "set prompt position d_model"]]:
+    def __call__(self, sets: Sequence[Set[Node]]) -> list[Float[Tensor, "set prompt position d_model"]]:
         parts = []
         for begin in range(0, len(self.job.tokens), self.job.plan.rows):
             wave, edits = self._wave(begin)
@@ -81,16 +60,19 @@ class SetWork:
         """The wave of the prompts from ``begin`` on, and every node's edit in it; the last one is kept."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
-            pos = job.tokens.ids.shape[1]
-            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), pos)
+            window = Window.from_start(self._first[rows], job.at[rows], layout_of(job.model), job.tokens.ids.shape[1])
             edits: dict[Node, Edit] = {
-                head: Edit(head.layer, "z", head.head, window.take(self.z[head.layer][rows, head.head]))
-                for head in job.heads
+                head: edit_of(head, window.take(self.z[head.layer][rows, head.head])) for head in job.heads
             }
             for mlp in map(Mlp, range(job.model.n_layers) if job.spec.nodes == "all" else ()):
-                edits[mlp] = Edit(mlp.layer, "mlp_out", None, window.take(new_output(job, mlp.layer, 0)[rows]))
+                edits[mlp] = edit_of(mlp, window.take(new_output(job, mlp.layer, 0)[rows]))
             self._ready = begin, Wave(job.base, rows, window), edits
         return self._ready[1], self._ready[2]
+
+
+def _set_effects(job: Job) -> Work:
+    """The change of a job's metric with the outputs of whole sets of nodes replaced [prompt]."""
+    return Work(job, _set_effects, _SetRun(job), metric_of(job))
 
 
 class SetRuns:
@@ -103,20 +85,20 @@ class SetRuns:
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None) -> None:
         self.job = make_ready(model, spec, runs=runs)
-        self.evaluator = Evaluator.of(self.job)
+        self.base_value: Float[np.ndarray, " prompt"] = self.job.evaluator.base_value.cpu().numpy()
         warn_of_answers(self.job)
-        self.base_value: Float[np.ndarray, " prompt"] = self.evaluator.base_value.cpu().numpy()
-        self._work = SetWork(self.job, self.evaluator)
+        self._run = _SetRun(self.job)
+        self._work = Work(self.job, _set_effects, self._run, metric_of(self.job))
 
     @property
     def at_once(self) -> int:
         """How many sets go through the layers together."""
-        return self._work.at_once
+        return self._run.at_once
 
     @property
     def z(self) -> LayerStore:
         """What replaced heads give, by layer [prompt, head, pos, d_head]."""
-        return self._work.z
+        return self._run.z
 
     def values(
         self,
@@ -146,8 +128,14 @@ class SetRuns:
                 values[rows[nodes]] = self.base_value + change
                 done(len(rows[nodes]))
 
-        stop_if(compute(self._work, self._work.batches(list(rows)), take))
+        stop_if(compute(self._work, self._batches(list(rows)), take))
         return values
+
+    def _batches(self, sets: Sequence[frozenset[Node]]) -> list[Batch]:
+        workers, size = self.job.spec.limits.workers, self.at_once
+        if workers is not None:
+            size = max(1, min(size, len(sets) // pool_of(workers).replicas))
+        return [Batch((tuple(sets[start : start + size]),)) for start in range(0, len(sets), size)]
 
     def provenance(self) -> dict[str, Any]:
         """The provenance that all results of these runs share."""
@@ -162,7 +150,7 @@ class SetRuns:
 
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
-    altered = alter(job, [0])
+    altered = alter(job, 0)
     on_disk, starts = job.base.stores["z"].on_disk, []
     store = LayerStore(job.model.n_layers, len(job.tokens), on_disk)
     for layer in sorted({head.layer for head in job.heads}):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,14 +13,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
+from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.memory import Chunks
-from mechheads.engine.packing import Packing
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
 from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
+from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
-from mechheads.interventions.base import Intervention, needs_of, site_of
+from mechheads.interventions.base import Intervention, Site, needs_of, site_of
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
 from mechheads.interventions.new_z import changed_z
 from mechheads.ledger.ledger import Ledger
@@ -41,7 +42,7 @@ _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
 
 
-def check_mlps(model: Model, intervention: Intervention) -> None:
+def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:
     """Check that a model has MLPs, and that an intervention can change them.
 
     Raises:
@@ -49,7 +50,7 @@ def check_mlps(model: Model, intervention: Intervention) -> None:
     """
     if not model.has_mlps:
         raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
-    if (site := site_of(intervention)) != "z":
+    if site != "z":
         raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
     if not isinstance(intervention, _ALLOWED):
         raise ValueError(
@@ -60,8 +61,8 @@ def check_mlps(model: Model, intervention: Intervention) -> None:
 
 _HEADS_TRIED = 8
 
-Unit = tuple[HeadId, int]
-"""A head and the index of the place where it is changed."""
+Unit = tuple[Node, int]
+"""A head or an MLP and the index of the place where it is changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +86,11 @@ class Spec:
     limits: Limits = field(default_factory=lambda: current().limits)
     nodes: Nodes = "heads"
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The activations that changes are computed from."""
-        return (*needs_of(self.intervention), *(("mlp_out",) if self.nodes == "all" else ()))
-
-    def check(self, model: Model) -> None:
+    def check(self, model: Model) -> Site:
         """Check that the model supports this request.
+
+        Returns:
+            The activation that the intervention replaces.
 
         Raises:
             ValueError: if the base or the intervention is not valid for it, or workers cannot load it.
@@ -103,15 +102,16 @@ class Spec:
             raise ValueError(
                 f"intervention is {self.intervention!r}; give a function or an instance, such as mh.Zero()"
             )
-        if self.nodes not in ("heads", "all"):
-            raise ValueError(f'nodes is {self.nodes!r}; choose "heads", or "all" for heads and MLPs')
+        check_known("nodes", self.nodes, Nodes)
+        site = site_of(self.intervention)
         if self.nodes == "all":
-            check_mlps(model, self.intervention)
-        if (site := site_of(self.intervention)) in model.backend.read_only:
+            _check_mlps(model, self.intervention, site)
+        if site in model.backend.read_only:
             raise ValueError(
                 f"site {site!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
                 'hook returns; use site="z", "q", "k" or "v"'
             )
+        return site
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,9 @@ class Job:
         runs: the cached runs, which other jobs can share.
         base: the base run; ``source``: the source run, None for plain prompts.
         heads, places: what is changed, one head at one place at a time.
+        site: the activation that the intervention replaces.
         at: the positions that the metric reads.
+        answers: which of ``answer`` and ``wrong`` the metric uses.
         starts: for each place, the first position that changes in each prompt.
         plan: the cost of the sweep.
         seconds: the time that the cached runs took.
@@ -143,7 +145,9 @@ class Job:
     source: HeadCache | None
     heads: tuple[HeadId, ...]
     places: tuple[Place, ...]
+    site: Site
     at: Int[Tensor, "prompt position"]
+    answers: frozenset[str]
     starts: tuple[Int[Tensor, " prompt"], ...]
     plan: Plan
     seconds: float
@@ -177,11 +181,12 @@ class Job:
         """The run of the clean prompts; for plain prompts, their only run."""
         return self.source if self.source is not None and self.spec.base == "corrupted" else self.base
 
-    @property
-    def units(self) -> list[Unit]:
-        return [(head, place) for place in range(len(self.places)) for head in self.heads]
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """The metric of final states, compared with the base run."""
+        return Evaluator(self.spec.metric, self.base, self.source, self.spec.limits)
 
-    def cost(self, unit: tuple[Node, int] | frozenset[Node]) -> int:
+    def cost(self, unit: Unit | frozenset[Node]) -> int:
         """How many blocks a unit, or a set of nodes that change together, runs."""
         nodes = unit if isinstance(unit, frozenset) else unit[:1]
         return self.model.n_layers - min(node.layer for node in nodes)
@@ -189,8 +194,9 @@ class Job:
     def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
         spec = replace(self.spec, intervention=intervention)
-        ledger = ledger_of(self.model, spec, self.runs, self.heads, store)
-        return replace(self, spec=spec, ledger=ledger, plan=_as_before(self.plan, ledger, "waves"))
+        ledger = _ledger_of(self.model, spec, self.runs, self.heads, store)
+        plan = _as_before(self.plan, ledger, "waves")
+        return replace(self, spec=spec, site=site_of(intervention), ledger=ledger, plan=plan)
 
     def members(self, head: HeadId) -> tuple[HeadId, ...]:
         """The heads that change together, from the head on that names them."""
@@ -278,19 +284,23 @@ def make_ready(
     Raises:
         ValueError: if an argument is not valid; before the model runs.
     """
-    spec.check(model)
+    site = spec.check(model)
     heads = check_heads(spec.heads, model.n_layers, model.n_heads)
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     tokens, _ = runs.sides(spec.base)
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
-    try_metric(spec.metric, tokens, model.d_vocab)
-    ledger = ledger_of(model, spec, runs, heads, store)
+    answers = try_metric(spec.metric, tokens, model.d_vocab)
+    ledger = _ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
-    base, source = _cache(model, spec, runs, sites)
+    base, source = _cache(model, spec, runs, (*(() if site == "z" else (site,)), *sites), at.shape[1])
     seconds = time.perf_counter() - start
-    starts = tuple(_first_change(spec.intervention, place, base, source, heads) for place in places)
-    plan = _plan(spec, base, source, heads, starts)
+    starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
+    layout, pos, on_disk = layout_of(model), tokens.ids.shape[1], model.backend.on_disk is not None
+    windows = [Window.from_start(first, at, layout, pos) for first in starts]
+    may_pack = layout == "queries" and len(places) == 1 and not on_disk  # weights on disk would be read for each row
+    packing = Packing.find(tokens.ids, windows[0]) if may_pack else None
+    plan = make_plan(base, source, site, heads, windows, spec.limits, packing)
     if plan.over_budget:
         warn(
             f"budget is {show_bytes(spec.limits.memory)}, but this sweep needs about {show_bytes(plan.bytes)} besides "
@@ -298,26 +308,7 @@ def make_ready(
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")
-    return Job(model, spec, runs, base, source, heads, places, at, starts, plan, seconds, ledger)
-
-
-def _plan(
-    spec: Spec,
-    base: HeadCache,
-    source: HeadCache | None,
-    heads: tuple[HeadId, ...],
-    starts: Sequence[Int[Tensor, " prompt"]],
-) -> Plan:
-    """The plan; ``starts``: for each place, the first position that changes in each prompt.
-
-    Prompts do not share rows if weights are on disk, to be read for each row.
-    """
-    ids, layout, backend = base.tokens.ids, layout_of(base.need_model()), base.need_model().backend
-    at = read_positions(spec.metric, base.tokens)[0]
-    windows = [Window.from_start(first, at, layout, ids.shape[1]) for first in starts]
-    may_pack = layout == "queries" and len(starts) == 1 and backend.on_disk is None
-    packing = Packing.find(ids, windows[0]) if may_pack else None
-    return make_plan(base, source, site_of(spec.intervention), heads, windows, spec.limits, packing)
+    return Job(model, spec, runs, base, source, heads, places, site, at, answers, starts, plan, seconds, ledger)
 
 
 def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
@@ -331,10 +322,8 @@ def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
     )
 
 
-def ledger_of(
-    model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadId], store: Store, **more: object
-) -> Ledger | None:
-    """The ledger of a request, identified by it and by further settings; None if nothing is stored."""
+def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadId], store: Store) -> Ledger | None:
+    """The ledger of a request; None if nothing is stored."""
     tokens, other = runs.sides(spec.base)
     return store.open(
         model,
@@ -344,18 +333,23 @@ def ledger_of(
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
-        **more,
     )
 
 
-def _cache(model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str]) -> tuple[HeadCache, HeadCache | None]:
-    """The base run and, for pairs, the source run."""
+def _cache(
+    model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], n_read: int
+) -> tuple[HeadCache, HeadCache | None]:
+    """The base run, which keeps these sites too, and for pairs the source run.
+
+    Args:
+        n_read: how many positions the metric reads.
+    """
     tokens, other = runs.sides(spec.base)
-    site, needed = site_of(spec.intervention), spec.needs
-    kept = ("z", *_resumed(model), *((site,) if site != "z" else ()), *needed, *sites)
+    needed = (*needs_of(spec.intervention), *(("mlp_out",) if spec.nodes == "all" else ()))
+    kept = ("z", *_resumed(model), *needed, *sites)
     side = spec.base if other is not None else "clean"
     wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))
-    least = least_in_flight(model, tokens, read_positions(spec.metric, tokens)[0].shape[1], spec.limits)
+    least = least_in_flight(model, tokens, n_read, spec.limits)
     room = replace(spec.limits, memory=_room(wanted + least <= spec.limits.memory))
     base = runs.run(side, kept, room)
     base.check_finite()
@@ -373,7 +367,12 @@ def _room(fits: bool) -> int:
 
 
 def _first_change(
-    intervention: Intervention, place: Place, base: HeadCache, source: HeadCache | None, heads: Sequence[HeadId]
+    intervention: Intervention,
+    site: Site,
+    place: Place,
+    base: HeadCache,
+    source: HeadCache | None,
+    heads: Sequence[HeadId],
 ) -> Int[Tensor, " prompt"]:
     """The first position that changes in each prompt; the later it is, the more heads fit into a wave.
 
@@ -386,7 +385,7 @@ def _first_change(
         first = place.at.long().argmax(1)
     if isinstance(intervention, Patch) and source is not None:
         first = first.maximum((ids != source.tokens.ids).long().argmax(1))
-    elif source is not None and site_of(intervention) == "z":
+    elif source is not None and site == "z":
         some = heads[:: max(1, len(heads) // _HEADS_TRIED)]
         starts = [changed_z(intervention, base, source, head, place.at)[1] for head in some]
         first = first.maximum(torch.stack(starts).amin(0).clamp_max(ids.shape[1] - 1))

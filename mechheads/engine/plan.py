@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mechheads.engine.disk_reads import bytes_on_disk, bytes_read_by_waves
 from mechheads.engine.memory import logit_bytes, tokens_in_flight
 from mechheads.engine.row_layout import layout_of
-from mechheads.heads import HeadId, Mlp
+from mechheads.heads import HeadId, Mlp, Node
 from mechheads.limits import Limits
 from mechheads.model.sources.placing import bytes_of
 from mechheads.runs.head_cache import HeadCache
@@ -20,8 +19,7 @@ from mechheads.units import show_bytes, show_seconds
 from mechheads.workers.ray_cluster import pool_of
 
 if TYPE_CHECKING:
-    from mechheads.engine.packing import Packing
-    from mechheads.engine.rows import Window
+    from mechheads.engine.rows import Packing, Window
     from mechheads.model.core import ModelCore
     from mechheads.prompts.tokens import Tokens
 
@@ -247,7 +245,7 @@ def batches_at_least(limits: Limits) -> int:
     return workers * (1 if limits.part is None else limits.part[1])
 
 
-def with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
+def plan_with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
     """The plan of a sweep over heads, with each layer's MLP measured too, in so many more waves.
 
     Args:
@@ -295,3 +293,27 @@ def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: b
     if site != "z":
         cached.append(HeadCache.estimate(model, base.tokens, sites=("z",)))
     return sum(size.total // (model.n_layers if on_disk else 1) for size in cached)
+
+
+def bytes_on_disk(model: ModelCore) -> int:
+    """The bytes of weights that a full run reads from disk; 0 if all are in memory."""
+    return sum(_above(model)[:1])
+
+
+def bytes_read_by_waves(model: ModelCore, nodes: Sequence[Node], stack: int) -> int:
+    """The bytes that waves of ``stack`` nodes read: each reads the layers from its first node's on, once."""
+    above = _above(model)
+    return sum(above[layer] for layer in sorted(node.layer for node in nodes)[::stack])
+
+
+def reading_seconds(model: ModelCore, size: int) -> float:
+    """About how long it takes to read so many bytes, from what was read so far."""
+    on_disk = model.backend.on_disk
+    return 0.0 if on_disk is None or not on_disk.bytes_read else size * on_disk.seconds / on_disk.bytes_read
+
+
+def _above(model: ModelCore) -> list[int]:
+    """For each layer, the bytes on disk from this layer on."""
+    on_disk = model.backend.on_disk
+    sizes = {} if on_disk is None else on_disk.layer_bytes
+    return [sum(sizes.get(later, 0) for later in range(layer, model.n_layers)) for layer in range(model.n_layers)]

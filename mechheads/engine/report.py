@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job
 from mechheads.interventions.base import Intervention
 from mechheads.metrics.base import MetricInfo, name_of
@@ -38,9 +37,7 @@ class About:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
-def report(
-    job: Job, values: Float[np.ndarray, "layer head *extra prompt"], evaluator: Evaluator, about: About
-) -> HeadScores:
+def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], about: About) -> HeadScores:
     """Means over prompts with intervals, in the metric's unit, and the provenance to repeat them.
 
     They have p values unless the kind has no test, or the metric has no null.
@@ -60,7 +57,7 @@ def report(
             {"metric": metric.name, "prompts": job, "n_prompts": len(job.tokens), "seed": spec.seed},
             about.more,
         ),
-        variables={"base_metric": (("prompt",), evaluator.base_value.cpu().numpy())},
+        variables={"base_metric": (("prompt",), job.evaluator.base_value.cpu().numpy())},
     )
 
 

@@ -8,64 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechheads.model.backends.base import Layout
 
-
-@runtime_checkable
-class Rows(Protocol):
-    """What a wave needs to know about its rows.
-
-    Attributes:
-        layout: how copies of the prompts are laid out in rows.
-        start: the first position that changes [prompt].
-        at: the positions that are read [prompt, position].
-        n: the number of rows; ``width``: the tokens in each.
-        n_past: how many cached positions come before a row.
-        alike: whether all rows hold the same positions.
-        positions: the position of each token.
-        inside: the index in its row of each read position; ``read_positions``: its position in the prompt.
-    """
-
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def start(self) -> Int[Tensor, " prompt"]: ...
-    @property
-    def at(self) -> Int[Tensor, "prompt position"]: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def n_past(self) -> int: ...
-    @property
-    def alike(self) -> bool: ...
-    @property
-    def positions(self) -> Int[Tensor, "row width"]: ...
-    @property
-    def inside(self) -> Int[Tensor, "row read"]: ...
-    @property
-    def read_positions(self) -> Int[Tensor, "row read"]: ...
-
-    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "row width *rest"]:
-        """The values at the positions that are computed."""
-        ...
-
-    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "row kv past d_head"]:
-        """Cached keys or values of the positions before each row."""
-        ...
-
-    def seen(
-        self, visible: Bool[Tensor, "query key"]
-    ) -> tuple[Bool[Tensor, "row width past"], Bool[Tensor, "row width width"]]:
-        """Which past positions and which tokens of its row each token sees; ``visible`` gives it for positions."""
-        ...
+_PACKED_WIDTH = 256
+"""The most tokens in a row of packed prompts."""
+_ATTENTION_DOUBLES = 2048
+"""The row width at which attention costs as much as the rest: wider rows share more tokens but cost more attention."""
+_ROW_COSTS = 8
+"""The fixed cost of a row, in tokens: many narrow rows make small, slow matrix products."""
+_WORTH_PACKING = 0.9
 
 
 @dataclass(frozen=True)
@@ -76,6 +32,10 @@ class Window:
         start: the first position that changes [prompt]; ``width``: the number of positions from there on.
         at: the positions that are read [prompt, position].
         layout: how copies of the prompts are laid out in rows.
+        n: the number of rows; ``n_past``: how many cached positions come before a row.
+        alike: whether all rows hold the same positions.
+        positions: the position of each token.
+        inside: the index in its row of each read position; ``read_positions``: its position in the prompt.
     """
 
     start: Int[Tensor, " prompt"]
@@ -129,15 +89,18 @@ class Window:
         return self.at
 
     def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt width *rest"]:
+        """The values at the positions that are computed."""
         row = torch.arange(len(values), device=values.device)[:, None]
         return values[row, self.positions]
 
     def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "prompt kv past d_head"]:
+        """Cached keys or values of the positions before each row."""
         return values[:, :, : self.n_past]
 
     def seen(
         self, visible: Bool[Tensor, "query key"]
     ) -> tuple[Bool[Tensor, "prompt width past"], Bool[Tensor, "prompt width width"]]:
+        """Which past positions and which tokens of its row each token sees; ``visible`` gives it for positions."""
         where = self.positions
         before = torch.arange(self.n_past, device=where.device) < self.start[:, None]
         past = visible[where][..., : self.n_past] & before[:, None]
@@ -148,3 +111,149 @@ class Window:
     def rows(self, rows: slice) -> Window:
         """The same window for some of the prompts."""
         return replace(self, start=self.start[rows], at=self.at[rows])
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One row that holds several prompts: their shared first tokens once, then the rest of each prompt.
+
+    Attributes:
+        n_past: the first position that changes, the same for all prompts.
+        shared: how many positions, from 0 on, the prompts share.
+        at: the positions that are read [prompt, position].
+        prompt, position: the prompt and the position of each token in the row [width].
+        first: the index in the row where the rest of each prompt begins [prompt].
+    """
+
+    n_past: int
+    shared: int
+    at: Int[Tensor, "prompt position"]
+    prompt: Int[Tensor, " width"]
+    position: Int[Tensor, " width"]
+    first: Int[Tensor, " prompt"]
+
+    @classmethod
+    def of(cls, start: int, shared: int, at: Int[Tensor, "prompt position"]) -> Packed:
+        """Pack prompts whose first ``shared`` tokens, and their activations, are the same.
+
+        Args:
+            start: the first position that changes.
+        """
+        last = at.amax(1)
+        shared = min(shared, int(last.amin()))
+        start = min(start, shared)
+        rest = last - shared + 1
+        common = torch.arange(start, shared, device=at.device)
+        prompt = torch.arange(len(at), device=at.device).repeat_interleave(rest)
+        first = len(common) + rest.cumsum(0) - rest
+        ahead = torch.arange(int(rest.sum()), device=at.device) + len(common) - first[prompt]
+        return cls(
+            start, shared, at, torch.cat([torch.zeros_like(common), prompt]), torch.cat([common, shared + ahead]), first
+        )
+
+    @property
+    def layout(self) -> Layout:
+        return "queries"  # no other puts several prompts into a row
+
+    @property
+    def start(self) -> Int[Tensor, " prompt"]:
+        return torch.full_like(self.first, self.n_past)
+
+    @property
+    def n(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return len(self.position)
+
+    @property
+    def alike(self) -> bool:
+        return True
+
+    @property
+    def positions(self) -> Int[Tensor, "1 width"]:
+        return self.position[None]
+
+    @property
+    def inside(self) -> Int[Tensor, "1 read"]:
+        """The index in the row of each read position, prompt after prompt."""
+        common = (self.at - self.n_past).clamp_min(0)
+        return torch.where(self.at < self.shared, common, self.first[:, None] + self.at - self.shared).view(1, -1)
+
+    @property
+    def read_positions(self) -> Int[Tensor, "1 read"]:
+        return self.at.reshape(1, -1)
+
+    def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "1 width *rest"]:
+        return values[self.prompt, self.position][None]
+
+    def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "1 kv past d_head"]:
+        return values[:1, :, : self.n_past]
+
+    def seen(
+        self, visible: Bool[Tensor, "query key"]
+    ) -> tuple[Bool[Tensor, "1 width past"], Bool[Tensor, "1 width width"]]:
+        where, common = self.position, self.position < self.shared
+        same = self.prompt[:, None] == self.prompt
+        own = visible[where[:, None], where] & (common | same) & (where <= where[:, None])
+        return visible[where][None, :, : self.n_past], own[None]
+
+
+Rows = Window | Packed
+"""The rows of a wave."""
+
+
+def shared_start(values: Shaped[Tensor, "prompt pos *rest"], noise: float = 0.0) -> int:
+    """How many positions, from 0 on, all prompts share: equal tokens, or activations at most ``noise`` apart."""
+    alike = (values - values[:1]).abs() <= noise
+    return int(alike.reshape(*alike.shape[:2], -1).all(-1).all(0).long().cumprod(0).sum()) if values.shape[1] else 0
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Which prompts share a row.
+
+    Attributes:
+        groups: the prompts of each row, widest row first, so that the other rows fit into the memory that it frees.
+        width: the number of tokens in the widest row; ``tokens``: in all rows.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    width: int
+    tokens: int
+
+    @classmethod
+    def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
+        """The cheapest way to pack the prompts into rows, or None if one row per prompt costs about as little.
+
+        The prompts are sorted by their tokens, and the sorted list is cut into rows.
+        """
+        start, last = int(window.start.amin()), window.at.amax(1).tolist()
+        texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]
+        order = sorted(range(len(texts)), key=lambda prompt: texts[prompt])
+        alike = [shared_start(ids[order[i : i + 2]]) for i in range(len(order) - 1)]
+        cheapest: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
+        for end in range(1, len(order) + 1):
+            shared, whole, found = last[order[end - 1]], 0, []
+            for begin in reversed(range(end)):
+                if begin < end - 1:
+                    shared = min(shared, alike[begin])
+                shared, whole = min(shared, last[order[begin]]), whole + len(texts[order[begin]])
+                width = whole - (end - begin) * shared + max(0, shared - start)
+                if found and width > _PACKED_WIDTH:
+                    break
+                cost, cuts = cheapest[begin]
+                found.append((cost + _cost(width) + _ROW_COSTS, (*cuts, (begin, width))))
+            cheapest.append(min(found))
+        cuts = cheapest[-1][1]
+        begins, widths = [begin for begin, _ in cuts], [width for _, width in cuts]
+        cost, alone = sum(map(_cost, widths)), len(last) * _cost(window.width)
+        if len(cuts) == len(last) or cost > _WORTH_PACKING * alone:
+            return None
+        rows = sorted(zip(widths, begins, [*begins[1:], len(order)], strict=True), reverse=True)
+        return cls(tuple(tuple(order[begin:end]) for _, begin, end in rows), max(widths), sum(widths))
+
+
+def _cost(width: int) -> float:
+    return width * (1 + width / _ATTENTION_DOUBLES)

@@ -16,16 +16,16 @@ from os import PathLike
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.disk_reads import bytes_read_by_waves, reading_seconds
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.engine.mlps import MlpWork, run_mlps
 from mechheads.engine.places import Positions, by_place
-from mechheads.engine.plan import Plan, with_workers
+from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, with_workers
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
-from mechheads.engine.run import alter, carry, changed, passes, run, warn_of_undefined, waves
+from mechheads.engine.row_layout import layout_of
+from mechheads.engine.rows import Window
+from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
+from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
@@ -110,11 +110,9 @@ def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None 
     """Run a sweep from its request to its result."""
     with Store(current().store) as kept:
         job = make_ready(model, spec, runs=runs, store=kept)
-        evaluator = Evaluator.of(job)
+        work = effects(job)
         warn_of_answers(job)
-        measured = run(job, evaluator)
-        mlps = run_mlps(MlpWork(job, evaluator), measured)[:, 0] if spec.nodes == "all" else None
-    warn_of_undefined(spec.metric, measured.undefined)
+        measured = measure(work, batches(job))
     more = {
         "intervention": describe_intervention(spec.intervention),
         "base": spec.base if isinstance(spec.prompts, PromptPairs) else None,
@@ -124,10 +122,10 @@ def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None 
         "nodes": spec.nodes,
         "interrupted": measured.interrupted,
     }
-    values, extra = by_place(job.places, measured.values)
-    result = report(job, values, evaluator, replace(about, extra=extra, more=more))
-    if mlps is not None:
-        result = HeadScores(with_mlps(result.dataset, by_place(job.places, mlps)[0]))
+    values, extra = by_place(job.places, measured.heads)
+    result = report(job, values, replace(about, extra=extra, more=more))
+    if measured.mlps is not None:
+        result = HeadScores(with_mlps(result.dataset, by_place(job.places, measured.mlps)[0]))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
         with inside():
@@ -178,15 +176,18 @@ def plan(
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs)
-        evaluator = Evaluator.of(job)
-        evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # this memory stays between waves
-        _probe(job, evaluator)
+        job.evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # kept between waves
+        _probe(job)
         if nodes == "all":
-            MlpWork(job, evaluator).probe()
+            _probe_mlps(job)
     on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
     counted = max(memory.peak + UNSEEN, job.plan.bytes if on_disk else 0)
-    job = replace(job, plan=replace(job.plan, seconds=_probe(job, evaluator), bytes=counted))
-    found = MlpWork(job, evaluator).plan() if nodes == "all" else job.plan
+    found = replace(job.plan, seconds=_probe(job), bytes=counted)
+    if nodes == "all":
+        pos = job.tokens.ids.shape[1]
+        windows = [Window.from_start(start, job.at, layout_of(model), pos) for start in job.starts]
+        both = plan_with_mlps(found, model, windows, len(mlp_batches(job)))
+        found = replace(both, seconds=(found.seconds or 0) + _probe_mlps(job) * (both.blocks - found.blocks))
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
     return replace(found, price=price)
@@ -196,25 +197,34 @@ def plan(
 def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention) -> Plan:
     """A ``plan`` of a sweep over all heads whose memory is not counted, for half of the price."""
     job = make_ready(model, Spec(prompts, intervention, as_metric(kl_divergence)))
-    return replace(job.plan, seconds=_probe(job, Evaluator.of(job)))
+    return replace(job.plan, seconds=_probe(job))
 
 
-def _probe(job: Job, evaluator: Evaluator) -> float:
-    """The estimated seconds of the sweep, from running its setup and one wave of the middle layers.
+def _probe(job: Job) -> float:
+    """The estimated seconds of the sweep's heads, from running its setup and one wave of the middle layers.
 
     If weights are on disk, a wave may hold all units, so only a few of them run.
     """
+    evaluator, run, first = job.evaluator, UnitRuns(job), passes(job)[0]
     start = time.perf_counter()
-    altered = alter(job, passes(job)[0])
+    run.altered(first[0])
     altering = (time.perf_counter() - start) * len(passes(job))
-    every = list(waves(job, passes(job)[0]))
+    every = list(waves(job, first, job.plan.stack))
     plan, on_disk, units = job.plan, job.model.backend.on_disk, every[len(every) // 2]
     if on_disk is not None:
         units = units[:: math.ceil(len(units) / _TRIED_ON_DISK)]
     start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
-    evaluator(carry(job, changed(job, units, altered)))
+    evaluator(job.chunks.run(run, units)[0])
     spent = time.perf_counter() - start
     reading = reading_seconds(job.model, plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack))
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
-    done = sum(job.model.n_layers - head.layer for head, _ in units)
-    return job.seconds + altering + reading + computing * plan.blocks / done
+    return job.seconds + altering + reading + computing * plan.blocks / sum(map(job.cost, units))
+
+
+def _probe_mlps(job: Job) -> float:
+    """How many seconds a block takes for one MLP's copies of the prompts, from running the middle wave."""
+    work, every = effects(job), mlp_batches(job)
+    batch = every[len(every) // 2]
+    start = time.perf_counter()
+    list(work.compute(batch))
+    return (time.perf_counter() - start) / sum(map(job.cost, batch.units))

@@ -2,25 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from mechheads.engine.batches import Batch, Cut, Values, Work, WorkFactory
-from mechheads.engine.dispatch import Dispatch
+from mechheads.engine.dispatch import Batch, Dispatch, Values, setup_of
 from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.same_model import SameModel, setup_of
+from mechheads.engine.plan import Plan
+from mechheads.engine.run import UnitRuns
+from mechheads.heads import Mlp, Node, in_order
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
+from mechheads.metrics.base import Metric, name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.workers.messages import Setup
+from mechheads.workers.messages import Answer, Ready, Request
 from mechheads.workers.ray_cluster import pool_of
 
+Run = Callable[[Sequence[Any]], list[Float[Tensor, "unit prompt position d_model"]]]
+"""The final states of units that go through the layers together: one entry, or several that are read of each unit."""
+Read = Callable[[Sequence[Any], list[Float[Tensor, "unit prompt position d_model"]]], Values]
+"""The values of units, from the units and their final states."""
 Take = Callable[[Sequence[Any], Values], object]
 """Gets the units of a batch and their values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is measured of the units of a job: how they run to their final states, and how these are read.
+
+    A unit is anything that pickles and hashes: a head or an MLP and the index of a place, or a frozenset of nodes.
+
+    Attributes:
+        made_by: makes the same work of the same job in another process, so it must pickle.
+    """
+
+    job: Job
+    made_by: Callable[[Job], Work]
+    run: Run
+    read: Read
+
+    def compute(self, batch: Batch) -> Iterator[tuple[list[Any], Values]]:
+        """The values of the units of a batch.
+
+        If Ctrl-C stops it, the waves before are yielded too, but not if they are stored: whole batches give the same
+        bits when a sweep is resumed.
+        """
+        units: list[Any] = []
+        carried: list[list[Tensor]] = []
+        stopped = None
+        try:
+            for wave in batch.waves:
+                carried.append(self.job.chunks.run(self.run, wave))
+                units += wave
+        except KeyboardInterrupt as interrupt:
+            stopped = interrupt
+        if units and (stopped is None or self.job.ledger is None):
+            yield units, self.read(units, [torch.cat(each) for each in zip(*carried, strict=True)])
+        if stopped is not None:
+            raise stopped
+
+
+def effects(job: Job) -> Work:
+    """The change of a job's metric under its intervention [prompt], for heads and MLPs."""
+    return Work(job, effects, UnitRuns(job), metric_of(job))
+
+
+def metric_of(job: Job) -> Read:
+    """Reads the change of the job's metric [prompt]."""
+    return lambda units, finals: job.evaluator(finals[0])
 
 
 @dataclass
@@ -31,14 +86,60 @@ class Finished:
     interrupted: bool = False
 
 
-def finish(work: Work, *, what: str) -> Finished:
-    """Compute all units of a job that are not in its ledger, and commit each batch as soon as it is computed.
+@dataclass(frozen=True)
+class Measured:
+    """The changes of a job's metric, in shares of the whole difference if the job normalises; NaN where not reached.
+
+    Attributes:
+        mlps: the changes for MLPs; None if only heads are measured.
+        interrupted: whether Ctrl-C stopped the work.
+    """
+
+    heads: Float[np.ndarray, "layer head *group place prompt"]
+    mlps: Float[np.ndarray, "layer *group place prompt"] | None
+    interrupted: bool
+
+
+def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), bar: str = "") -> Measured:
+    """Measure heads and MLPs at places, and warn of those that were not reached or have no value.
+
+    Args:
+        groups: the shape of what is read for each prompt.
+        bar: what the progress bar says before the number of heads.
+    """
+    job, model = work.job, work.job.model
+    scale = job.evaluator.distance() if job.spec.normalize else 1.0
+    of_mlps = job.spec.nodes == "all"
+    what = f"{bar}{len(job.heads)} heads" + (f" and {model.n_layers} MLPs" if of_mlps else "")
+    found = finish(work, batches, what=what)
+    shape = (*groups, len(job.places), len(job.tokens))
+    heads = np.full((model.n_layers, model.n_heads, *shape), np.nan)
+    mlps = np.full((model.n_layers, *shape), np.nan)
+    for (node, place), change in found.values.items():
+        of_node = mlps[node.layer] if isinstance(node, Mlp) else heads[node.layer, node.head]
+        of_node[..., place, :] = change / scale
+    if found.interrupted:
+        units = sum(len(batch.units) for batch in batches)
+        warn(f"interrupted after {len(found.values)} of {units} units; the rest are NaN")
+    _warn_of_undefined(job.spec.metric, {node for (node, _), change in found.values.items() if np.isnan(change).any()})
+    return Measured(heads, mlps if of_mlps else None, found.interrupted)
+
+
+def _warn_of_undefined(metric: Metric, nodes: set[Node]) -> None:
+    """Warn which heads or MLPs have no score, because the metric was not finite for them."""
+    if nodes:
+        shown = ", ".join(map(str, in_order(nodes)[:5])) + (", ..." if len(nodes) > 5 else "")
+        warn(f"metric {name_of(metric)} gave values that are not finite for {shown}; their scores are NaN")
+
+
+def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
+    """Compute all units that are not in the job's ledger, and commit each batch as soon as it is computed.
 
     Args:
         what: what is measured, for the progress bar.
     """
     job, found = work.job, Finished()
-    batches = _own_part(work.batches(), job.spec.limits.part)
+    batches = _own_part(batches, job.spec.limits.part)
     units = [unit for batch in batches for unit in batch.units]
     stored = {} if job.ledger is None else job.ledger.finished()
     for unit in units:
@@ -88,21 +189,18 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
     """
     workers = work.job.spec.limits.workers
     if workers is None or not batches:
-        for units, values in work.compute(batches):
-            take(units, values)
+        for batch in batches:
+            for units, values in work.compute(batch):
+                take(units, values)
         return False
-    return Dispatch(pool_of(workers), _setup(work), Cut.of(work.job), work.job.chunks, take).run(batches)
+    job = work.job
+    setup = setup_of(job.model, _SentJob.of(work), job.runs.mark)
+    return Dispatch(pool_of(workers), setup, job.chunks, take).run(batches)
 
 
 def unit_key(job: Job, unit: tuple[object, int]) -> str:
     """The name of a unit in a ledger."""
     return f"{unit[0]} {unit[1]}{job.ledger_suffix}"
-
-
-def _setup(work: Work) -> Setup:
-    job = work.job
-    spec = replace(job.spec, limits=job.spec.limits.in_one_process)
-    return setup_of(job.model, _SentJob(spec, job.together, SameModel.of(job.model, job.runs.mark), work.factory))
 
 
 @dataclass(frozen=True)
@@ -111,34 +209,23 @@ class _SentJob:
 
     spec: Spec
     together: int
-    same: SameModel
-    factory: WorkFactory
+    plan: Plan
+    made_by: Callable[[Job], Work]
 
-    def ready(self, model: Model) -> _ReadyJob:
-        """The job on a worker's model.
+    @classmethod
+    def of(cls, work: Work) -> _SentJob:
+        job = work.job
+        spec = replace(job.spec, limits=job.spec.limits.in_one_process)
+        return cls(spec, job.together, job.plan, work.made_by)
 
-        Raises:
-            ValueError: if it is another model, or on another kind of device.
-        """
-        self.same.check(model)
-        job = make_ready(model, self.spec)
-        return _ReadyJob(self.factory(replace(job, together=self.together)))
+    def __call__(self, model: Model) -> Ready:
+        """What computes batches with a worker's model."""
+        job = replace(make_ready(model, self.spec), together=self.together, plan=self.plan)
+        work = self.made_by(job)
 
+        def compute(request: Request) -> Answer:
+            work.job.chunks.at_most(request.chunk)
+            ((_, values),) = work.compute(request.batch)
+            return Answer(values, work.job.chunks.most)
 
-class _ReadyJob:
-    """Work on a worker; the part that was measured last is kept."""
-
-    def __init__(self, whole: Work) -> None:
-        self._whole = whole
-        self._last: tuple[Cut, Work] | None = None
-
-    @property
-    def chunk(self) -> int | None:
-        return self._whole.job.chunks.most
-
-    def compute(self, cut: Cut, batch: Batch, chunk: int | None) -> Values:
-        self._whole.job.chunks.at_most(chunk)
-        if self._last is None or self._last[0] != cut:
-            self._last = cut, self._whole.for_part(cut.apply(self._whole.job))
-        ((_, values),) = self._last[1].compute([batch])
-        return values
+        return compute

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import html
+import importlib
+import sys
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.explorer.encode import to_json
 from mechheads.explorer.head_payload import linked_heads
-from mechheads.explorer.live import Live
-from mechheads.explorer.page import write
+from mechheads.explorer.live import Live, Refused, check, check_id
+from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload
-from mechheads.explorer.widget import in_notebook, widget
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
@@ -18,6 +23,7 @@ from mechheads.studies.head_patterns import HeadPatterns
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
+
 
 _PAGE, _CARD, _PATTERNS = "explorer.html", "{}.html", "patterns.html"
 MAX_TOKENS = 2000
@@ -48,7 +54,8 @@ def explore(atlas: Atlas | Sequence[Atlas], path: str | Path | None = None, *, m
     >>> mh.explore(atlas, folder / "page.html").name
     'page.html'
     """
-    return _shown(atlas_payload(_checked(atlas)), path, _PAGE, _live(atlas, model))
+    atlases = _checked(atlas)
+    return _shown(atlas_payload(atlases), path, _PAGE, live_for(atlases[0], model))
 
 
 def head_card(atlas: Atlas, head: HeadLike, path: str | Path | None = None, *, model: Model | None = None) -> Any:
@@ -77,7 +84,7 @@ def head_card(atlas: Atlas, head: HeadLike, path: str | Path | None = None, *, m
     payload = atlas_payload([one], heads=linked_heads(one, at))
     name = payload.page["models"][0]["name"]
     start = {"start": {"model": 0, "head": str(at)}, "title": f"{at} of {name}"}
-    return _shown(Payload(payload.page | start, payload.blocks), path, _CARD.format(at), _live(one, model))
+    return _shown(Payload(payload.page | start, payload.blocks), path, _CARD.format(at), live_for(one, model))
 
 
 def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
@@ -101,16 +108,14 @@ def _checked(atlas: Atlas | Sequence[Atlas]) -> list[Atlas]:
     return given
 
 
-def _live(atlas: Atlas | Sequence[Atlas], model: Model | None) -> Live | None:
-    return None if model is None else live_for(_checked(atlas)[0], model)
-
-
-def live_for(atlas: Atlas, model: Model) -> Live:
-    """What runs own texts beside an atlas.
+def live_for(atlas: Atlas, model: Model | None) -> Live | None:
+    """What runs own texts beside an atlas; None without a model.
 
     Raises:
         ValueError: if the model is of another size.
     """
+    if model is None:
+        return None
     if (model.n_layers, model.n_heads) != atlas.sizes:
         raise ValueError(
             f"model is {model!r}, but the atlas is of {' x '.join(map(str, atlas.sizes))} heads; give the model of the "
@@ -121,6 +126,103 @@ def live_for(atlas: Atlas, model: Model) -> Live:
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:
     if path is None and in_notebook():
-        about = None if live is None else live.about("widget")
-        return widget(Payload(payload.page | {"live": about}, payload.blocks), live)
+        entry = None if live is None else live.page_entry("widget")
+        return widget(Payload(payload.page | {"live": entry}, payload.blocks), live)
     return write(payload, usual if path is None else path)
+
+
+_SAVED = 12 * 2**20
+"""The largest page, in bytes, that a notebook saves beside the widget."""
+_HEIGHT = 720
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+def widget(payload: Payload, live: Live | None) -> Any:
+    """A widget that shows a payload.
+
+    Raises:
+        ImportError: if anywidget or Pillow is not installed.
+    """
+    try:
+        base: Any = importlib.import_module("anywidget").AnyWidget
+        traitlets: Any = importlib.import_module("traitlets")
+        still, metadata_of_still = _still(payload)
+    except ImportError as error:
+        raise ImportError(
+            f'the widget needs {error.name}: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
+        ) from error
+
+    class Explorer(base):
+        """The explorer; see ``mh.explore``."""
+
+        _esm, _css = script(), style()
+        page = traitlets.Unicode().tag(sync=True)
+        blocks = traitlets.Dict().tag(sync=True)
+
+        def _repr_mimebundle_(self, **options: Any) -> Any:
+            shown = super()._repr_mimebundle_(**options)
+            bundle, metadata = shown if isinstance(shown, tuple) else (shown, {})
+            return {**(bundle or {}), **still}, {**metadata, **metadata_of_still}
+
+    shown = Explorer(page=to_json(payload.page), blocks=dict(payload.blocks))
+    if live is not None:
+        shown.on_msg(lambda widget, content, buffers: receive(widget, content, live))
+    return shown
+
+
+def receive(widget: Any, content: Any, live: Live) -> threading.Thread | None:
+    """Act on a message of the page: run a text, in a thread so that the notebook stays free, or cancel one."""
+    if not isinstance(content, Mapping):
+        return None
+    if content.get("type") == "cancel":
+        live.cancel(str(content.get("id")))
+        return None
+    if content.get("type") != "text":
+        return None
+    thread = threading.Thread(target=_answer, args=(widget, content, live), daemon=True)
+    thread.start()
+    return thread
+
+
+def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
+    name = None
+    try:
+        given = {key: value for key, value in content.items() if key != "type"}
+        name = check_id(given.get("id"))
+        widget.send({"type": "text", **live.answer(check(given, live.n_layers, live.n_heads))})
+    except Refused as refused:
+        widget.send({"type": "error", "id": name, "error": str(refused)})
+    except Exception as error:
+        widget.send({"type": "error", "id": name, "error": f"the text could not be run: {type(error).__name__}"})
+
+
+def _still(payload: Payload) -> tuple[dict[str, str], dict[str, Any]]:
+    """What a notebook shows of a payload when no widget runs: a MIME bundle and its metadata."""
+    drawn, text = png(payload.page), alt_text(payload.page)
+    bundle = {"text/html": saved(payload, drawn), "image/png": base64.b64encode(drawn).decode(), "text/plain": text}
+    return bundle, {"image/png": {"alt": text, "width": shown_width(payload.page)}}
+
+
+def saved(payload: Payload, drawn: bytes) -> str:
+    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its summary.
+
+    The picture stands below the frame, folded: a notebook that is not trusted drops the frame and keeps the picture.
+    """
+    page = page_html(Payload({**payload.page, "live": None}, payload.blocks))
+    source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
+    image = f'<img alt="{html.escape(alt_text(payload.page))}" width="{shown_width(payload.page)}" src="{source}">'
+    if len(page) <= _SAVED:
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{_HEIGHT}px;border:0" '
+            f'title="{html.escape(payload.page["title"])}" srcdoc="{html.escape(page)}"></iframe>'
+            f"<details><summary>The map as a picture, for readers whose scripts are off</summary>{image}</details>"
+        )
+    summaries = "\n\n".join(model["summary"] for model in payload.page["models"])
+    note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."
+    return f"{image}<pre>{html.escape(summaries)}</pre><p>{note}</p>"

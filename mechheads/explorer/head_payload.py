@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,15 @@ import pandas as pd
 from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
-from mechheads.explorer.columns import comparable
 from mechheads.explorer.encode import plain
-from mechheads.explorer.weights_payload import compositions, paths_pane, weights_pane
+from mechheads.explorer.views import comparable
 from mechheads.heads import HeadId, check_heads
+from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
+from mechheads.studies.head_weights import CIRCUITS, HeadWeights
 
 ACTIVITY = (
     "The largest size, over the tokens of a window, of what the head moves there from all tokens but the first, as a "
@@ -189,17 +190,8 @@ class _Effect:
 
     def of(self, head: HeadId) -> dict[str, Any]:
         """The effect of one head."""
-        at = head.layer, head.head
-        data, values = self.scores.dataset.variables, self.scores.values
-        names = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
-        return {
-            "name": self.name,
-            "title": self.title,
-            "unit": self.scores.unit,
-            "meaning": self.meaning,
-            **plain({key: data[variable].values[at] for key, variable in names.items()}),
-            "values": [] if values is None else plain(values.values[at]),
-        }
+        about = {"name": self.name, "title": self.title, "unit": self.scores.unit, "meaning": self.meaning}
+        return about | _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
 
 
 def _effects(atlas: Atlas) -> list[_Effect]:
@@ -210,7 +202,7 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         effects.append(_Effect(atlas.patching, "patching", "Patching", meaning, every))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
-        effects += [_Effect(atlas.repair.select(effect=name), name, *about, some) for name, about in _REPAIR.items()]
+        effects += [_Effect(atlas.repair.select(effect=name), name, *texts, some) for name, texts in _REPAIR.items()]
     if atlas.direct is not None:
         meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
@@ -220,7 +212,6 @@ def _effects(atlas: Atlas) -> list[_Effect]:
 def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     if not atlas.safety:
         return None
-    at = head.layer, head.head
     names = {
         "score": "score",
         "low": "ci_low",
@@ -228,13 +219,12 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
         "generalized": "generalized_ships",
         "generalizedLow": "generalized_ships_low",
         "generalizedHigh": "generalized_ships_high",
+        **_VALUES,
     }
-    found = []
-    for ablation, scores in atlas.safety.items():
-        data = scores.dataset.variables
-        numbers = {key: data[name].values[at] if name in data else None for key, name in names.items()}
-        values = [] if scores.values is None else scores.values.values[at]
-        found.append({"ablation": ablation, "unit": scores.unit, **plain(numbers), "values": plain(values)})
+    found = [
+        {"ablation": ablation, "unit": scores.unit} | _numbers(scores, (head.layer, head.head), names)
+        for ablation, scores in atlas.safety.items()
+    ]
     return {"ships": found}
 
 
@@ -246,11 +236,22 @@ def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     for role, scores in atlas.roles.items():
         data = scores.dataset.variables
         ranged = RANGE[0] in data and not np.isfinite(data["ci_low"].values[at])
-        low, high = (data[name].values[at] for name in (RANGE if ranged else ("ci_low", "ci_high")))
-        values = [] if scores.values is None else scores.values.values[at]
-        numbers = {"score": data["score"].values[at], "low": low, "high": high, "values": values}
-        roles.append({"role": role, "range": ranged, **plain(numbers)})
+        low, high = RANGE if ranged else ("ci_low", "ci_high")
+        names = {"score": "score", "low": low, "high": high, **_VALUES}
+        roles.append({"role": role, "range": ranged} | _numbers(scores, at, names))
     return {"roles": roles}
+
+
+_STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
+_VALUES = {"values": "values"}
+"""Keys of the page, and the variables of scores that they hold."""
+
+
+def _numbers(scores: HeadScores, at: tuple[int, ...], names: Mapping[str, str]) -> dict[str, Any]:
+    """What scores hold at a place, by the keys of the page: None, or no values, for what they do not have."""
+    data = scores.dataset.variables
+    missing = {"values": []}
+    return plain({key: data[name].values[at] if name in data else missing.get(key) for key, name in names.items()})
 
 
 def _prompts(scores: HeadScores) -> list[str]:
@@ -278,3 +279,156 @@ def _nearest(table: pd.DataFrame) -> Any:
         return {"heads": [{"head": str(heads[i]), "similarity": float(row[i])} for i in first], "columns": names}
 
     return of
+
+
+COPYING = (
+    "Whether the head raises the tokens that it attends to, by the eigenvalues of its weights: 1 copies all, -1 "
+    "suppresses all."
+)
+PATHS = (
+    "The change of the logit difference if only the path from the sender to the receiver comes from the corrupted run."
+)
+_LISTED = 6
+
+
+def weights_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+    """What a head does by its weights; None if that was not read."""
+    weights, labels = atlas.weights, atlas.labels
+    if weights is None and labels is None:
+        return None
+    circuits = [None, None] if weights is None else [_spectrum(weights, i, head) for i in range(len(CIRCUITS))]
+    return {
+        "ov": circuits[0],
+        "qk": circuits[1],
+        "copying": None if weights is None else _copying(weights.copying, head),
+        "relations": [] if labels is None else _relations(labels, atlas.relations, head),
+        "operations": None if weights is None else _operations(weights, head),
+    }
+
+
+def paths_pane(atlas: Atlas, head: HeadId, composed: Mapping[str, list[Any]] | None) -> dict[str, Any] | None:
+    """The heads that a head reads from and writes to, by weights and by path patching; None if neither was done."""
+    if composed is None and atlas.paths is None:
+        return None
+    senders, receivers = ([], []) if atlas.paths is None else _paths(atlas.paths, head)
+    return {
+        "composition": [] if composed is None else composed.get(str(head), []),
+        "senders": senders,
+        "receivers": receivers,
+        "unit": "" if atlas.paths is None else atlas.paths.unit,
+        "meaning": PATHS,
+    }
+
+
+def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> dict[str, Any]:
+    singular = weights.singular[circuit, head.layer, head.head]
+    total = float((singular**2).sum()) or 1.0
+    directions = []
+    for i, ends in enumerate(weights.directions[circuit, head.layer, head.head]):
+        reads, writes, reads_negative, writes_negative = ([weights.words[at] for at in end] for end in ends)
+        directions.append(
+            {
+                "singular": float(singular[i]),
+                "share": float(singular[i] ** 2) / total,
+                "positive": {"reads": reads, "writes": writes},
+                "negative": {"reads": reads_negative, "writes": writes_negative},
+            }
+        )
+    return {"singular": [float(f"{value:.4g}") for value in singular], "directions": directions}
+
+
+def _copying(copying: HeadScores, head: HeadId) -> dict[str, Any]:
+    names = {"value": "score", "q": "q_value", "null": "null"}
+    return _numbers(copying, (head.layer, head.head), names) | {"meaning": COPYING}
+
+
+def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[dict[str, Any]]:
+    """The relations with most evidence of a head, and all that are evidence for a label."""
+    data, at = labels.dataset.variables, (head.layer, head.head)
+    names = {"phi": "phi", "low": "phi_low", "high": "phi_high", "q": "q", "null": "null_phi"}
+    evidence, below = data["is_evidence"].values[at], data["is_below_floor"].values[at]
+    reading = data["relation_reading"].values[at] if "relation_reading" in data else None
+    order = np.argsort(-np.nan_to_num(data["phi"].values[at], nan=-1.0), kind="stable")
+    found = []
+    for rank, i in enumerate(order.tolist()):
+        if rank >= _LISTED and not evidence[i]:
+            continue
+        found.append(
+            {
+                "relation": str(data["relation"].values[i]),
+                "category": str(data["category_of"].values[i]),
+                **_numbers(labels, (*at, i), names),
+                "reading": "" if reading is None else str(reading[i]),
+                "evidence": bool(evidence[i]),
+                "below": bool(below[i]),
+                "pairs": _pairs(relations, head, i) if evidence[i] and relations is not None else None,
+            }
+        )
+    return found
+
+
+def _pairs(relations: HeadScores, head: HeadId, relation: int) -> list[dict[str, Any]] | None:
+    """The pairs of a relation, and whether the head hits them."""
+    if relations.values is None or "pair" not in relations.dataset:
+        return None
+    hits = relations.values.values[head.layer, head.head, relation]
+    pairs = relations.dataset.variables["pair"].values[relation]
+    found = []
+    for pair, hit in zip(pairs, hits, strict=True):
+        if np.isfinite(hit):
+            source, _, target = str(pair).partition(" -> ")
+            found.append({"source": source, "target": target, "hit": bool(hit)})
+    return found
+
+
+def _operations(weights: HeadWeights, head: HeadId) -> list[dict[str, Any]]:
+    at = head.layer, head.head
+    found = []
+    for ids, sigma in zip(weights.operations[at], weights.sigma[at], strict=True):
+        token, *others = (weights.words[i] for i in ids)
+        half = len(others) // 2
+        found.append({"token": token, "sigma": float(sigma), "mapsTo": others[:half], "suppresses": others[half:]})
+    return found
+
+
+def compositions(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """For every head and each way of reading, the senders and receivers that stand out most by weights.
+
+    Args:
+        table: one row for each pair of heads: sender, receiver, way, score, z and p.
+    """
+    columns = ["sender", "receiver", "way", "score", "z", "p"]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for side, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
+        in_order = pd.DataFrame(table[columns]).sort_values("z", ascending=False, kind="stable")
+        for row in in_order.groupby(["way", mine], sort=False).head(_LISTED).to_dict("records"):
+            sides = found.setdefault((row["way"], row[mine]), {"senders": [], "receivers": []})
+            sides[side].append(plain({"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}))
+    by_head: dict[str, list[dict[str, Any]]] = {}
+    for (way, head), sides in sorted(found.items(), key=lambda item: "QKV".index(item[0][0])):
+        by_head.setdefault(head, []).append({"way": way, **sides})
+    return by_head
+
+
+def _paths(paths: HeadScores, head: HeadId) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The paths that end and that begin at a head, the largest effects first."""
+    data = paths.dataset.variables
+    senders, receivers = [], []
+    for i, name in enumerate(data["receiver"].values.tolist()):
+        other, _, way = name.partition(".")
+        if other == str(head):
+            for layer, sender in np.argwhere(np.isfinite(data["score"].values[..., i])).tolist():
+                if layer < head.layer:
+                    numbers = _numbers(paths, (layer, sender, i), _STATISTICS)
+                    senders.append({"head": str(HeadId(layer, sender)), "way": way, **numbers})
+        elif np.isfinite(data["score"].values[head.layer, head.head, i]) and _comes_later(name, head):
+            numbers = _numbers(paths, (head.layer, head.head, i), _STATISTICS)
+            receivers.append({"head": other if way else None, "way": way or "final", **numbers})
+    for found in (senders, receivers):
+        found.sort(key=lambda each: -abs(each["score"]))
+    return senders, receivers
+
+
+def _comes_later(receiver: str, head: HeadId) -> bool:
+    name, _, way = receiver.partition(".")
+    return not way or HeadId.parse(name).layer > head.layer

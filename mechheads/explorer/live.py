@@ -115,7 +115,7 @@ class Live:
         self._turn, self._known = threading.Lock(), threading.Lock()
         self._runs: dict[str, _Run] = {}
 
-    def about(self, by: str) -> dict[str, Any]:
+    def page_entry(self, by: str) -> dict[str, Any]:
         """What a page needs to know of it."""
         return {"by": by, "model": 0, "maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
 

@@ -16,16 +16,14 @@ import numpy as np
 
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
-from mechheads.explorer.columns import about_of, columns
 from mechheads.explorer.encode import block, plain
 from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
-from mechheads.explorer.methods import cautions, methods
-from mechheads.explorer.views import tensions, views
+from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 
 SCHEMA = 1
@@ -104,7 +102,7 @@ def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None =
             for head in heads
         ]
         blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
-    model = _about(name, n_layers, n_heads)
+    model = _empty_model(name, n_layers, n_heads)
     start = {"start": {"model": 0, "head": "L0H0"}}  # the pattern of some head, as there is nothing else to see
     return Payload(_page("run", f"Attention patterns of {name}", [model], live) | start, blocks)
 
@@ -113,7 +111,7 @@ def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, A
     return {"schema": SCHEMA, "kind": kind, "version": __version__, "title": title, "models": models, "live": live}
 
 
-def _about(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
+def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
     """A model of which nothing was measured."""
     lists = ("notes", "methods", "cautions", "columns", "views", "agreement", "tensions", "circuits")
     return {
@@ -135,7 +133,7 @@ def _model(atlas: Atlas, name: str) -> dict[str, Any]:
     found, table = views(atlas), atlas.to_dataframe()
     results = {**atlas.results, **atlas.tables}
     names = list(map(str, table))
-    return _about(name, *atlas.sizes) | {
+    return _empty_model(name, *atlas.sizes) | {
         "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
         "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
         "summary": atlas.summary(5),
@@ -166,7 +164,7 @@ def _model(atlas: Atlas, name: str) -> dict[str, Any]:
 _AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}
 
 
-def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
+def _circuit(curve: Curves) -> dict[str, Any]:
     names = {"value": "score", "low": "ci_low", "high": "ci_high"}
     points = [
         {"k": row["k"], **plain({key: row[name] for key, name in names.items()})}
@@ -176,7 +174,7 @@ def _circuit(curve: FaithfulnessCurve) -> dict[str, Any]:
     return {
         "name": "The heads with the largest patching effect, when all others are patched",
         "heads": [str(head) for head in curve.heads],
-        "metric": curve.metric,
+        "metric": curve.name,
         "faithfulness": last["value"],
         "low": last["low"],
         "high": last["high"],
@@ -210,7 +208,7 @@ def _behaviours(profile: HeadProfile) -> dict[str, Any]:
         {
             "name": NAMES[name],
             "column": columns_of[name],
-            "meaning": about_of(columns_of[name]).meaning,
+            "meaning": column_of(columns_of[name]).meaning,
             "least": LEAST[name],
         }
         for name in PROFILED

@@ -80,12 +80,12 @@ def served(folder: Path | None = None, name: str | None = None, *, device: str =
     own = name is not None or atlas is None or atlas.model == DEFAULT_MODEL
     model = load(name, device=device) if own else None
     if atlas is not None:
-        live = None if model is None else live_for(atlas, model)
-        payload = atlas_payload([atlas], None if live is None else live.about("serve"))
+        live = live_for(atlas, model)
+        payload = atlas_payload([atlas], None if live is None else live.page_entry("serve"))
     else:
         live = Live(model or load(device=device))
         attention = live.model.cache([_TEXT], sites=("pattern",)).attention
-        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.about("serve"))
+        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.page_entry("serve"))
     try:
         return Server(payload, live, port)
     except OSError as error:

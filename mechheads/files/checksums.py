@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mechheads.files.text import read_json
 
 _MARK = b"\nmechheads sha256 "
 _LENGTH = len(_MARK) + 64
-_PIECE = 2**20
 
 
 def file_sha256(path: Path) -> str:
@@ -66,24 +65,9 @@ def has_appended(path: Path) -> bool:
     Raises:
         ValueError: if the checksum does not match the file.
     """
-    with path.open("rb") as file:
-        body = path.stat().st_size - _LENGTH
-        if body < 0:
-            return False
-        file.seek(body)
-        end = file.read()
-        if not end.startswith(_MARK):
-            return False
-        file.seek(0)
-        if _digest(file, body).encode() != end.removeprefix(_MARK):
-            raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
+    whole = path.read_bytes()
+    if not whole[-_LENGTH:].startswith(_MARK):
+        return False
+    if sealed(whole[:-_LENGTH]) != whole:
+        raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
     return True
-
-
-def _digest(file: BinaryIO, size: int) -> str:
-    """The SHA-256 of the next ``size`` bytes."""
-    digest = hashlib.sha256()
-    while size and (piece := file.read(min(size, _PIECE))):
-        digest.update(piece)
-        size -= len(piece)
-    return digest.hexdigest()

@@ -1,4 +1,7 @@
-"""Write a file completely or not at all: the one way in which results, tables, pages and checkpoints reach the disk."""
+"""Write a file completely or not at all: the one way in which results, tables and pages reach the disk.
+
+Tables are written as CSV in which a spreadsheet runs no formulas.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
@@ -55,3 +62,37 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, f"cannot save to {path}: {error.strerror or error}{old}") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Characters at the start of a cell that make a spreadsheet treat it as a formula."""
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, without its index. The file is written completely or not at all.
+
+    A cell or heading that a spreadsheet would run as a formula gets a leading apostrophe. Numbers, and text that
+    is a number, stay as they are.
+
+    >>> import pandas as pd, tempfile
+    >>> file = Path(tempfile.mkdtemp(), "heads.csv")
+    >>> write_csv(pd.DataFrame({"relation": ["=1+1", "synonym"], "phi": [-0.5, 0.25]}), file)
+    >>> print(file.read_text())
+    relation,phi
+    '=1+1,-0.5
+    synonym,0.25
+    <BLANKLINE>
+    """
+    write_file(path, table.map(_inert).rename(columns=_inert).to_csv(index=False))
+
+
+def _inert(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) and not _is_number(cell) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -66,24 +66,6 @@ class TensorFile:
         return tensors, about
 
 
-def check_marks(path: Path, there: Mapping[str, str], now: Mapping[str, str], what: str) -> None:
-    """Check that a checkpoint is from the same work.
-
-    Args:
-        there, now: what identifies the work of the file, and the work that is to go on from it.
-        what: what the work makes, such as "fit".
-
-    Raises:
-        ValueError: if they differ; the message names the first difference.
-    """
-    for name, mark in now.items():
-        if there.get(name) != mark:
-            raise ValueError(
-                f"checkpoint {path} is from another {what}: its {name} is {there.get(name)}, but now it is {mark}; "
-                "repeat the call that wrote it, delete the file, or give another path"
-            )
-
-
 def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(sorted(about.items())).encode())
     for name in sorted(tensors):

@@ -6,7 +6,7 @@ from mechheads.gating.fit.fit import LossNotFinite, fit_gates
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import task_log_prob
 from mechheads.gating.roles.effects import ablation_effects
-from mechheads.gating.roles.role_curves import RoleCurves, role_curve
+from mechheads.gating.roles.role_curves import role_curve
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.open_task import open_task
 from mechheads.gating.tasks.shipped import load_task
@@ -19,7 +19,6 @@ __all__ = [
     "FitSettings",
     "Gates",
     "LossNotFinite",
-    "RoleCurves",
     "Roles",
     "Task",
     "TaskTokens",

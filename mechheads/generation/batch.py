@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.packing import shared_start
 from mechheads.engine.row_layout import layout_of
+from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
 from mechheads.model.backends.partial_block import mask_of
 from mechheads.model.backends.protocols import Blocks

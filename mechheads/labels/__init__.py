@@ -6,9 +6,9 @@ from mechheads.labels.dynamic import dynamic_scores
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts, shuffled_labels
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_relations, relation_names
-from mechheads.labels.removal import Removal, cumulative_removal
+from mechheads.labels.removal import cumulative_removal
 from mechheads.labels.salient import salient_operations
-from mechheads.labels.static import relation_scores
+from mechheads.labels.static import ScoringSettings, relation_scores
 from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.results.agreement import score_correlations
 
@@ -17,7 +17,7 @@ __all__ = [
     "CausalEvidence",
     "HeadLabels",
     "Relation",
-    "Removal",
+    "ScoringSettings",
     "StoredWeights",
     "WordList",
     "cumulative_removal",

@@ -21,11 +21,10 @@ from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
-from mechheads.labels.few_shot import check_numbers, few_shot_pairs
+from mechheads.labels.few_shot import few_shot_pairs
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.removal import (
     LEAST_ACCURACY,
-    Removal,
     base_accuracy,
     choose_controls,
     cumulative_removal,
@@ -33,6 +32,7 @@ from mechheads.labels.removal import (
     too_hard,
 )
 from mechheads.limits import current, settings
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
@@ -41,6 +41,7 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.curves import Curves
 from mechheads.results.html import head_names
 from mechheads.results.kinds import KINDS
 from mechheads.results.netcdf import text_array
@@ -62,7 +63,7 @@ class CausalEvidence(TableResult):
     Attributes:
         total: share of the logit difference that the head's output restores in the run with another source.
         direct: share of it that the head restores by what it writes to the logits itself.
-        removal: a ``Removal`` for each relation, if ``relation_evidence`` was given a ranking.
+        removal: the curves of ``cumulative_removal`` for each relation, if ``relation_evidence`` was given a ranking.
         left_out: relations without effects, and why; also in ``total.provenance["left_out"]``.
         not_removed: relations without a removal, and why.
     """
@@ -72,7 +73,7 @@ class CausalEvidence(TableResult):
 
     total: HeadScores
     direct: HeadScores
-    removal: dict[str, Removal]
+    removal: dict[str, Curves]
     left_out: dict[str, str]
     not_removed: dict[str, str]
 
@@ -111,7 +112,7 @@ class CausalEvidence(TableResult):
         Raises:
             ValueError: if the labels were made without this evidence.
         """
-        from mechheads.plots.effect_scatter import effect_scatter
+        from mechheads.plots.relation_scatter import effect_scatter
 
         if labels is None:
             table = self.to_dataframe()
@@ -179,7 +180,8 @@ def relation_evidence(
     ((HeadId(layer=23, head=4),), (HeadId(layer=23, head=4),))
     """
     seed = current().seed
-    check_numbers(n, shots)
+    check_at_least(1, n=n)
+    check_at_least(0, shots=shots)
     loaded = load_relations(relations)
     chosen = None if heads is None else check_heads(heads, model.n_layers, model.n_heads)
     if ranking is not None:
@@ -211,7 +213,7 @@ class _Tests:
         self.gaps: dict[str, float] = {}
         self.measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
         self.left_out: dict[str, str] = {}
-        self.removal: dict[str, Removal] = {}
+        self.removal: dict[str, Curves] = {}
         self.not_removed: dict[str, str] = {}
 
     def effects(self, relation: Relation, bar: Bar, heads: Any) -> None:

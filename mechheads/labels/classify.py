@@ -18,7 +18,7 @@ import xarray as xr
 
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
-from mechheads.labels.static import relation_scores
+from mechheads.labels.static import USUAL, ScoringSettings, relation_scores
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.results.netcdf import text_array
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")
-_MIN_EFFECT = 0.01
 _PER_RELATION = ("layer", "head", "relation")
 
 
@@ -90,7 +89,7 @@ def label_heads(
     if rule == "null" and tested > floor:
         raise ValueError(
             f"floor is {floor}, but scores below {tested} were not tested; give relation_scores "
-            f"min_effect={floor}, or a larger floor"
+            f"scoring=mh.labels.ScoringSettings(min_effect={floor}), or a larger floor"
         )
     found = _evidence(scores, rule, fdr, floor, tau, suppression)
     named = list(dict.fromkeys(category_of))
@@ -131,7 +130,7 @@ def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -
     if not isinstance(model, HeadScores):
         loaded = load_relations(relations)
         _check_categories({relation.name: relation.category for relation in loaded})
-        options = {"min_effect": min(floor, _MIN_EFFECT)} | options
+        options = {"scoring": ScoringSettings(min_effect=min(floor, USUAL.min_effect))} | options
         return relation_scores(model, None if relations is None else loaded, **options)
     if relations is not None or options:
         late = [*(["relations"] if relations is not None else []), *options]

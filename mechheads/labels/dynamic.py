@@ -93,7 +93,7 @@ def dynamic_scores(
     (HeadId(layer=23, head=4),)
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    check_at_least(1, k=k, k_copying=k_copying, min_pairs=min_pairs)
+    check_at_least(1, min_pairs=min_pairs)
     if isinstance(templates, str) or not templates:
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:

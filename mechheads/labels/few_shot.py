@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.messages.arguments import check_at_least
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import encode, locate
@@ -98,16 +99,8 @@ def few_shot_pairs(
 
     drawn = list(islice(form.questions(partners, seed), n))
     form.check_enough(len(drawn), n, ", with another source of as many tokens")
-    clean, clean_spans = zip(*(form.fill(examples, pair[0]) for pair, _, examples in drawn), strict=True)
-    corrupted, other_spans = zip(*(form.fill(examples, other[0]) for _, other, examples in drawn), strict=True)
-    return PromptPairs(
-        list(clean),
-        list(corrupted),
-        answer=[f" {pair[1]}" for pair, _, _ in drawn],
-        wrong=[f" {other[1]}" for _, other, _ in drawn],
-        positions={"source": (clean_spans, other_spans)},
-        cluster=[pair[0] for pair, _, _ in drawn],
-    )
+    pairs = form.pairs([(pair, examples, other[0], examples) for pair, other, examples in drawn])
+    return replace(pairs, wrong=[f" {other[1]}" for _, other, _ in drawn])
 
 
 def shuffled_labels(
@@ -145,17 +138,9 @@ def shuffled_labels(
         if len(drawn) == n:
             break
         if (shuffled := _shuffled(examples, rng)) is not None:
-            drawn.append((pair, examples, shuffled))
+            drawn.append((pair, examples, pair[0], shuffled))
     form.check_enough(len(drawn), n, " with several targets")
-    clean, spans = zip(*(form.fill(examples, pair[0]) for pair, examples, _ in drawn), strict=True)
-    corrupted, other_spans = zip(*(form.fill(shuffled, pair[0]) for pair, _, shuffled in drawn), strict=True)
-    return PromptPairs(
-        list(clean),
-        list(corrupted),
-        answer=[f" {pair[1]}" for pair, _, _ in drawn],
-        positions={"source": (spans, other_spans)},
-        cluster=[pair[0] for pair, _, _ in drawn],
-    )
+    return form.pairs(drawn)
 
 
 def _shuffled(examples: Sequence[Pair], rng: np.random.Generator) -> list[Pair] | None:
@@ -173,18 +158,6 @@ def _shuffled(examples: Sequence[Pair], rng: np.random.Generator) -> list[Pair] 
     return [(source, examples[moved[i]][1]) for i, (source, _) in enumerate(examples)]
 
 
-def check_numbers(n: int, shots: int) -> None:
-    """Check a number of prompts and a number of worked examples.
-
-    Raises:
-        ValueError: if one is too small.
-    """
-    if n < 1:
-        raise ValueError(f"n is {n}; give the number of prompts, at least 1")
-    if shots < 0:
-        raise ValueError(f"shots is {shots}; give the number of worked examples, 0 or more")
-
-
 class _Form:
     """A relation's template and the pairs that it can ask for.
 
@@ -193,7 +166,8 @@ class _Form:
     """
 
     def __init__(self, model: Model, relation: RelationLike, shots: int, n: int, template: int | str) -> None:
-        check_numbers(n, shots)
+        check_at_least(1, n=n)
+        check_at_least(0, shots=shots)
         self.model, self.shots = model, shots
         self.relation: Relation = load_relations([relation])[0]
         if isinstance(template, str):
@@ -223,6 +197,18 @@ class _Form:
         lines = [f"{self._before}{s}{self._between}{t}{self._end}" for s, t in examples]
         start = "\n".join([*lines, self._before])
         return f"{start}{source}{self._between[:-1]}", (len(start), len(start) + len(source))
+
+    def pairs(self, asked: Sequence[tuple[Pair, list[Pair], str, list[Pair]]]) -> PromptPairs:
+        """Pairs of prompts, from each pair asked for, its examples, and the corrupted prompt's source and examples."""
+        clean, clean_spans = zip(*(self.fill(examples, pair[0]) for pair, examples, _, _ in asked), strict=True)
+        corrupted, other_spans = zip(*(self.fill(examples, source) for *_, source, examples in asked), strict=True)
+        return PromptPairs(
+            list(clean),
+            list(corrupted),
+            answer=[f" {target}" for (_, target), *_ in asked],
+            positions={"source": (clean_spans, other_spans)},
+            cluster=[source for (source, _), *_ in asked],
+        )
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """For the question about each source alone, its number of tokens and the index of the source's last token."""

@@ -15,10 +15,9 @@ last position of few-shot prompts, best head first, and compared with random hea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -37,72 +36,15 @@ from mechheads.metrics.basic import accuracy
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
-from mechheads.results.kinds import KINDS
+from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import mean_over_prompts, share_interval
-from mechheads.results.tables import TableResult
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from mechheads.model.model import Model
 
 LEAST_ACCURACY = 0.1
 """The least accuracy with all heads at which a relation can be tested by removal; below it, too little can be lost."""
-
-
-@dataclass(frozen=True, eq=False)
-class Removal(TableResult):
-    """Next-token accuracy while heads are removed together, one more at a time.
-
-    Attributes:
-        relation: the name of the relation.
-        heads: the heads removed, in this order.
-        random: the heads of each random draw, each in the position of the head that it replaces.
-        table: one row for each line and number ``k`` of heads removed. ``which``: "relation", "random 1" and so on, or
-            the name of a control relation; accuracy with ci_low and ci_high (Wilson's interval).
-        values: for each row of the table and prompt, 1 for a correct answer, 0 for another; NaN beyond a relation's
-            last prompt, and for steps that an interrupted run did not reach.
-        provenance: what is needed to repeat the analysis.
-    """
-
-    KIND = "removal"
-    unit = KINDS[KIND].unit
-
-    relation: str
-    heads: tuple[HeadId, ...]
-    random: tuple[tuple[HeadId, ...], ...]
-    table: pd.DataFrame
-    values: Float[np.ndarray, "row prompt"]
-    provenance: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"removal of heads, {self.relation}"
-
-    def plot(self, **options: Any) -> go.Figure:
-        """Accuracy against heads removed: ``mechheads.plots.removal_curves``, which gets the options."""
-        from mechheads.plots.removal_curves import removal_curves
-
-        return removal_curves(
-            self.table, self.relation, self.heads, random=self._draws, controls=self._controls, **options
-        )
-
-    @property
-    def _draws(self) -> list[str]:
-        return list(self.provenance["random"])
-
-    @property
-    def _controls(self) -> list[str]:
-        return list(self.provenance["controls"])
-
-    def __repr__(self) -> str:
-        curves = self.table.pivot(index="k", columns="which", values="accuracy")
-        lines = {self.relation: ["relation"], "with random heads": self._draws, "of controls": self._controls}
-        ends = {what: curves[which].mean(axis=1).iloc[[0, -1]] for what, which in lines.items() if which}
-        ranges = ", ".join(f"{what} {first:.2f} to {last:.2f}" for what, (first, last) in ends.items())
-        n = len(self.heads)
-        return f"<Removal of {n} head{'s' * (n != 1)}, accuracy {ranges}>"
 
 
 @alone
@@ -117,7 +59,7 @@ def cumulative_removal(
     n: int = 24,
     shots: int = 4,
     template: int = 0,
-) -> Removal:
+) -> Curves:
     """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
 
     A head is removed by setting its z to zero at the last token only. For comparison, as many random other heads are
@@ -133,7 +75,9 @@ def cumulative_removal(
         n, shots, template: as in ``few_shot_prompts``.
 
     Returns:
-        Accuracy after each step. After Ctrl-C the steps so far; the rest is NaN.
+        Accuracy after each step, with Wilson's interval: of the line "relation", of random heads, each in the place of
+        the head that it replaces, and of each control relation. ``values`` are 1 for a right answer and 0 for another;
+        NaN beyond a relation's last prompt. After Ctrl-C the steps so far; the rest is NaN.
 
     Raises:
         ValueError: if an argument does not fit, the ranking leaves too few other heads to draw from, or the accuracy
@@ -188,7 +132,8 @@ def cumulative_removal(
         controls={control.name: control for control in others},
         interrupted=work.interrupted,
     )
-    return Removal(loaded.name, heads, tuple(random.values()), table, values, about)
+    order = lines | {control.name: heads for control in others}
+    return Curves("removal", loaded.name, table, order, values, {}, about)
 
 
 def base_accuracy(
@@ -311,6 +256,6 @@ def _tabulate(
     )
     share, n = mean_over_prompts(values), (~np.isnan(values)).sum(1)
     low, high = share_interval(share, np.maximum(n, 1))
-    columns = {"accuracy": share, "ci_low": low, "ci_high": high}
+    columns = {"score": share, "ci_low": low, "ci_high": high}
     keys = [(k, which) for which, curve in curves.items() for k in range(len(curve))]
     return pd.DataFrame(keys, columns=["k", "which"]).assign(**columns), values

@@ -32,20 +32,27 @@ the targets of a relation among its sources and counts how often as many are hit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
+from jaxtyping import Bool
 
-from mechheads.labels.ranks import Ties, usual_k
-from mechheads.labels.readings import READINGS, Norm, Source
-from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.labels.static_layers import TIES, Found, LayerScorer, Scoring
+from mechheads.labels.nulls import matching_null, matchings
+from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
+from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
+from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.limits import current
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.stored_weights import StoredWeights
 from mechheads.progress import Bar
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -54,7 +61,107 @@ from mechheads.results.stats import mean_over_prompts, q_values, share_interval
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.model.stored_weights import StoredWeights
+
+Side = Literal[1, -1]
+"""Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
+
+TIES = {"target": "count for the target", "index": "count for the larger token id"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringSettings:
+    """How words, ties and the null of relation scores are handled.
+
+    Attributes:
+        leading_space: whether words are tokenised with a leading space.
+        ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
+            token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
+            ``torch.topk``.
+        min_effect: scores below it, or of a single pair, are not tested: their p is 1.
+        draws: the number of shuffles of the null, for relations of more than seven pairs.
+
+    Raises:
+        ValueError: if a value is not allowed.
+
+    >>> untested = mh.labels.ScoringSettings(min_effect=1.0)
+    >>> phi = mh.relation_scores(model, "country_to_capital", source="embedding", scoring=untested)
+    >>> bool((phi.dataset["p_value"] == 1).all())
+    True
+    """
+
+    leading_space: bool = True
+    ties: Ties = "target"
+    min_effect: float = 0.01
+    draws: int = 9999
+
+    def __post_init__(self) -> None:
+        check_at_least(1, draws=self.draws)
+        if not 0 <= self.min_effect <= 1:
+            raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
+        check_known("ties", self.ties, Ties)
+
+
+USUAL = ScoringSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring(ScoringSettings):
+    """The settings, and the other arguments of ``relation_scores``.
+
+    Raises:
+        ValueError: if an argument is not allowed.
+    """
+
+    k: int | None = None
+    k_copying: int | None = None
+    source: Source = "all"
+    norm: Norm = "folded"
+    targets: Targets = "single"
+    min_pairs: int = 30
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, min_pairs=self.min_pairs)
+        check_known("source", self.source, Source)
+        check_known("norm", self.norm, Norm)
+        check_known("targets", self.targets, Targets)
+
+
+_ALL_USUAL = Scoring()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The results for both directions: axis 0 of ``hits``, ``p``, ``null`` and ``reading`` is (implements, suppresses).
+
+    Attributes:
+        hits: of the best reading [2, layer, head, relation, pair].
+        p, null: p and the mean of the null [2, layer, head, relation].
+        reading: the index of the best reading in READINGS, -1 if there is no hit [2, layer, head, relation].
+        each, contrast: phi and contrast for each reading [reading, layer, head, relation].
+    """
+
+    hits: np.ndarray
+    p: np.ndarray
+    null: np.ndarray
+    reading: np.ndarray
+    each: np.ndarray
+    contrast: np.ndarray
+
+    @classmethod
+    def empty(cls, n_layers: int, n_heads: int, scored: Sequence[KeptPairs]) -> Found:
+        shape = (2, n_layers, n_heads, len(scored))
+        longest = max(len(kept.pairs) for kept in scored)
+        hits, p, null = np.full((*shape, longest), np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+        each, contrast = np.full((2, len(READINGS), *shape[1:]), np.nan)
+        return cls(hits, p, null, np.full(shape, -1), each, contrast)
+
+    def forget(self, layers: slice) -> None:
+        """Reset some layers, as if they had not been scored."""
+        self.reading[:, layers] = -1
+        for array in (self.hits, self.p, self.null, self.each, self.contrast):
+            array[:, layers] = np.nan
 
 
 @alone
@@ -66,12 +173,9 @@ def relation_scores(
     k_copying: int | None = None,
     source: Source = "all",
     norm: Norm = "folded",
-    leading_space: bool = True,
     targets: Targets = "single",
-    ties: Ties = "target",
     min_pairs: int = 30,
-    min_effect: float = 0.01,
-    draws: int = 9999,
+    scoring: ScoringSettings = USUAL,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
 
@@ -91,16 +195,11 @@ def relation_scores(
             relation, the one of these with the largest score; a model on disk has the first two.
         norm: ``"folded"`` multiplies the scale of the norm before attention into W_V, of a norm after attention
             into W_O and of the final norm into W_U; ``"raw"`` does not, as in the paper.
-        leading_space: whether words are tokenised with a leading space.
         targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first``
             marks these pairs.
-        ties: ``"target"``: only strictly larger entries are ahead of a target; ``"index"``: at a tie the larger
-            token id is ahead, as in a stable sort that is then reversed. The paper's code uses the order of
-            ``torch.topk``.
         min_pairs: relations with fewer single-token pairs are skipped; a warning and ``provenance["ledger"]`` name
             them. If you name a relation that has no such pair, this is an error.
-        min_effect: scores below it, or of a single pair, are not tested: their p is 1.
-        draws: the number of shuffles of the null, for relations of more than seven pairs.
+        scoring: how ties count, the smallest score that is tested, and the rest; see ``mh.labels.ScoringSettings``.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
@@ -127,29 +226,28 @@ def relation_scores(
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
-    seed = current().seed
-    k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    scoring = Scoring(
+    whole = Scoring(
+        **vars(scoring),
         k=k,
         k_copying=k_copying,
         source=source,
         norm=norm,
-        leading_space=leading_space,
         targets=targets,
-        ties=ties,
         min_pairs=min_pairs,
-        min_effect=min_effect,
-        draws=draws,
-        seed=seed,
+        seed=current().seed,
     )
-    return RelationScorer(model, relations, scoring).scores()
+    return RelationScorer(model, relations, whole).scores()
+
+
+_DIMS = ("layer", "head", "relation")
 
 
 class RelationScorer:
-    """Relation scores of a model, ready to be computed: words are chosen and readings run.
+    """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run.
 
     Args:
-        relations: as in ``relation_scores``; ``scoring``: its other arguments, by default the usual ones.
+        relations: as in ``relation_scores``.
+        scoring: its other arguments; by default the usual ones.
 
     Raises:
         ValueError: as in ``relation_scores``.
@@ -159,61 +257,75 @@ class RelationScorer:
         self,
         model: Model | StoredWeights,
         relations: RelationLike | Iterable[RelationLike] | None,
-        scoring: Scoring | None = None,
+        scoring: Scoring = _ALL_USUAL,
     ) -> None:
-        if scoring is None:
-            k, k_copying = usual_k(model.d_vocab, None, None)
-            scoring = Scoring(k=k, k_copying=k_copying)
-        self._model, self._loaded = model, load_relations(relations)
+        k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
+        self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
         self._everything = keep_pairs(
             self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets
         )
         if relations is not None:
             for kept in self._everything:
                 check_any(kept, model.tokenizer, scoring.leading_space)
-        scored = long_enough(self._everything, scoring.min_pairs)
+        self._scored = long_enough(self._everything, scoring.min_pairs)
         self._about = model.provenance()
-        self._scorer = LayerScorer(model, scored, scoring)
-        self._found = Found.empty(model.n_layers, model.n_heads, scored)
+        self._limits = [k_copying if kept.relation.copying else k for kept in self._scored]
+        tokens = [pair for kept in self._scored for pair in kept.tokens]
+        ids, source_of = np.unique([source for source, _ in tokens if source is not None], return_inverse=True)
+        per_relation = [len(kept.pairs) for kept in self._scored]
+        device, ends = model.device, np.cumsum(per_relation).tolist()
+        self._pairs_of = [slice(end - size, end) for end, size in zip(ends, per_relation, strict=True)]
+        self._drawn = cache(lambda n: matchings(n, scoring.draws, scoring.seed))
+        with torch.no_grad():
+            self._readings = Readings(model, torch.as_tensor(ids, device=device), scoring.source, scoring.norm)
+            _check_finite(model)
+            self._ranks = Ranks(
+                model,
+                source_of=torch.as_tensor(source_of, device=device),
+                target=torch.as_tensor([target for _, target in tokens], device=device),
+                limit=torch.as_tensor(np.repeat(self._limits, per_relation), device=device),
+                ties=scoring.ties,
+            )
+            self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
+        self._names = self._readings.names
+        every = range(model.n_heads)
+        whole = isinstance(model, StoredWeights) or model.dtype != torch.float32
+        self._together = [every] if whole else [range(head, head + 1) for head in every]
+        """The heads of a layer that are scored together: all if W_U is read or converted each time, else one by one, as
+        each head's product with W_U then serves its hits and its null."""
+        self._found = Found.empty(model.n_layers, model.n_heads, self._scored)
         self._ready: set[int] = set()
 
     def seconds(self) -> float:
         """Estimated seconds of ``scores``, from a layer in the middle, which is then done."""
         start = time.perf_counter()
-        self._score(self._model.n_layers // 2)
+        self.score(self._model.n_layers // 2)
         return (self._model.n_layers - 1) * (time.perf_counter() - start)
 
     def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""
         self._score_layers()
-        found, scorer = self._found, self._scorer
+        found = self._found
         scores = HeadScores.from_values(
             found.hits[0],
             name="relation scores",
             kind="relations",
-            extra={"relation": [kept.relation.name for kept in scorer.scored]},
+            extra={"relation": [kept.relation.name for kept in self._scored]},
             provenance=make_provenance(
-                self._about,
-                _settings(scorer, self._loaded, self._everything),
-                interrupted=np.isnan(found.hits[0, -1, -1]).all(),
+                self._about, self._settings(), interrupted=np.isnan(found.hits[0, -1, -1]).all()
             ),
-            variables=_variables(found, scorer),
+            variables=self._variables(),
         )
         low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
         statistics = {"ci_low": low, "ci_high": high, "p_value": found.p[0], "q_value": q_values(found.p[0])}
         return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
-
-    def _score(self, layer: int) -> None:
-        if layer not in self._ready:
-            self._scorer.score(self._found, layer)
-            self._ready.add(layer)
 
     def _score_layers(self) -> None:
         model, done = self._model, 0
         bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head")
         with until_interrupted() as work, bar:
             for layer in range(model.n_layers):
-                self._score(layer)
+                self.score(layer)
                 bar.update(model.n_heads)
                 done = layer + 1
         work.stop_unless(done)
@@ -221,55 +333,116 @@ class RelationScorer:
             self._found.forget(slice(done, None))
             warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
 
+    @torch.no_grad()
+    def score(self, layer: int) -> None:
+        """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
+        if layer in self._ready:
+            return
+        found, (readings, paths) = self._found, self._paths(layer)
+        found.p[:, layer] = 1.0
+        at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
+        for heads in self._together:
+            of_heads = {head: paths[head] for head in heads}
+            hits = torch.stack(self._ranks.top([path for some in of_heads.values() for path in some])).cpu().numpy()
+            tested: list[tuple[Side, int, int]] = []
+            for head, own in zip(heads, np.split(hits, len(heads), axis=1), strict=True):
+                for name, i in at.items():
+                    contrast = self._ranks.contrast(of_heads[head][i], self._pairs_of)
+                    found.contrast[READINGS.index(name), layer, head] = contrast.cpu().numpy()
+                    shares = [own[0, i, pairs].mean() for pairs in self._pairs_of]
+                    found.each[READINGS.index(name), layer, head] = shares
+                tested += self._keep_best((layer, head), own, readings)
+            self._test(layer, of_heads, tested)
+        self._ready.add(layer)
 
-_DIMS = ("layer", "head", "relation")
+    def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
+        """The readings of a layer, and for each head its values for each reading with its W_O."""
+        W_O = self._model.W_O[layer].float()
+        if self._final_scale is not None:
+            W_O = W_O * self._model.attention_out_scale(layer).float() * self._final_scale
+        values = self._readings.at(layer)
+        by_head = zip(*values.values(), strict=True)
+        return list(values), [[(each, out) for each in read] for read, out in zip(by_head, W_O, strict=True)]
 
+    def _keep_best(
+        self,
+        at: tuple[int, int],
+        hits: Bool[np.ndarray, "side reading pair"],
+        readings: Sequence[Reading],
+    ) -> list[tuple[Side, int, int]]:
+        """Keep the hits of a head's best reading; returns (side, head, relation) of the scores to test."""
+        places, tested = np.array([READINGS.index(name) for name in readings]), list[tuple[Side, int, int]]()
+        for relation, pairs in enumerate(self._pairs_of):
+            own = hits[..., pairs]
+            best = own.mean(-1).argmax(1)
+            most = np.take_along_axis(own, best[:, None, None], axis=1)[:, 0]
+            self._found.hits[(slice(None), *at, relation, slice(own.shape[-1]))] = most
+            self._found.reading[(slice(None), *at, relation)] = np.where(most.any(-1), places[best], -1)
+            many = (most.sum(-1) >= 2) & (most.mean(-1) >= self._scoring.min_effect)
+            for side in np.flatnonzero(many).tolist():
+                tested.append((-1 if side else 1, at[1], relation))
+        return tested
 
-def _settings(scorer: LayerScorer, loaded: Sequence[Relation], everything: Sequence[KeptPairs]) -> dict[str, Any]:
-    """How relations were scored, and what was kept of them, for a result's provenance."""
-    scoring = scorer.scoring
-    limit_of = {kept.relation.name: limit for kept, limit in zip(scorer.scored, scorer.limits, strict=True)}
-    return {
-        "k": limit_of,
-        "source": scoring.source,
-        "no_reading": scorer.missing,
-        "norm": scoring.norm,
-        "leading_space": scoring.leading_space,
-        "targets": scoring.targets,
-        "ties": TIES[scoring.ties],
-        "min_pairs": scoring.min_pairs,
-        "min_effect": scoring.min_effect,
-        "draws": scoring.draws,
-        "seed": scoring.seed,
-        "ledger": {kept.relation.name: kept.ledger(kept in scorer.scored) for kept in everything},
-        "relations": {relation.name: relation for relation in loaded},
-        "prompts": {
-            kept.relation.name: [kept.relation, limit_of[kept.relation.name], len(kept.pairs)] for kept in scorer.scored
-        },
-    }
+    def _test(
+        self,
+        layer: int,
+        paths: Mapping[int, Sequence[HeadPath]],
+        tested: Sequence[tuple[Side, int, int]],
+    ) -> None:
+        """p and the mean of the null for some scores, which are in the order of their heads."""
+        tables = self._ranks.hits(
+            [(path, self._pairs_of[relation], side) for side, head, relation in tested for path in paths[head]]
+        )
+        for side, head, relation in tested:
+            of_pairs = np.stack([table.cpu().numpy() for table in islice(tables, len(paths[head]))])
+            at = int(side < 0), layer, head, relation
+            self._found.p[at], self._found.null[at] = matching_null(of_pairs, self._drawn)
 
+    def _settings(self) -> dict[str, Any]:
+        """How relations were scored, and what was kept of them, for a result's provenance."""
+        scoring, scored = self._scoring, self._scored
+        limit_of = {kept.relation.name: limit for kept, limit in zip(scored, self._limits, strict=True)}
+        return {
+            "k": limit_of,
+            "source": scoring.source,
+            "no_reading": self._readings.missing,
+            "norm": scoring.norm,
+            "leading_space": scoring.leading_space,
+            "targets": scoring.targets,
+            "ties": TIES[scoring.ties],
+            "min_pairs": scoring.min_pairs,
+            "min_effect": scoring.min_effect,
+            "draws": scoring.draws,
+            "seed": scoring.seed,
+            "ledger": {kept.relation.name: kept.ledger(kept in scored) for kept in self._everything},
+            "relations": {relation.name: relation for relation in self._loaded},
+            "prompts": {
+                kept.relation.name: [kept.relation, limit_of[kept.relation.name], len(kept.pairs)] for kept in scored
+            },
+        }
 
-def _variables(found: Found, scorer: LayerScorer) -> dict[str, Any]:
-    """The further variables of the scores: for each name its dimensions and values."""
-    scored, used = scorer.scored, [(i, name) for i, name in enumerate(READINGS) if name in scorer.names]
-    longest = found.hits.shape[-1]
-    words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
-    by_first = [i < len(kept.pairs) and kept.by_first[i] for kept in scored for i in range(longest)]
-    return {
-        "null_phi": (_DIMS, found.null[0]),
-        "reading": (_DIMS, _names(found.reading[0])),
-        **{f"phi_{name}": (_DIMS, found.each[i]) for i, name in used},
-        "contrast": (_DIMS, _best_contrast(found.contrast)),
-        **{f"contrast_{name}": (_DIMS, found.contrast[i]) for i, name in used},
-        "suppression": (_DIMS, mean_over_prompts(found.hits[1])),
-        "suppression_reading": (_DIMS, _names(found.reading[1])),
-        "p_suppression": (_DIMS, found.p[1]),
-        "null_suppression": (_DIMS, found.null[1]),
-        "n_pairs": ("relation", np.array([len(kept.pairs) for kept in scored])),
-        "relation_category": ("relation", text_array([kept.relation.category or "" for kept in scored])),
-        "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
-        "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
-    }
+    def _variables(self) -> dict[str, Any]:
+        """The further variables of the scores: for each name its dimensions and values."""
+        found, scored = self._found, self._scored
+        used = [(i, name) for i, name in enumerate(READINGS) if name in self._names]
+        longest = found.hits.shape[-1]
+        words = [" -> ".join(kept.pairs[i]) if i < len(kept.pairs) else "" for kept in scored for i in range(longest)]
+        by_first = [i < len(kept.pairs) and kept.by_first[i] for kept in scored for i in range(longest)]
+        return {
+            "null_phi": (_DIMS, found.null[0]),
+            "reading": (_DIMS, _names(found.reading[0])),
+            **{f"phi_{name}": (_DIMS, found.each[i]) for i, name in used},
+            "contrast": (_DIMS, _best_contrast(found.contrast)),
+            **{f"contrast_{name}": (_DIMS, found.contrast[i]) for i, name in used},
+            "suppression": (_DIMS, mean_over_prompts(found.hits[1])),
+            "suppression_reading": (_DIMS, _names(found.reading[1])),
+            "p_suppression": (_DIMS, found.p[1]),
+            "null_suppression": (_DIMS, found.null[1]),
+            "n_pairs": ("relation", np.array([len(kept.pairs) for kept in scored])),
+            "relation_category": ("relation", text_array([kept.relation.category or "" for kept in scored])),
+            "pair": (("relation", "prompt"), text_array(words, (len(scored), longest))),
+            "by_first": (("relation", "prompt"), np.array(by_first).reshape(len(scored), longest)),
+        }
 
 
 def _best_contrast(contrast: np.ndarray) -> np.ndarray:
@@ -284,3 +457,10 @@ def _best_contrast(contrast: np.ndarray) -> np.ndarray:
 def _names(places: np.ndarray) -> np.ndarray:
     """The names of readings, from their indices in READINGS."""
     return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
+
+
+def _check_finite(model: Model | StoredWeights) -> None:
+    for layer in range(model.n_layers):
+        for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
+            if not torch.isfinite(weight).all():
+                raise ValueError(f"{name} of layer {layer} holds NaN or infinite numbers")

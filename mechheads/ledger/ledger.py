@@ -9,14 +9,16 @@ import os
 import sqlite3
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
@@ -172,21 +174,46 @@ class Ledger:
         kept = dict(units)
         with self._transaction():
             for name, values in units.items():
-                if values.dtype != np.float64:
-                    raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
-                row = (_DTYPE, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
-                added = self._file.execute(
-                    "INSERT OR IGNORE INTO units (sweep, name, dtype, shape, data, checksum) VALUES (?, ?, ?, ?, ?, ?)",
-                    (self._sweep, name, *row, _checksum(name, *row)),
-                )
-                if not added.rowcount:
-                    (there,) = self._file.execute(
-                        "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
-                    )
-                    if there[1] != row[1]:
-                        raise ValueError(f"unit {name!r} is already in {self.path} with the shape {there[1]}")
-                    kept[name] = _array(*there)
+                if not self._put(name, values, "IGNORE") and (there := self._unit(name)) is not None:
+                    if there.shape != values.shape:
+                        raise ValueError(f"unit {name!r} is already in {self.path} with the shape {list(there.shape)}")
+                    kept[name] = there
         return kept
+
+    def advance(self, name: str, values: Float[np.ndarray, " value"]) -> None:
+        """Store how far a unit has come, in place of what is stored of it, unless that is as far or further.
+
+        So two processes that do the same work never set each other back.
+
+        Args:
+            values: what the work goes on from; the first number says how far it is.
+
+        Raises:
+            ValueError, OSError: as ``commit`` does.
+        """
+        with self._transaction():
+            there = self._file.execute(
+                "SELECT substr(data, 1, 8) FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
+            ).fetchone()
+            if there is None or np.frombuffer(there[0], _DTYPE)[0] < values[0]:
+                self._put(name, values, "REPLACE")
+
+    def _put(self, name: str, values: np.ndarray, or_else: Literal["IGNORE", "REPLACE"]) -> bool:
+        """Insert a unit. If it is there already, ignore the new values or replace the old; whether it was written."""
+        if values.dtype != np.float64:
+            raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
+        row = (_DTYPE, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
+        written = self._file.execute(
+            f"INSERT OR {or_else} INTO units (sweep, name, dtype, shape, data, checksum) VALUES (?, ?, ?, ?, ?, ?)",
+            (self._sweep, name, *row, _checksum(name, *row)),
+        )
+        return written.rowcount > 0
+
+    def _unit(self, name: str) -> np.ndarray | None:
+        found = self._file.execute(
+            "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
+        ).fetchone()
+        return None if found is None else _array(*found)
 
     def remember(self, name: str, value: Any) -> Any:
         """A setting of this sweep: the value given when it was first requested, in this process or an earlier one.
@@ -231,6 +258,75 @@ class Ledger:
             if isinstance(error, sqlite3.OperationalError):
                 raise OSError(f"cannot write to the ledger {self.path}: {error}") from error
             raise
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did: how many sweeps and units ``into`` holds now, and how many of the units are new."""
+
+    into: Path
+    sweeps: int
+    units: int
+    new: int
+
+
+def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str]) -> Merged:
+    """Copy the units of several ledgers into one. The parts are not changed; merging again changes nothing.
+
+    Args:
+        parts: ledgers of the same sweeps, such as those that ``mechheads run --part`` wrote.
+        into: the ledger that gets all units; created if it does not exist.
+
+    Raises:
+        ValueError: if a part is not a ledger or is damaged, the parts are of different sweeps or were cut into other
+            batches, or a unit has other values in another part. Units of the parts before it stay in ``into``.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from mechheads.ledger.ledger import Ledger
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for part in (1, 2):
+    ...     with Ledger(folder / f"part-{part}", "a key", {}) as ledger:
+    ...         kept = ledger.commit({f"L{part}H0 0": np.array([0.5])})
+    >>> mh.scale.merge([folder / "part-1", folder / "part-2"], folder / "all").units
+    2
+    """
+    if isinstance(parts, (str, os.PathLike)) or not parts:
+        raise ValueError(f'parts is {parts!r}; give a list of ledgers, such as ["part-1.ledger", "part-2.ledger"]')
+    sweeps = {Path(part): Ledger.list(part) for part in parts}
+    first, *others = sweeps
+    keys = {sweep["key"] for sweep in sweeps[first]}
+    for part in others:
+        if {sweep["key"] for sweep in sweeps[part]} != keys:
+            raise ValueError(
+                f"{part} does not hold the same sweeps as {first}: something that decides the numbers differed, such "
+                "as the model's weights, the kind of device, or the version of a library; `mechheads runs list` shows "
+                "what each holds. Run that part again with the same files and versions"
+            )
+    new = 0
+    for part, held in sweeps.items():
+        for sweep in held:
+            new += _merge_sweep(part, Path(into), sweep["key"])
+    found = [sweep for sweep in Ledger.list(into) if sweep["key"] in keys]
+    return Merged(Path(into), len(found), sum(sweep["units"] for sweep in found), new)
+
+
+def _merge_sweep(part: Path, into: Path, key: str) -> int:
+    """Copy the units and settings of one sweep; returns how many units are new."""
+    with closing(Ledger.read(part, key)) as source, closing(Ledger(into, key, source.about)) as target:
+        before = set(target.finished())
+        units = source.finished()
+        for name, value in source.settings().items():
+            if target.remember(name, value) != value:
+                raise ValueError(
+                    f"{part} was cut into other batches than the parts before it ({name}), so together they would not "
+                    "be the whole: run it again into a new ledger, with the same number of parts, budget and workers"
+                )
+        for name, values in target.commit(units).items():
+            if values.tobytes() != units[name].tobytes():
+                raise ValueError(f"unit {name!r} of {part} is already in {into} with other values")
+    return len(units.keys() - before)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -28,16 +28,13 @@ def open_ledger(path: str | PathLike[str], model: Model, runs: Mapping[str, Toke
     """
     marks = {name: fingerprint(part, what=name) for name, part in parts.items()}
     prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
-    whole = {**model_marks(model, "store"), "prompts": prompts} | marks
+    whole = {**_model_marks(model), "prompts": prompts} | marks
     about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
     return Ledger(path, fingerprint(whole, what="sweep"), about)
 
 
-def model_marks(model: Model, what: str) -> dict[str, object]:
+def _model_marks(model: Model) -> dict[str, object]:
     """What tells a model, and the numbers that it gives here, from any other.
-
-    Args:
-        what: names the file in messages, such as "store".
 
     Raises:
         ValueError: if the model carries hooks, which cannot be compared.
@@ -45,7 +42,7 @@ def model_marks(model: Model, what: str) -> dict[str, object]:
     return {
         "model": model.provenance() | {"device": arithmetic(model.device)},
         "configuration": json.dumps(model.backend.configuration, sort_keys=True, default=str),
-        "made of": model_fingerprint(model.model, what),
+        "made of": model_fingerprint(model.model, "store"),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.metadata
 import os
 import warnings
@@ -144,18 +145,10 @@ def load_again(source: Source, device: str | torch.device) -> Model:
     >>> load_again(model.source, "cpu").name
     'smollm2-135m-instruct'
     """
-    model = load(
-        source.name_or_path,
-        revision=source.revision,
-        dtype=source.dtype,
-        device=device,
-        backend=source.backend,
-        trust_remote_code=source.trust_remote_code,
-        attn_implementation=source.attn_implementation,
-        max_memory=source.max_memory,
-        device_map=source.device_map,
-    )
-    return model if source.cast is None else in_dtype(model, source.cast)
+    given = vars(source) | {"device": device}
+    cast = given.pop("cast")
+    model = load(**given)
+    return model if cast is None else in_dtype(model, cast)
 
 
 def in_dtype(model: Model, dtype: torch.dtype) -> Model:
@@ -345,3 +338,10 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model
+
+
+def free_memory() -> None:
+    """Free the memory of models to which nothing refers but their own modules and hooks, which refer to each other."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

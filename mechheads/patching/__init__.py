@@ -12,7 +12,8 @@ from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.attribution_plan import AttributionPlan, plan_attribution
-from mechheads.patching.circuit_curve import CircuitCurve, circuit_curve
+from mechheads.patching.circuit_curve import circuit_curve, compare_areas
+from mechheads.patching.circuit_task import CIRCUIT_TASKS, CircuitTask, circuit_task
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.edges.attribution import attribute_edges
 from mechheads.patching.edges.edge_curve import edge_curve
@@ -23,17 +24,17 @@ from mechheads.patching.mib_files import load_mib, load_mib_edges, save_mib
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.self_repair import self_repair
-from mechheads.patching.tasks.circuit_task import CIRCUIT_TASKS, CircuitTask, circuit_task
+from mechheads.results.curves import Curves
 from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
     "CIRCUIT_TASKS",
     "AttributionPlan",
     "Circuit",
-    "CircuitCurve",
     "CircuitTask",
     "Completeness",
     "Context",
+    "Curves",
     "EdgeScores",
     "Faithfulness",
     "HeadCache",
@@ -55,6 +56,7 @@ __all__ = [
     "attribution_patch",
     "circuit_curve",
     "circuit_task",
+    "compare_areas",
     "completeness",
     "edge_curve",
     "faithfulness",

@@ -23,12 +23,10 @@ from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, given, make_ready
-from mechheads.engine.mlps import new_output
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import alter, passes
+from mechheads.engine.run import alter, new_output, passes
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
@@ -132,7 +130,7 @@ def attribution_patch(
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
     about = About(name, "attribution", extra=extra, more=more)
-    result = report(found.job, values, found.evaluator, about)
+    result = report(found.job, values, about)
     if found.mlps is None:
         return result
     return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
@@ -155,13 +153,11 @@ class Estimate:
     Attributes:
         values: NaN for heads that were not requested, and for prompts that do not have the place.
         job: the prepared runs.
-        evaluator: holds the metric of the base run.
         mlps: the same for MLPs; None unless they were asked for.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
     job: Job
-    evaluator: Evaluator
     mlps: Float[np.ndarray, "layer place prompt"] | None = None
 
 
@@ -178,12 +174,12 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, steps:
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
     job = make_ready(model, spec, runs=runs)
-    evaluator = Evaluator.of(job)
+    evaluator = job.evaluator
     scale = evaluator.distance() if spec.normalize else 1.0
     path = Path.between(job.base, job.source, steps) if steps and job.source is not None else None
     values, mlps = attribute(job, path)
     of_mlps = None if mlps is None else where_reached(job.places, mlps / scale)
-    return Estimate(where_reached(job.places, values / scale), job, evaluator, of_mlps)
+    return Estimate(where_reached(job.places, values / scale), job, of_mlps)
 
 
 @torch.inference_mode(False)
@@ -197,7 +193,7 @@ def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns) -> l
     jobs = [make_ready(model, spec, runs=runs) for spec in specs]
     gradients = _gradients(jobs[0], None)
     values = [where_reached(job.places, _along(job, gradients)) for job in jobs]
-    return [Estimate(value, job, Evaluator.of(job)) for value, job in zip(values, jobs, strict=True)]
+    return [Estimate(value, job) for value, job in zip(values, jobs, strict=True)]
 
 
 def attribute(
@@ -222,7 +218,7 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job):
-        altered = alter(job, places)
+        altered = alter(job, places[0])
         for layer in gradients.layers:
             heads = [head.head for head in job.heads if head.layer == layer]
             old = base.z.layer(layer)[:, heads]

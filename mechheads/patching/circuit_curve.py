@@ -6,8 +6,8 @@ are ablated, on a scale from 0 (no heads) to 1 (all heads).
 | MIB | here |
 |---|---|
 | f at 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50 and 100% of the components | ``table``, for shares of all heads |
-| CPR, the area under f (more is better) | ``areas``, ``cpr`` |
-| CMD, the area between f and 1 (0 is best) | ``areas``, ``cmd`` |
+| CPR, the area under f (more is better) | ``more["areas"]``, ``cpr`` |
+| CMD, the area between f and 1 (0 is best) | ``more["areas"]``, ``cmd`` |
 
 The areas are sums of trapezoids over the shares, as in MIB's evaluation (Mueller et al. 2025, "MIB: A Mechanistic
 Interpretability Benchmark", arXiv 2504.13151, section 3). By default the components are heads alone, and MLPs run on
@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,167 +29,32 @@ from jaxtyping import Float
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import node_set, set_bar
 from mechheads.engine.job import Job, given
-from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
 from mechheads.interventions.base import Intervention
-from mechheads.limits import current
+from mechheads.limits import DEFAULT_LIMITS, current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.metrics.base import Metric, name_of
+from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.head_sets import PATCH
-from mechheads.results.kinds import KINDS
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.curves import Curves, is_random
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.stats import LEAST_CLUSTERS, cluster_draws
-from mechheads.results.tables import TableResult
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's sizes, as shares of all components."""
+_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+"""How many heads are kept at each point of ``faithfulness_curve``."""
 _RESAMPLES = 1000
 _ENDS = 0.025, 0.975
 
 Ranking = HeadScores | Sequence[NodeLike]
 _R = TypeVar("_R")
-
-
-@dataclass(frozen=True, eq=False)
-class CircuitCurve(TableResult):
-    """The faithfulness of the first heads, nodes or edges of one or several rankings, at every size.
-
-    Attributes:
-        sizes: the shares of all components.
-        order: for each ranking, and for each random one, all components in order; an edge is a text such as
-            ``"L3H2->L5H1.q"``.
-        values: the metric of each circuit, with all other components ablated.
-        full, empty: the metric with all components and with none.
-        cluster: the cluster of each prompt.
-        metric, ablation: what was measured, and how the other components were ablated.
-        seed: for random orders and resampling.
-        provenance: what is needed to repeat it.
-    """
-
-    KIND = "circuit_curve"
-    name, unit = "faithfulness by size", KINDS[KIND].unit
-
-    sizes: tuple[float, ...]
-    order: dict[str, tuple[Node, ...]] | dict[str, tuple[str, ...]]
-    values: Float[np.ndarray, "ranking size prompt"]
-    full: Float[np.ndarray, " prompt"]
-    empty: Float[np.ndarray, " prompt"]
-    cluster: list[str]
-    metric: str
-    ablation: str
-    seed: int
-    provenance: dict[str, Any]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each ranking and size: ``k`` components, the ``score`` f(C_k) and its 95% interval over prompts."""
-        score, (low, high) = self._shares(None), self._interval(self._shares(self._draws))
-        n = len(next(iter(self.order.values())))
-        return pd.DataFrame(
-            {
-                "ranking": np.repeat(list(self.order), len(self.sizes)),
-                "share": np.tile(self.sizes, len(self.order)),
-                "k": np.tile([heads_at(size, n) for size in self.sizes], len(self.order)),
-                "score": score.ravel(),
-                "ci_low": low.ravel(),
-                "ci_high": high.ravel(),
-            }
-        )
-
-    @property
-    def components(self) -> str:
-        """What the circuits consist of: heads, heads and MLPs, or edges."""
-        nodes = self.provenance.get("nodes", "heads")
-        return "heads and MLPs" if nodes == "all" else nodes
-
-    @property
-    def areas(self) -> pd.DataFrame:
-        """A row for each ranking: ``cpr`` and ``cmd`` with their 95% intervals over prompts."""
-        found, drawn = areas(self.sizes, self._shares(None)), areas(self.sizes, self._shares(self._draws))
-        columns: dict[str, Any] = {"ranking": list(self.order)}
-        for name, one, some in zip(("cpr", "cmd"), found, drawn, strict=True):
-            low, high = self._interval(some)
-            columns |= {name: one, f"{name}_low": low, f"{name}_high": high}
-        return pd.DataFrame(columns)
-
-    def compare(self, ranking: str, other: str) -> pd.DataFrame:
-        """How much larger the areas of one ranking are than those of another, on the same prompts.
-
-        Args:
-            ranking, other: names of rankings; ``"random"`` is the mean over all random orders.
-
-        Returns:
-            One row for ``cpr`` and one for ``cmd``: ``difference``, ``ci_low`` and ``ci_high``.
-
-        Raises:
-            ValueError: if there is no such ranking.
-        """
-        rows = [self._rows(name) for name in (ranking, other)]
-        found, drawn = (areas(self.sizes, self._shares(draws)) for draws in (None, self._draws))
-        table = {}
-        for name, one, some in zip(("cpr", "cmd"), found, drawn, strict=True):
-            difference, each = (x[..., rows[0]].mean(-1) - x[..., rows[1]].mean(-1) for x in (one, some))
-            low, high = self._interval(each)
-            table[name] = {"difference": float(difference), "ci_low": float(low), "ci_high": float(high)}
-        return pd.DataFrame.from_dict(table, orient="index")
-
-    def plot(self, **options: Any) -> go.Figure:
-        """Faithfulness over the size, a line for each ranking; see ``mechheads.plots.circuit_curve``."""
-        from mechheads.plots.circuit_curve import circuit_curve as draw
-
-        title = f"Faithfulness of circuits by size, {self.metric}"
-        return draw(self.table, self.areas, **{"title": title, "of": self.components, **options})
-
-    def _rows(self, name: str) -> list[int]:
-        names = list(self.order)
-        if name == "random":
-            if rows := [i for i, each in enumerate(names) if _is_random(each)]:
-                return rows
-            raise ValueError("there are no random orders; give draws=5, or another number of them")
-        check_known("ranking", name, names)
-        return [names.index(name)]
-
-    @property
-    def _draws(self) -> Float[np.ndarray, "draw prompt"]:
-        return cluster_draws(self.cluster, _RESAMPLES, self.seed)
-
-    def _shares(self, draws: Float[np.ndarray, "draw prompt"] | None) -> Float[np.ndarray, "*draw ranking size"]:
-        """The faithfulness of every circuit, on all prompts or on each draw of them."""
-        if draws is None:
-            empty = self.empty.mean()
-            return (self.values.mean(-1) - empty) / (self.full.mean() - empty)
-        weights = draws / draws.sum(1, keepdims=True)
-        values = np.einsum("rsp,dp->drs", self.values, weights)
-        full, empty = ((weights @ side)[:, None, None] for side in (self.full, self.empty))
-        return (values - empty) / (full - empty)
-
-    def _interval(self, drawn: Float[np.ndarray, "draw *rest"]) -> tuple[np.ndarray, np.ndarray]:
-        if len(set(self.cluster)) < LEAST_CLUSTERS:
-            nothing = np.full(drawn.shape[1:], np.nan)
-            return nothing, nothing
-        low, high = np.quantile(drawn, _ENDS, axis=0)
-        return low, high
-
-    def __repr__(self) -> str:
-        said = ", ".join(
-            f"{row['ranking']}: CPR {row['cpr']:.3g}, CMD {row['cmd']:.3g}"
-            for row in self.areas.to_dict("records")
-            if not _is_random(row["ranking"])
-        )
-        n_random = sum(map(_is_random, self.order))
-        return f"<CircuitCurve of {self.metric}, {n_random} random orders; {said}>"
-
-    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        return self.areas, (f"{self.metric}, other {self.components} ablated by {self.ablation}",)
 
 
 @alone
@@ -203,7 +69,7 @@ def circuit_curve(
     metric: Metric | str = logit_diff,
     ablation: Intervention = PATCH,
     nodes: Nodes = "heads",
-) -> CircuitCurve:
+) -> Curves:
     """How faithful the first heads of a ranking are at every size, with the areas CPR and CMD, beside random orders.
 
     A circuit has the first ``int(share * n_heads)`` heads; with no heads, its faithfulness is 0.
@@ -220,8 +86,10 @@ def circuit_curve(
             components take their activations from the corrupted run, as by default here.
 
     Returns:
-        f(C_k) of every ranking and size, with intervals; ``areas`` and ``compare`` give CPR and CMD. After Ctrl-C,
-        rankings that were not reached are NaN.
+        f(C_k) of every ranking and size, with 95% intervals over prompts. ``values`` are the metric of each circuit.
+        ``more`` has the ``areas``, a row for each ranking with ``cpr`` and ``cmd`` and their intervals, which
+        ``compare_areas`` compares; the metric with all components (``full``) and none (``empty``), and the ``cluster``
+        of each prompt. After Ctrl-C, rankings that were not reached are NaN.
 
     Raises:
         ValueError: if an argument is not valid, or the metric is the same with all heads and with none.
@@ -231,7 +99,7 @@ def circuit_curve(
 
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4", "L20H1"], sizes=(0.01, 1), draws=1)
-    >>> found.table[["ranking", "k"]].values.tolist()
+    >>> found.table[["which", "k"]].values.tolist()
     [['ranking', 2], ['ranking', 270], ['random 1', 2], ['random 1', 270]]
     """
     seed = current().seed
@@ -239,12 +107,12 @@ def circuit_curve(
     check_known("by", by, RankBy)
     check_at_least(0, draws=draws)
     shares = check_sizes(sizes)
-    rng, every = np.random.default_rng(seed), _Every(model, nodes)
+    rng = np.random.default_rng(seed)
     order = {
-        name: _full_order(f"rankings[{name!r}]", each, every, by, rng)
+        name: _full_order(f"rankings[{name!r}]", each, model, nodes, by, rng)
         for name, each in named_rankings(rankings).items()
     }
-    order |= {f"random {i + 1}": _full_order("", (), every, by, rng) for i in range(draws)}
+    order |= {f"random {i + 1}": _full_order("", (), model, nodes, by, rng) for i in range(draws)}
     spec = circuit_spec(asked, metric, ablation, current().limits, nodes)
     runs = CircuitRuns(model, spec, cached)
     runs.share(runs.full)
@@ -258,18 +126,149 @@ def circuit_curve(
     about = make_provenance(
         runs, by=by, draws=draws, sizes=list(shares), nodes=nodes, seed=seed, interrupted=work.interrupted
     )
-    return CircuitCurve(
-        shares,
-        order,
-        values,
-        runs.full,
-        runs.empty,
-        list(runs.cluster),
-        name_of(runs.metric),
-        describe_intervention(ablation),
-        seed,
-        about,
+    return circuits_by_size(order, values, runs.full, runs.empty, runs.cluster, about)
+
+
+def compare_areas(curves: Curves, ranking: str, other: str) -> pd.DataFrame:
+    """How much larger the areas of one ranking are than those of another, on the same prompts.
+
+    Args:
+        curves: from ``circuit_curve`` or ``edge_curve``.
+        ranking, other: names of rankings; ``"random"`` is the mean over all random orders.
+
+    Returns:
+        One row for ``cpr`` and one for ``cmd``: ``difference``, ``ci_low`` and ``ci_high``.
+
+    Raises:
+        ValueError: if there is no such ranking.
+
+    >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
+    >>> found = mh.patching.circuit_curve(model, pairs, ["L23H4", "L20H1"], sizes=(0.01, 1), draws=1)
+    >>> mh.patching.compare_areas(found, "ranking", "random").index.tolist()
+    ['cpr', 'cmd']
+    """
+    rows = [_rows(list(curves.order), name) for name in (ranking, other)]
+    measured = _Measured.of(curves)
+    table = {}
+    for name, (one, drawn) in measured.areas().items():
+        difference, each = (x[..., rows[0]].mean(-1) - x[..., rows[1]].mean(-1) for x in (one, drawn))
+        low, high = measured.interval(each)
+        table[name] = {"difference": float(difference), "ci_low": float(low), "ci_high": float(high)}
+    return pd.DataFrame.from_dict(table, orient="index")
+
+
+@alone
+def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores) -> Curves:
+    """How much of the logit difference the first 1, 2, 4, ... heads keep, those with the largest effect first.
+
+    Raises:
+        ValueError: if the metric is the same with all heads and with none.
+    """
+    order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads))
+    counts = [k for k in _COUNTS if k <= len(order)]
+    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, PATCH, DEFAULT_LIMITS), None)
+    values = runs.values([frozenset(order[:k]) for k in counts])
+    found = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
+    table = pd.DataFrame(
+        [
+            {"which": "heads", "k": k, "score": each.score, "ci_low": each.ci_low, "ci_high": each.ci_high}
+            for k, each in zip(counts, found, strict=True)
+        ]
     )
+    about = make_provenance(runs, sizes=counts)
+    return Curves("faithfulness_curve", found[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
+
+
+def circuits_by_size(
+    order: dict[str, Any],
+    values: Float[np.ndarray, "ranking size prompt"],
+    full: Float[np.ndarray, " prompt"],
+    empty: Float[np.ndarray, " prompt"],
+    cluster: Sequence[str],
+    about: dict[str, Any],
+) -> Curves:
+    """The result: f(C_k) and the areas, with intervals over resampled clusters of prompts.
+
+    Args:
+        values: the metric of each circuit, with all other components ablated.
+        full, empty: the metric with all components and with none.
+        about: the provenance, with the sizes, the metric and the seed.
+    """
+    measured = _Measured(about["sizes"], values, full, empty, list(cluster), about["seed"])
+    n = len(next(iter(order.values())))
+    low, high = measured.interval(measured.shares(measured.draws))
+    table = pd.DataFrame(
+        {
+            "which": np.repeat(list(order), len(measured.sizes)),
+            "k": np.tile([heads_at(size, n) for size in measured.sizes], len(order)),
+            "share": np.tile(measured.sizes, len(order)),
+            "score": measured.shares().ravel(),
+            "ci_low": low.ravel(),
+            "ci_high": high.ravel(),
+        }
+    )
+    columns: dict[str, Any] = {"which": list(order)}
+    for name, (one, drawn) in measured.areas().items():
+        low, high = measured.interval(drawn)
+        columns |= {name: one, f"{name}_low": low, f"{name}_high": high}
+    more = {"areas": pd.DataFrame(columns), "full": full, "empty": empty, "cluster": measured.cluster}
+    return Curves("circuit_curve", about["metric"], table, order, values.reshape(-1, len(full)), more, about)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The metric of circuits, and what follows from it."""
+
+    sizes: Sequence[float]
+    values: Float[np.ndarray, "ranking size prompt"]
+    full: Float[np.ndarray, " prompt"]
+    empty: Float[np.ndarray, " prompt"]
+    cluster: list[str]
+    seed: int
+
+    @classmethod
+    def of(cls, curves: Curves) -> _Measured:
+        about, more = curves.provenance, curves.more
+        values = curves.values.reshape(len(curves.order), len(about["sizes"]), -1)
+        return cls(about["sizes"], values, more["full"], more["empty"], more["cluster"], about["seed"])
+
+    @cached_property
+    def draws(self) -> Float[np.ndarray, "draw prompt"]:
+        """How often each prompt is in each resample."""
+        return cluster_draws(self.cluster, _RESAMPLES, self.seed)
+
+    def shares(self, draws: Float[np.ndarray, "draw prompt"] | None = None) -> Float[np.ndarray, "*draw ranking size"]:
+        """The faithfulness of every circuit, on all prompts or on each draw of them."""
+        if draws is None:
+            empty = self.empty.mean()
+            return (self.values.mean(-1) - empty) / (self.full.mean() - empty)
+        weights = draws / draws.sum(1, keepdims=True)
+        values = np.einsum("rsp,dp->drs", self.values, weights)
+        full, empty = ((weights @ side)[:, None, None] for side in (self.full, self.empty))
+        return (values - empty) / (full - empty)
+
+    def areas(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """CPR and CMD of each ranking, on all prompts and on each draw."""
+        found, drawn = areas(self.sizes, self.shares()), areas(self.sizes, self.shares(self.draws))
+        return dict(zip(("cpr", "cmd"), zip(found, drawn, strict=True), strict=True))
+
+    def interval(self, drawn: Float[np.ndarray, "draw *rest"]) -> tuple[np.ndarray, np.ndarray]:
+        """The interval over draws; NaN with too few clusters."""
+        if len(set(self.cluster)) < LEAST_CLUSTERS:
+            nothing = np.full(drawn.shape[1:], np.nan)
+            return nothing, nothing
+        low, high = np.quantile(drawn, _ENDS, axis=0)
+        return low, high
+
+
+def _rows(names: list[str], name: str) -> list[int]:
+    """The rows of a ranking, or of all random orders."""
+    if name == "random":
+        if rows := [i for i, each in enumerate(names) if is_random(each)]:
+            return rows
+        raise ValueError("there are no random orders; give draws=5, or another number of them")
+    check_known("ranking", name, names)
+    return [names.index(name)]
 
 
 def areas(
@@ -296,10 +295,6 @@ def heads_at(share: float, n_heads: int) -> int:
     return int(round(share * n_heads, 9))
 
 
-def _is_random(name: str) -> bool:
-    return name.startswith("random ")
-
-
 def named_rankings(
     rankings: _R | Mapping[str, _R] | None, wanted: str = "scores of heads, heads in order,"
 ) -> dict[str, _R]:
@@ -312,37 +307,26 @@ def named_rankings(
         raise ValueError(f'rankings is missing; give {wanted} or {{"name": scores, ...}}')
     if not isinstance(rankings, Mapping):
         return {getattr(rankings, "name", "ranking"): rankings}
-    if taken := [name for name in rankings if name == "random" or _is_random(str(name))]:
+    if taken := [name for name in rankings if name == "random" or is_random(name)]:
         raise ValueError(f"rankings has the name {taken[0]!r}, which is for random orders; give it another name")
     return {str(name): each for name, each in rankings.items()}
 
 
-@dataclass(frozen=True)
-class _Every:
-    """All nodes of a model that circuits may have."""
-
-    model: Model
-    nodes: Nodes
-
-    @property
-    def all(self) -> tuple[Node, ...]:
-        return every_node(self.model.n_layers, self.model.n_heads, self.nodes)
-
-
-def _full_order(where: str, ranking: Ranking, every: _Every, by: RankBy, rng: np.random.Generator) -> tuple[Node, ...]:
+def _full_order(
+    where: str, ranking: Ranking, model: Model, nodes: Nodes, by: RankBy, rng: np.random.Generator
+) -> tuple[Node, ...]:
     """All nodes: first those of the ranking, then the others in random order."""
-    model = every.model
     if isinstance(ranking, HeadScores):
         if (ranking.n_layers, ranking.n_heads) != (model.n_layers, model.n_heads):
             raise ValueError(
                 f"{where} is of a model with {ranking.n_layers} layers of {ranking.n_heads} heads, but {model.name} "
                 f"has {model.n_layers} of {model.n_heads}; give scores of the same model"
             )
-        first = _ranked(ranking, by, every.nodes)
+        first = _ranked(ranking, by, nodes)
     else:
-        node_set(ranking, model, where, every.nodes)
+        node_set(ranking, model, where, nodes)
         first = [check_node(node, model.n_layers, model.n_heads) for node in ranking]
-    rest = in_order(set(every.all) - set(first))
+    rest = in_order(set(every_node(model.n_layers, model.n_heads, nodes)) - set(first))
     return (*first, *(rest[i] for i in rng.permutation(len(rest))))
 
 

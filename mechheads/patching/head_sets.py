@@ -121,7 +121,7 @@ def patch_sets(
     limits = current().limits
     spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, limits)
     runs, info = SetRuns(model, spec, runs=cached), MetricInfo.of(spec.metric)
-    scale = runs.evaluator.distance() if normalize else 1.0
+    scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
     with until_interrupted() as work, set_bar(len(parsed), "sets of heads") as bar:
         runs.values([frozenset(heads) for heads in parsed], bar.update, into=values)

@@ -36,8 +36,8 @@ from torch import Tensor
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.head_sets import SetRuns
 from mechheads.engine.job import Job, Spec, given
-from mechheads.engine.mlps import new_output
 from mechheads.engine.report import describe_intervention
+from mechheads.engine.run import new_output
 from mechheads.heads import Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import Patch

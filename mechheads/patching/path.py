@@ -7,68 +7,45 @@ base run get these inputs, and everything after them is recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from os import PathLike
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.frozen_heads import MLPs, check_frozen
+from mechheads.engine.dispatch import Batch, Values
+from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_frozen
 from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
-from mechheads.engine.mlps import MlpUnit, MlpWork, run_mlps
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import Measured, warn_of_undefined, waves
-from mechheads.engine.work import finish
+from mechheads.engine.row_layout import layout_of
+from mechheads.engine.rows import Window
+from mechheads.engine.run import UnitRuns, mlp_batches, waves
+from mechheads.engine.wavefront import Edit, Wave
+from mechheads.engine.work import Measured, Work, measure
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Workers, current, inside, settings
 from mechheads.messages.arguments import check_known
-from mechheads.messages.interrupted import interrupted_after
-from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of, check_pairs
-from mechheads.patching.path_runs import Paths
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
-
-
-class MlpPathWork(MlpWork):
-    """The change of the metric along every path from one MLP [group, prompt]."""
-
-    def __init__(
-        self, job: Job, evaluator: Evaluator | None = None, *, groups: Sequence[Group] = (None,), mlps: MLPs
-    ) -> None:
-        super().__init__(job, evaluator)
-        self.groups = groups
-        self.mlps: MLPs = mlps
-
-    @property
-    def factory(self) -> WorkFactory:
-        return partial(MlpPathWork, groups=self.groups, mlps=self.mlps)
-
-    @cached_property
-    def _paths(self) -> Paths:
-        return Paths(self.job, self.groups, self.mlps)
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[MlpUnit], Values]]:
-        for batch in batches:
-            finals = self.job.chunks.run(self._paths.run, batch.units)
-            yield batch.units, np.stack([self.evaluator(final) for final in finals], axis=1)
+from mechheads.runs.head_cache import states_at
 
 
 @alone
@@ -205,18 +182,14 @@ def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | No
     groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
     with Store(current().store, receivers=groups, mlps=question.mlps) as kept:
         job = make_ready(model, spec, runs=runs, store=kept)
-        evaluator = Evaluator.of(job)
+        work = path_effects(job, groups=question.groups, mlps=question.mlps)
         warn_of_answers(job)
         check_frozen(job.base, job.at)
-        measured = _measured(job, evaluator, question)
-        of_mlps = None
-        if spec.nodes == "all":
-            paths = MlpPathWork(job, evaluator, groups=question.groups, mlps=question.mlps)
-            of_mlps = run_mlps(paths, measured, groups=len(groups))
-    warn_of_undefined(spec.metric, measured.undefined)
-    result = _told(job, evaluator, question, measured)
-    if of_mlps is not None:
-        result = HeadScores(with_mlps(result.dataset, _by_label(job, question, of_mlps)))
+        batches = _batches(job, question.groups)
+        measured = measure(work, batches, groups=(len(groups),), bar="paths from ")
+    result = _told(job, question, measured)
+    if measured.mlps is not None:
+        result = HeadScores(with_mlps(result.dataset, _by_label(job, question, measured.mlps)))
 
     def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
         with inside():
@@ -226,10 +199,10 @@ def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | No
     return with_precision(model, result, again)
 
 
-def _told(job: Job, evaluator: Evaluator, question: _Question, measured: Measured) -> HeadScores:
+def _told(job: Job, question: _Question, measured: Measured) -> HeadScores:
     """The result for heads."""
     one = question.kind == "path_patch"
-    values = measured.values
+    values = measured.heads
     more = {
         "direction": "noising" if job.spec.base == "clean" else "denoising",
         "mlps": question.mlps,
@@ -242,7 +215,7 @@ def _told(job: Job, evaluator: Evaluator, question: _Question, measured: Measure
     }
     extra = by_place(job.places, values)[1] if one else {"receiver": question.receivers}
     about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
-    return report(job, _by_label(job, question, values), evaluator, about)
+    return report(job, _by_label(job, question, values), about)
 
 
 def _by_label(
@@ -254,59 +227,77 @@ def _by_label(
     return values[..., 0, :]
 
 
-@dataclass(frozen=True, eq=False)
-class _PathWork:
-    """The change of the metric along every path, for some senders at a time [group, row]."""
+def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:
+    """The change of a job's metric along every path from heads and MLPs [group, prompt]."""
 
-    job: Job
-    evaluator: Evaluator
-    question: _Question
+    def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
+        return np.stack([job.evaluator(final) for final in finals], axis=1)
 
-    @classmethod
-    def of(cls, question: _Question, job: Job) -> _PathWork:
-        return cls(job, Evaluator.of(job), question)
-
-    @property
-    def factory(self) -> WorkFactory:
-        return partial(_PathWork.of, self.question)
-
-    def for_part(self, job: Job) -> _PathWork:
-        return replace(self, job=job)
-
-    def batches(self) -> list[Batch]:
-        """The senders of each wave; more than in a sweep if only the read positions are computed."""
-        job, more = self.job, 1
-        if not self._paths.receivers and batches_at_least(job.spec.limits) == 1:
-            more = max(1, job.plan.width // job.at.shape[1])
-        if job.ledger is not None:
-            more = job.ledger.remember(f"paths{job.ledger_suffix}", more)
-        places = range(len(job.places))
-        return [Batch((tuple(wave),)) for wave in waves(job, places, more * job.plan.stack)]
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
-        for batch in batches:
-            finals = self.job.chunks.run(self._paths.run, batch.units)
-            yield batch.units, np.stack([self.evaluator(final) for final in finals], axis=1)
-
-    @cached_property
-    def _paths(self) -> Paths:
-        return Paths(self.job, self.question.groups, self.question.mlps)
-
-    def measure(self) -> Measured:
-        """The changes of all units."""
-        job = self.job
-        shape = (job.model.n_layers, job.model.n_heads, len(self.question.groups), len(job.places), len(job.tokens))
-        values = np.full(shape, np.nan)
-        found = finish(self, what=f"paths from {len(job.heads)} heads")
-        for (head, place), change in found.values.items():
-            values[head.layer, head.head, :, place] = change
-        return Measured(values, set(found.values), found.interrupted)
+    return Work(job, partial(path_effects, groups=groups, mlps=mlps), Paths(job, groups, mlps), read)
 
 
-def _measured(job: Job, evaluator: Evaluator, question: _Question) -> Measured:
-    """The effects of all heads, normalised if that was asked for."""
-    measured = _PathWork(job, evaluator, question).measure()
-    if measured.interrupted:
-        warn(interrupted_after(f"{len(measured.reached)} of {len(job.units)} senders", "the rest are NaN"))
-    measured.values /= evaluator.distance() if job.spec.normalize else 1.0
-    return measured
+def _batches(job: Job, groups: Sequence[Group]) -> list[Batch]:
+    """The senders of each wave; more than in a sweep if only the read positions are computed."""
+    more = 1
+    if not any(groups) and batches_at_least(job.spec.limits) == 1:
+        more = max(1, job.plan.width // job.at.shape[1])
+    if job.ledger is not None:
+        more = job.ledger.remember(f"paths{job.ledger_suffix}", more)
+    heads = waves(job, range(len(job.places)), more * job.plan.stack)
+    return [*(Batch((tuple(wave),)) for wave in heads), *mlp_batches(job)]
+
+
+class Paths:
+    """Does both runs of path patching, for some senders at a time."""
+
+    def __init__(self, job: Job, groups: Sequence[Group], mlps: MLPs) -> None:
+        self.job, self.groups = job, groups
+        self.mlps: MLPs = mlps
+        self._units = UnitRuns(job)
+        self.receivers = sorted({r for group in groups if group for r in group}, key=str)
+
+    def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
+        """The final states of the second run, for each group of receivers.
+
+        Args:
+            units: senders in the order of ``heads.in_order``, with their places.
+        """
+        changes = [change for unit in units for change in self._units.changes(unit)]
+        first = torch.stack([start for _, _, start in changes]).amin(0)
+        parts = []
+        for rows in torch.arange(len(self.job.tokens), device=self.job.at.device).split(self.job.plan.rows):
+            senders = [(node, new[rows]) for node, new, _ in changes]
+            parts.append(self._some_prompts(rows, senders, first[rows]))
+        return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
+
+    def _some_prompts(self, rows: Tensor, senders: Sequence[Sender], start: Tensor) -> list[Tensor]:
+        job, at = self.job, self.job.at[rows]
+        pos = job.tokens.ids.shape[1]
+        finals: dict[Group, Tensor] = {}
+        if None in self.groups:
+            read = [(node, states_at(new, at)) for node, new in senders]
+            arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
+            finals[None] = arrived.final  # type: ignore[assignment]
+        if self.receivers:
+            window = Window.from_start(start, at, layout_of(job.model), pos)
+            taken = [(node, window.take(new)) for node, new in senders]
+            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
+            wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]
+            for group in self.groups:
+                if group is not None:
+                    finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
+        return [finals[group] for group in self.groups]
+
+
+def _second_run(
+    wave: Wave, unchanged: Tensor, senders: int, group: tuple[Receiver, ...], inputs: dict[Receiver, Tensor]
+) -> Float[Tensor, "sender prompt position d_model"]:
+    """Final states of the base run with the inputs of a group of receivers replaced; unchanged without a path."""
+    copies = [
+        [Edit(r.layer, r.site, r.head, inputs[r][i]) for r in group if r in inputs and i < len(inputs[r])]
+        for i in range(senders)
+    ]
+    final = unchanged.expand(senders, *unchanged.shape).clone()
+    if reached := [i for i, copy in enumerate(copies) if copy]:
+        final[reached] = wave.run([copies[i] for i in reached])
+    return final

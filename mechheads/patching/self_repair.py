@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,15 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.batches import Batch, Values, WorkFactory
 from mechheads.engine.cached_runs import AnyPrompts
-from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.dispatch import Values
 from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import check_intervention, replaced_z
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
-from mechheads.engine.run import Altering, batches, finals
-from mechheads.engine.work import finish
+from mechheads.engine.run import UnitRuns, batches
+from mechheads.engine.work import Work, finish
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.limits import current
@@ -85,48 +83,29 @@ def self_repair(
 def measure_repair(job: Job) -> HeadScores:
     """The three effects of a job's heads; heads that the job changes together have a common effect."""
     model, spec = job.model, job.spec
-    evaluator = Evaluator.of(job)
+    work = _repair(job)
     warn_of_answers(job)
     values = np.full((model.n_layers, model.n_heads, len(EFFECTS), len(job.tokens)), np.nan)
-    found = finish(_RepairWork.of(job, evaluator), what=f"{len(job.heads)} heads")
+    found = finish(work, batches(job), what=f"{len(job.heads)} heads")
     for (head, _), (total, direct) in found.values.items():
         values[head.layer, head.head : head.head + job.together] = np.stack([total, direct, total - direct])
     if found.interrupted:
         warn(interrupted_after(f"{len(found.values)} of {len(job.heads)} heads", "the rest are NaN"))
     said = describe_intervention(spec.intervention)
     more = {"intervention": said, "heads": describe_heads(job), "interrupted": found.interrupted}
-    return report(
-        job, values, evaluator, About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more)
-    )
+    about = About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more)
+    return report(job, values, about)
 
 
-@dataclass(frozen=True, eq=False)
-class _RepairWork:
-    """The total and the direct effect of each head [effect, prompt]; ``z``: every head's new z."""
+def _repair(job: Job) -> Work:
+    """The total and the direct effect of each head [effect, prompt]."""
+    z = replaced_z(job)[0]
 
-    job: Job
-    evaluator: Evaluator
-    z: LayerStore
-    altering: Altering
+    def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
+        direct = _direct(job, [head for head, _ in units if isinstance(head, HeadId)], z)
+        return np.stack([job.evaluator(finals[0]), job.evaluator(direct)], axis=1)
 
-    @classmethod
-    def of(cls, job: Job, evaluator: Evaluator | None = None) -> _RepairWork:
-        return cls(job, evaluator or Evaluator.of(job), replaced_z(job)[0], Altering(job))
-
-    @property
-    def factory(self) -> WorkFactory:
-        return _RepairWork.of
-
-    def for_part(self, job: Job) -> _RepairWork:
-        return replace(self, job=job)
-
-    def batches(self) -> list[Batch]:
-        return batches(self.job)
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
-        for units, final in finals(self.job, batches, self.altering):
-            direct = _direct(self.job, [head for head, _ in units], self.z)
-            yield units, np.stack([self.evaluator(final), self.evaluator(direct)], axis=1)
+    return Work(job, _repair, UnitRuns(job), read)
 
 
 def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "head prompt position d_model"]:

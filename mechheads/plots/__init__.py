@@ -2,28 +2,19 @@
 
 from mechheads.plots.attention import attention
 from mechheads.plots.category_map import category_map
-from mechheads.plots.circuit_curve import circuit_curve
-from mechheads.plots.effect_scatter import effect_scatter
-from mechheads.plots.heatmap import heatmap
-from mechheads.plots.path_matrix import path_matrix
-from mechheads.plots.refusal_curve import refusal_curve
-from mechheads.plots.removal_curves import removal_curves
-from mechheads.plots.role_curves import role_curves, role_map
+from mechheads.plots.curves import curves
+from mechheads.plots.heatmap import heatmap, path_matrix, role_map, view_agreement
+from mechheads.plots.relation_scatter import effect_scatter, static_dynamic
 from mechheads.plots.safety_map import safety_grid, safety_map
 from mechheads.plots.saving import save
-from mechheads.plots.static_dynamic import static_dynamic
-from mechheads.plots.view_agreement import view_agreement
 
 __all__ = [
     "attention",
     "category_map",
-    "circuit_curve",
+    "curves",
     "effect_scatter",
     "heatmap",
     "path_matrix",
-    "refusal_curve",
-    "removal_curves",
-    "role_curves",
     "role_map",
     "safety_grid",
     "safety_map",

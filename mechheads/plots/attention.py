@@ -9,10 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
-from mechheads.plots.parts.colours import colour_scale
-from mechheads.plots.parts.figure import figure_of
-from mechheads.plots.parts.text import plain, token_label
-from mechheads.plots.parts.theme import Theme, themed
+from mechheads.plots.parts import Theme, colour_axis, figure_of, heat_trace, plain, themed, token_label
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -49,8 +46,6 @@ def attention(
     >>> list(figure.layout.yaxis.ticktext)
     ['The', '·end']
     """
-    import plotly.graph_objects as go
-
     if isinstance(pattern, Mapping):
         patterns = {str(HeadId.parse(head)): _checked(array, tokens) for head, array in pattern.items()}
         if not patterns:
@@ -63,21 +58,16 @@ def attention(
     cell = int(np.clip(900 // n, 5, 34))
     size = max(cell * n, 200)
     step = -(-10 // cell)
-    line = 1 if cell >= 10 else 0
     figure = figure_of(
         [
-            go.Heatmap(
-                z=_blanked(array),
-                x=np.arange(n),
-                y=np.arange(n),
-                text=_hover(name, array, labels),
-                hovertemplate="%{text}<extra></extra>",
-                hoverongaps=False,
-                coloraxis="coloraxis",
+            heat_trace(
+                _blanked(array),
+                np.arange(n),
+                np.arange(n),
+                _hover(name, array, labels),
+                1 if cell >= 10 else 0,
                 visible=i == 0,
                 name=name,
-                xgap=line,
-                ygap=line,
             )
             for i, (name, array) in enumerate(patterns.items())
         ]
@@ -93,12 +83,7 @@ def attention(
     figure.update_yaxes(title_text="token", range=[n - 0.5, -0.5], **ticks)
     figure.update_layout(
         title={"text": titles[0], "x": 0.01, "xanchor": "left"},
-        coloraxis={
-            "colorscale": colour_scale(_BLUES),
-            "cmin": 0.0,
-            "cmax": 1.0,
-            "colorbar": {"title": {"text": "attention"}, "thickness": 14},
-        },
+        coloraxis=colour_axis(_BLUES, 0.0, 1.0, "attention"),
         width=size + text_room + 150,
         height=size + text_room + 110,
         margin={"l": text_room + 30, "r": 110, "t": 70, "b": text_room + 30},

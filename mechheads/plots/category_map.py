@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from colorsys import hsv_to_rgb
+from itertools import count
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import FRAME, count_ticks
-from mechheads.plots.parts.category_colours import category_colours
-from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.text import figure_title, interval, plain
-from mechheads.plots.parts.theme import Theme, themed
+from mechheads.plots.parts import FRAME, Panels, Theme, count_ticks, figure_title, heat_trace, interval, plain, themed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from mechheads.results.scores import HeadScores
+
 
 _READ = {
     "embedding": ", reads the embedding",
@@ -117,8 +116,6 @@ def _add_panel(
     size: tuple[int, int],
 ) -> None:
     """The heads of one model in a panel, one trace per class."""
-    import plotly.graph_objects as go
-
     n_layers, n_heads, (width, height) = labels.n_layers, labels.n_heads, size
     line = 1 if min(width / n_layers, height / n_heads) >= 6 else 0.4
     hover = np.array(_hover(labels)).T
@@ -126,22 +123,20 @@ def _add_panel(
         if not what:
             continue
         here = what == classes.T
-        trace = go.Heatmap(
-            z=np.where(here, 1.0, np.nan),
-            x=np.arange(n_layers),
-            y=np.arange(n_heads),
+        trace = heat_trace(
+            np.where(here, 1.0, np.nan),
+            np.arange(n_layers),
+            np.arange(n_heads),
+            np.where(here, hover, ""),
+            line,
             name=plain(what),
             legendgroup=what,
             showlegend=False,
             showscale=False,
+            coloraxis=None,
             colorscale=[[0, palette[what]], [1, palette[what]]],
             zmin=0,
             zmax=1,
-            text=np.where(here, hover, ""),
-            hovertemplate="%{text}<extra></extra>",
-            hoverongaps=False,
-            xgap=line,
-            ygap=line,
         )
         figure.add_trace(trace, **place)
     layers, heads = count_ticks(n_layers, width), count_ticks(n_heads, height)
@@ -200,3 +195,57 @@ def _hover(labels: HeadScores) -> list[list[str]]:
         return "<br>".join([f"<b>L{layer}H{head}</b>" + (" Unclassified" if lines and not shown else ""), *lines])
 
     return [[one(layer, head) for head in range(labels.n_heads)] for layer in range(labels.n_layers)]
+
+
+_COLOURS = {
+    "Unclassified": "#d9d9d9",
+    "Knowledge": "#ff7f0e",
+    "Translation": "#d62728",
+    "Algorithmic": "#1f77b4",
+    "Linguistic": "#2ca02c",
+    "2 categories": "#9467bd",
+    "3 categories": "#8c564b",
+    "4 categories": "#e377c2",
+}
+_FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
+
+
+def category_colours(categories: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Colours of all classes that can occur, in the order of the legend.
+
+    A class is a category, how many categories a head has, such as ``"2 categories"``, or ``"Unclassified"``.
+
+    Args:
+        categories: the categories that were tested.
+        chosen: colours to use instead.
+
+    Raises:
+        ValueError: if a chosen colour belongs to another class, or is given for an unknown one.
+
+    >>> category_colours(["Knowledge"], {})["Knowledge"]
+    '#ff7f0e'
+    """
+    found = set(categories)
+    new = sorted(found - _COLOURS.keys())
+    counts = [f"{n} categories" for n in range(2, len(found) + 1)]
+    further = [*new, *(several for several in counts if several not in _COLOURS)]
+    taken = {colour.lower() for colour in (*_COLOURS.values(), *chosen.values())}
+    extra = dict(zip(further, (colour for colour in _further() if colour not in taken), strict=False))
+    ordered = dict.fromkeys([*(name for name in _COLOURS if name not in counts), *new, *counts, *_COLOURS])
+    if unknown := [name for name in chosen if name not in ordered]:
+        raise ValueError(
+            f"colours has {unknown[0]!r}, which is not a category; the categories are {', '.join(ordered)}"
+        )
+    palette = {name: (_COLOURS | extra | dict(chosen))[name] for name in ordered}
+    for name, colour in chosen.items():
+        other = [one for one, its in palette.items() if one != name and its.lower() == colour.lower()]
+        if other:
+            raise ValueError(f"colours: {name!r} and {other[0]!r} both have {colour!r}; give each its own colour")
+    return palette
+
+
+def _further() -> Iterator[str]:
+    """More colours than the default ones, without end; the hues of generated colours are spread by the golden ratio."""
+    yield from _FURTHER
+    for i in count(1):
+        yield "#" + "".join(f"{round(255 * part):02x}" for part in hsv_to_rgb(i * 0.618034 % 1, 0.55, 0.8))

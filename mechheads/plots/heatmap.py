@@ -1,4 +1,4 @@
-"""Heatmap of head scores: layers down, heads across."""
+"""Heatmaps: of scores and roles by layer and head; of paths from senders to receivers; of how far views agree."""
 
 from __future__ import annotations
 
@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechheads.heads import HeadId, Mlp
-from mechheads.plots.parts.axes import count_ticks
-from mechheads.plots.parts.colours import MISSING, SIGNED, colour_scale
-from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.text import figure_title, level_name, plain
-from mechheads.plots.parts.theme import Theme, themed
+from mechheads.messages.arguments import check_at_least
+from mechheads.plots.parts import (
+    MISSING,
+    SIGNED,
+    Panels,
+    Theme,
+    colour_axis,
+    count_ticks,
+    figure_of,
+    figure_title,
+    heat_trace,
+    interval,
+    level_name,
+    plain,
+    themed,
+)
 from mechheads.results.dataset import RANGE
 from mechheads.results.mlps import has_mlps, mlp_scores
+from mechheads.results.scores import HeadScores
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
     import xarray as xr
-
-    from mechheads.results.scores import HeadScores
 
 _APART = 0.5
 """How far the column of MLPs is from the heads, in cells."""
@@ -56,8 +67,6 @@ def heatmap(
     >>> heatmap(scores).layout.title.text
     'identity'
     """
-    import plotly.graph_objects as go
-
     scores = scores.select(**select) if select else scores
     if len(scores.extra_dims) > 1:
         first = scores.extra_dims[0]
@@ -75,20 +84,7 @@ def heatmap(
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
     for i, (label, part) in enumerate(panels):
         for values, x, text in _blocks(part, label):
-            figure.add_trace(
-                go.Heatmap(
-                    z=values,
-                    x=x,
-                    y=np.arange(part.n_layers),
-                    text=text,
-                    hovertemplate="%{text}<extra></extra>",
-                    hoverongaps=False,
-                    coloraxis="coloraxis",
-                    xgap=line,
-                    ygap=line,
-                ),
-                **grid.place(i),
-            )
+            figure.add_trace(heat_trace(values, x, np.arange(part.n_layers), text, line), **grid.place(i))
         if has_mlps(part.dataset):
             edge = part.n_heads - 0.5
             gap = {"x0": edge, "x1": edge + _APART, "y0": -0.5, "y1": part.n_layers - 0.5}
@@ -105,6 +101,52 @@ def heatmap(
         margin={"l": 60, "r": 110, "t": 80, "b": 70},
     )
     return themed(figure, theme)
+
+
+def role_map(
+    roles: Mapping[str, HeadScores],
+    *,
+    title: str | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Heatmaps of how strongly each head has each role, from 0 to 1: one panel per role.
+
+    The hover text shows a head's name, score and interval.
+
+    Args:
+        roles: the result of ``mh.head_roles``.
+        title: the title; by default made from the task.
+        theme: ``"light"`` or ``"dark"``.
+
+    Raises:
+        ValueError: if there are no roles.
+
+    >>> task = mh.Task(["The capital of France is"], [" Paris"], name="capitals")
+    >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=2, updates=1))
+    >>> mh.plots.role_map(roles).layout.title.text
+    'Roles of heads, capitals'
+    """
+    if not isinstance(roles, Mapping) or not roles:
+        raise ValueError("roles must be the result of mh.head_roles, or some of its roles")
+    first = next(iter(roles.values()))
+    score, low, high = (
+        np.stack([one.dataset[name].values for one in roles.values()], -1) for name in ("score", "ci_low", "ci_high")
+    )
+    task = first.provenance.get("task")
+    together = HeadScores.from_scores(
+        score,
+        name="Roles of heads" + (f", {task}" if task else ""),
+        unit=first.unit,
+        kind=first.kind,
+        ci_low=low,
+        ci_high=high,
+        extra={"role": [role.capitalize() for role in roles]},
+    )
+    if all(end in one.dataset for end in RANGE for one in roles.values()):
+        ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
+        together = HeadScores(together.dataset.assign({end: (together.scores.dims, r) for end, r in ranges.items()}))
+    figure = heatmap(together, title=title, theme=theme)
+    return figure.update_coloraxes(cmin=0, cmax=1)
 
 
 def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:
@@ -155,12 +197,7 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
     signed = bool((values < 0).any())
     furthest = float(np.abs(values).max(initial=0)) or 1.0
     scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
-    return {
-        "colorscale": colour_scale(scale),
-        "cmin": -furthest if signed else 0.0,
-        "cmax": furthest,
-        "colorbar": {"title": {"text": plain(scores.unit)}, "thickness": 14},
-    }
+    return colour_axis(scale, -furthest if signed else 0.0, furthest, plain(scores.unit))
 
 
 def hover(scores: HeadScores, label: str) -> list[list[str]]:
@@ -188,3 +225,216 @@ def _texts(data: xr.Dataset, label: str, scores: HeadScores, name: Callable[[int
 
     n_layers, columns = statistics[0].shape
     return [[one(layer, column) for column in range(columns)] for layer in range(n_layers)]
+
+
+_MATRIX_WIDTH, _CELL_HEIGHT = 900, 26
+
+
+def path_matrix(
+    scores: HeadScores,
+    *,
+    top: int = 20,
+    title: str | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Heatmap of the effect of each sender on each receiver, for the strongest senders.
+
+    Senders go down, sorted by their largest absolute effect on any receiver; receivers go across in the order of the
+    result. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks the cells
+    whose interval excludes 0. The hover text shows the value and the interval. Cells without a score show the grey
+    background.
+
+    Args:
+        scores: the result of ``mh.path_matrix``.
+        top: the largest number of senders; senders that change nothing are left out.
+        title: the title; by default the name of the scores.
+        theme: ``"light"`` or ``"dark"``.
+
+    Raises:
+        ValueError: if ``top`` is below 1, or the scores have no receivers or no sender that was measured.
+
+    >>> import numpy as np
+    >>> from mechheads.results.scores import HeadScores
+    >>> effects = np.array([[[0.0, 0.2], [-1.0, 0.1]]])  # [layer, head, receiver]
+    >>> to = {"receiver": ["final", "L1H0.q"]}
+    >>> scores = HeadScores.from_scores(effects, name="paths", unit="logits", kind="path_matrix", extra=to)
+    >>> list(mh.plots.path_matrix(scores).layout.yaxis.ticktext)
+    ['L0H1', 'L0H0']
+    """
+    check_at_least(1, top=top)
+    if scores.extra_dims != ("receiver",):
+        raise ValueError(f"the scores ({scores.name!r}) have no receivers; give the result of mh.path_matrix")
+    senders, measured = _strongest(scores, top)
+    receivers = scores.dataset["receiver"].values.tolist()
+    cell = int(np.clip(_MATRIX_WIDTH // len(receivers), 5, 72))
+    figure = figure_of([_effects(scores, senders, cell), _dots(scores, senders, cell)])
+    step = -(-14 // cell)
+    figure.update_xaxes(
+        title_text="receiver",
+        range=[-0.5, len(receivers) - 0.5],
+        tickvals=np.arange(0, len(receivers), step),
+        ticktext=[plain(receiver) for receiver in receivers[::step]],
+        tickangle=0 if cell * step >= 8 * max(map(len, receivers)) else -60,
+    )
+    figure.update_yaxes(
+        title_text="sender" if len(senders) == measured else f"sender: the {len(senders)} strongest of {measured}",
+        title_standoff=8,
+        range=[len(senders) - 0.5, -0.5],
+        tickvals=np.arange(len(senders)),
+        ticktext=[str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
+    )
+    for axes in (figure.update_xaxes, figure.update_yaxes):
+        axes(tickmode="array", ticklabelstandoff=4)
+    furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
+    figure.update_layout(
+        title=figure_title(scores.name if title is None else title),
+        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(scores.unit)),
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
+        plot_bgcolor=MISSING,
+        width=max(cell * len(receivers), 280) + 220,
+        height=max(_CELL_HEIGHT * len(senders), 160) + 200,
+        margin={"l": 100, "r": 120, "t": 100, "b": 100},
+    )
+    return themed(figure, theme)
+
+
+def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:
+    """The effect of each sender on each receiver."""
+    receivers = scores.dataset["receiver"].values.tolist()
+    texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
+    values, places = _values(scores, "score", senders), (np.arange(len(receivers)), np.arange(len(senders)))
+    return heat_trace(values, *places, np.array(texts).T, 1 if cell >= 10 else 0)
+
+
+def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:
+    """A dot in each cell whose interval excludes 0."""
+    import plotly.graph_objects as go
+
+    rows, columns = np.nonzero((_values(scores, "ci_low", senders) > 0) | (_values(scores, "ci_high", senders) < 0))
+    return go.Scatter(
+        x=columns,
+        y=rows,
+        mode="markers",
+        marker={"size": min(6, max(cell - 2, 2)), "color": "#444444", "line": {"width": 1, "color": "white"}},
+        name=f"{level_name(scores.level)} excludes 0",
+        hoverinfo="skip",
+        showlegend=bool(len(rows)),
+    )
+
+
+def _values(scores: HeadScores, name: str, senders: np.ndarray) -> np.ndarray:
+    """One of the statistics, [sender, receiver]."""
+    values = scores.dataset[name].values
+    return values.reshape(-1, values.shape[-1])[senders]
+
+
+def _strongest(scores: HeadScores, top: int) -> tuple[np.ndarray, int]:
+    """The senders to draw, as flat indices, the strongest first, and the number of senders that were measured."""
+    effects = np.abs(scores.scores.values).reshape(scores.n_layers * scores.n_heads, -1)
+    strength = np.nan_to_num(effects, nan=-1.0).max(1)
+    measured, at_work = int((strength >= 0).sum()), int((strength > 0).sum())
+    if not measured:
+        raise ValueError(f"the scores ({scores.name!r}) have no sender that was measured: all are NaN")
+    return np.argsort(-strength, kind="stable")[: max(1, min(top, at_work))], measured
+
+
+_VIEW_WIDTH, _VIEW_HEIGHT, _FAINT = 86, 44, 0.25
+
+
+def view_agreement(
+    correlations: pd.DataFrame,
+    *,
+    title: str | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
+
+    Pairs whose interval includes 0, or that have no interval, are pale with a grey number: the views may be unrelated.
+    A dash means that no correlation is defined. The hover text shows the interval and the number of heads.
+
+    Args:
+        correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
+            and n.
+        title: the title; by default a general one.
+        theme: ``"light"`` or ``"dark"``.
+
+    Raises:
+        ValueError: if there are no rows, a column is missing, or two views occur twice.
+
+    >>> import pandas as pd
+    >>> row = {"view": "phi", "other": "patching", "spearman": 0.4, "ci_low": 0.1, "ci_high": 0.6, "n": 270}
+    >>> mh.plots.view_agreement(pd.DataFrame([row])).data[-1].text
+    ('0.40',)
+    """
+    found = _cells(correlations)
+    names = list(dict.fromkeys(name for pair in found for name in pair))
+    place = {name: i for i, name in enumerate(names)}
+    sure, unsure = (np.full((len(names) - 1, len(names) - 1), np.nan) for _ in range(2))
+    hover = np.full(sure.shape, "", dtype=object)
+    across, down, numbers, colours = [], [], [], []
+    for (one, other), (r, low, high, n) in found.items():
+        column, row = sorted((place[one], place[other]))
+        excludes_0 = low > 0 or high < 0
+        (sure if excludes_0 else unsure)[row - 1, column] = r
+        hover[row - 1, column] = _hover(one, other, r, low, high, n)
+        across.append(column)
+        down.append(row - 1)
+        numbers.append(f"{r:.2f}" if isfinite(r) else "–")
+        colours.append("#8a8a8a" if not excludes_0 else "white" if abs(r) > 0.7 else "#222222")
+    figure = figure_of(
+        [heat_trace(z, None, None, hover, 2, opacity=opacity) for z, opacity in ((sure, 1.0), (unsure, _FAINT))]
+    )
+    figure.add_scatter(
+        x=across,
+        y=down,
+        mode="text",
+        text=numbers,
+        textfont={"color": colours, "size": 13},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
+    figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))
+    return themed(figure, theme)
+
+
+def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float, float, int]]:
+    """Correlation, interval and number of heads of every two views.
+
+    Raises:
+        ValueError: if there are no rows, a column is missing, or two views occur twice.
+    """
+    columns = ["view", "other", "spearman", "ci_low", "ci_high", "n"]
+    if absent := [name for name in columns if name not in correlations]:
+        raise ValueError(f"correlations has no column {absent[0]!r}; give the result of Atlas.agreement")
+    if not len(correlations):
+        raise ValueError("correlations has no rows; give a row for every two views, from at least two views")
+    found: dict[tuple[str, str], tuple[float, float, float, int]] = {}
+    for view, other, *rest in correlations[columns].itertuples(index=False):
+        if view == other or (view, other) in found or (other, view) in found:
+            raise ValueError(f"correlations has {view!r} and {other!r} twice; give one row for every two views")
+        found[view, other] = tuple(rest)
+    return found
+
+
+def _hover(one: str, other: str, r: float, low: float, high: float, n: int) -> str:
+    pair = " and ".join(plain(name.replace("_", " ")) for name in (one, other))
+    return f"<b>{pair}</b><br>ρ = {r:.2f}{interval(low, high) or ', no interval'}<br>{n} heads"
+
+
+def _lay_out(figure: go.Figure, names: list[str]) -> None:
+    """Set the axes: all views but the first down, all but the last across, which is the half below the diagonal."""
+    n = len(names) - 1
+    ticks = {
+        "tickmode": "array",
+        "tickvals": list(range(n)),
+        "ticklabelstandoff": 4,
+    }
+    figure.update_xaxes(**ticks, ticktext=names[:-1], range=[-0.5, n - 0.5], tickangle=-35)
+    figure.update_yaxes(**ticks, ticktext=names[1:], range=[n - 0.5, -0.5])
+    figure.update_layout(
+        coloraxis=colour_axis(SIGNED, -1, 1, "ρ"),
+        width=n * _VIEW_WIDTH + 330,
+        height=max(n * _VIEW_HEIGHT, 120) + 220,
+        margin={"l": 200, "r": 130, "t": 80, "b": 140},
+    )

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import ceil
+from dataclasses import dataclass
+from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts.axes import FRAME, count_ticks
-from mechheads.plots.parts.colours import colour_scale
-from mechheads.plots.parts.figure import Panels
-from mechheads.plots.parts.safety_series import SCORES, Series, hover_texts
-from mechheads.plots.parts.text import figure_title, plain
-from mechheads.plots.parts.theme import Theme, themed
+from mechheads.messages.arguments import check_at_least
+from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, plain, themed
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
     from mechheads.results.scores import HeadScores
+
 
 _NAMES = {
     "undifferentiated": "Undifferentiated Attention",
@@ -28,7 +26,7 @@ _NAMES = {
     "mean": "mean ablation",
     "resample": "resample ablation",
 }
-_MARKS = (
+_SYMBOLS = (
     ("circle-open", 0.8),
     ("x-thin-open", 0.66),
     ("square-open", 0.8),
@@ -74,11 +72,11 @@ def safety_map(
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
     model = next(iter(by_ablation.values())).provenance.get("model", "the model")
     names = {ablation: _name(ablation, by_ablation.get(ablation)) for ablation in _NAMES}
-    marks = {names[ablation]: mark for ablation, mark in zip(_NAMES, _MARKS, strict=True)}
+    symbols = {names[ablation]: symbol for ablation, symbol in zip(_NAMES, _SYMBOLS, strict=True)}
     series = [Series(names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
     most = max(len(one.top) for one in series)
     heading = f"Top {most} safety {_unit([one.scores for one in series])}s of {model}"
-    figure = _draw({"": series}, marks, heading if title is None else title)
+    figure = _draw({"": series}, symbols, heading if title is None else title)
     return themed(figure, theme)
 
 
@@ -117,23 +115,23 @@ def safety_grid(
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
     _check_panels(panels)
-    if columns is not None and columns < 1:
-        raise ValueError(f"columns is {columns}; it must be at least 1")
+    if columns is not None:
+        check_at_least(1, columns=columns)
     names = list(dict.fromkeys(_title(name) for panel in panels.values() for name in panel))
-    if len(names) > len(_MARKS):
+    if len(names) > len(_SYMBOLS):
         raise ValueError(
-            f"panels has {len(names)} series, but there are only {len(_MARKS)} markers; draw fewer at once"
+            f"panels has {len(names)} series, but there are only {len(_SYMBOLS)} markers; draw fewer at once"
         )
     drawn = {
         _title(panel): [
-            Series(_title(name), _about(name, panel, one), one, _top(one, k)) for name, one in series.items()
+            Series(_title(name), _hover_heading(name, panel, one), one, _top(one, k)) for name, one in series.items()
         ]
         for panel, series in panels.items()
     }
     every = [one for series in drawn.values() for one in series]
     heading = f"Top {max(len(one.top) for one in every)} safety {_unit([one.scores for one in every])}s"
-    marks = dict(zip(names, _MARKS, strict=False))
-    figure = _draw(drawn, marks, heading if title is None else title, columns, own_scales)
+    symbols = dict(zip(names, _SYMBOLS, strict=False))
+    figure = _draw(drawn, symbols, heading if title is None else title, columns, own_scales)
     return themed(figure, theme)
 
 
@@ -182,7 +180,7 @@ def _title(name: str) -> str:
     return _NAMES.get(name, str(name))
 
 
-def _about(series: str, panel: str, scores: HeadScores) -> str:
+def _hover_heading(series: str, panel: str, scores: HeadScores) -> str:
     model = scores.provenance.get("model", panel)
     return "<br>".join(dict.fromkeys(plain(_title(name)) for name in (panel, series, model)))
 
@@ -197,7 +195,7 @@ def _top(scores: HeadScores, k: int | None) -> pd.DataFrame:
 
 def _draw(
     panels: Mapping[str, Sequence[Series]],
-    marks: Mapping[str, tuple[str, float]],
+    symbols: Mapping[str, tuple[str, float]],
     title: str,
     columns: int | None = None,
     own_scales: bool = False,
@@ -213,11 +211,11 @@ def _draw(
     place = min(_LARGEST, *(pixels / (n - 1 + 2 * _room(n, pixels)) for pixels, n in sides))
     line = max(1.2, _STROKE * place)
     styles = {
-        name: {"symbol": symbol, "size": size * place, "line_width": line} for name, (symbol, size) in marks.items()
+        name: {"symbol": symbol, "size": size * place, "line_width": line} for name, (symbol, size) in symbols.items()
     }
     named: set[str] = set()
     for i, series in enumerate(panels.values()):
-        ordered = sorted(series, key=lambda one: list(marks).index(one.name))
+        ordered = sorted(series, key=lambda one: list(symbols).index(one.name))
         for one, texts in zip(ordered, hover_texts(ordered), strict=True):
             trace = _markers(one, texts, _axis_name("coloraxis", i if own_scales else 0))
             trace.update(marker=styles[one.name])
@@ -338,22 +336,79 @@ def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
 
 def _bar_of_all(height: float) -> dict[str, Any]:
     """The place of the one colour bar, beside panels of this height in pixels."""
-    title = {"text": "Generalized<br>Ships (degrees)"}
-    return {"title": title, "thickness": 14, "len": min(height, 420), "lenmode": "pixels", "y": 1, "yanchor": "top"}
+    return {
+        "title": "Generalized<br>Ships (degrees)",
+        "len": min(height, 420),
+        "lenmode": "pixels",
+        "y": 1,
+        "yanchor": "top",
+    }
 
 
 def _bar_beside(across: Any, up: Any, grid: Panels) -> dict[str, Any]:
     """The place of a colour bar to the right of the panel with these axes."""
     length = up.domain[1] - up.domain[0]
     place = {"x": across.domain[1] + 6 / grid.width, "xpad": 0, "y": up.domain[0] + length / 2, "len": length}
-    return {"title": {"text": "degrees"}, "thickness": 10, "ypad": 0, **place}
+    return {"title": "degrees", "thickness": 10, "ypad": 0, **place}
 
 
 def _colours(degrees: np.ndarray, bar: dict[str, Any]) -> dict[str, Any]:
     top = float(np.nanmax(degrees)) if np.isfinite(degrees).any() else 1.0
-    return {
-        "colorscale": colour_scale(_COLOURS),
-        "cmin": 0.0,
-        "cmax": top or 1.0,
-        "colorbar": bar,
-    }
+    return colour_axis(_COLOURS, 0.0, top or 1.0, **bar)
+
+
+SCORES = {
+    "ships": ("Ships", "nats"),
+    "generalized_ships": ("Generalized Ships", "degrees"),
+    "refusal_contribution": ("Refusal Contribution", "nats"),
+    "refusal_attribution": ("Refusal attribution", "nats"),
+}
+"""The name and the unit of each score."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Scores that are drawn with one marker: names for the legend and the hover text, and the heads to show."""
+
+    name: str
+    heading: str
+    scores: HeadScores
+    top: pd.DataFrame
+
+
+def hover_texts(series: Sequence[Series]) -> list[list[str]]:
+    """The hover texts of each series, by head: the numbers of this series, then of the panel's other series."""
+    texts = [
+        {
+            (row["layer"], row["head"]): _describe(one, rank, row)
+            for rank, row in enumerate(one.top.to_dict("records"), 1)
+        }
+        for one in series
+    ]
+    return [
+        ["<br><br>".join([text, *(b[head] for b in texts if b is not own and head in b)]) for head, text in own.items()]
+        for own in texts
+    ]
+
+
+def _describe(series: Series, rank: int, row: Mapping[Any, Any]) -> str:
+    scores = series.scores
+    ranking = scores.provenance.get("score", "ships")
+    last = f"-{row['head'] + scores.together - 1}" if scores.together > 1 else ""
+    lines = [f"<b>L{row['layer']}H{row['head']}{last}</b>, rank {rank}", series.heading]
+    for score in sorted(SCORES, key=lambda name: name != ranking):
+        ends = ("score", "ci_low", "ci_high") if score == ranking else (score, f"{score}_low", f"{score}_high")
+        if ends[0] in row:
+            lines.append(_number(*SCORES[score], *(row[end] for end in ends), level=scores.level))
+    if isfinite(row.get("in_top", np.nan)):
+        lines.append(f"in the top {scores.provenance['k']} of {row['in_top']:.0%} of resamples")
+    return "<br>".join(lines)
+
+
+def _number(name: str, unit: str, value: float, low: float, high: float, *, level: float | None) -> str:
+    if not isfinite(value):
+        return f"{name} not defined"
+    text = f"{name} {value:.4g} {unit}"
+    if not (isfinite(low) and isfinite(high)):
+        return text
+    return f"{text} ({'interval' if level is None else f'{100 * level:g}%'} {low:.4g} to {high:.4g})"

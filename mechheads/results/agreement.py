@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.results.correlation import compare, pearson, pearson_interval, spearman
+from mechheads.results.correlation import pearson, pearson_interval, spearman
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import cluster_draws, top_shares
 
@@ -53,10 +53,7 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
         raise ValueError(f"results has length {len(results)}; give at least two results to compare")
     rows = []
     for (a, one), (b, other) in combinations(results.items(), 2):
-        one.compare(other, k)  # raises if they are not over the same heads
-        step = one.together if one.together == other.together else 1
-        left, right = (part.scores.values[:, ::step].ravel() for part in (one, other))
-        found = compare(left, right, k, (a, b))
+        found = one.compare(other, k)
         unknown = {*one.missing, *other.missing}
         every = one.n_layers * one.n_heads
         first, second = ([head for head in part.heads(every) if head not in unknown][:k] for part in (one, other))

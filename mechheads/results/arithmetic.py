@@ -34,10 +34,13 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
         ValueError: if they do not; the message names the first difference.
     """
     names = f"{left.attrs['name']!r} and {right.attrs['name']!r} do not align"
-    for what in (_n_layers, _n_heads, _extra_dims):
-        mine, theirs = what(left), what(right)
-        if mine != theirs:
-            raise ValueError(f"{names}: {what.__name__.lstrip('_')} is {mine} and {theirs}")
+    mine, theirs = (
+        {"n_layers": each.sizes["layer"], "n_heads": each.sizes["head"], "extra_dims": _extra_dims(each)}
+        for each in (left, right)
+    )
+    for what in mine:
+        if mine[what] != theirs[what]:
+            raise ValueError(f"{names}: {what} is {mine[what]} and {theirs[what]}")
     for dim in _extra_dims(left):
         if left[dim].values.tolist() != right[dim].values.tolist():
             raise ValueError(f"{names}: their labels of {dim} differ")
@@ -72,7 +75,7 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         check_aligned(first, others[0], prompts=True)
     elif symbol == "/" and isinstance(right, float) and right == 0:
         raise ValueError(f"{first.attrs['name']!r} cannot be divided by zero")
-    about: dict[str, Any] = {
+    common: dict[str, Any] = {
         "name": f"{_name(left)} {symbol} {_name(right)}",
         "unit": _unit(left, right, symbol),
         "kind": "+".join(dict.fromkeys(part for side in (left, right) for part in _kind(side))),
@@ -86,26 +89,18 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
             recorded = json.loads(first.attrs["statistics"])
             values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
             options = {name: recorded[name] for name in ("level", "seed")} | {"null": _null(left, right, symbol)}
-            return {"values": values, "cluster": first["cluster"].values.tolist(), **about, **options}
+            return {"values": values, "cluster": first["cluster"].values.tolist(), **common, **options}
         score = op(_array(left, "score"), _array(right, "score"))
         if others or (symbol == "/" and not isinstance(left, xr.Dataset)):
-            return {"score": np.where(np.isfinite(score), score, np.nan), **about}
+            return {"score": np.where(np.isfinite(score), score, np.nan), **common}
         ends = [op(_array(left, end), _array(right, end)) for end in ("ci_low", "ci_high")]
     return {
         "score": score,
         "ci_low": np.minimum(*ends),
         "ci_high": np.maximum(*ends),
         "p_value": first["p_value"].values,
-        **about,
+        **common,
     }
-
-
-def _n_layers(scores: xr.Dataset) -> int:
-    return scores.sizes["layer"]
-
-
-def _n_heads(scores: xr.Dataset) -> int:
-    return scores.sizes["head"]
 
 
 def _extra_dims(scores: xr.Dataset) -> tuple[str, ...]:

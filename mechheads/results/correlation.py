@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
 from mechheads.messages.arguments import check_at_least
@@ -102,15 +102,12 @@ def pearson_interval(
 def spearman(
     left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], layer: Int[np.ndarray, " head"]
 ) -> tuple[float, float, float]:
-    """Spearman's correlation and its interval, from leaving out each layer once.
-
-    The heads are sorted once: leaving some out does not change the order of the others.
-    """
-    if len(left) < _LEAST or np.ptp(left) == 0 or np.ptp(right) == 0:
+    """Spearman's correlation and its interval, from leaving out each layer once."""
+    if len(left) < _LEAST:
         return float("nan"), float("nan"), float("nan")
-    kept = np.concatenate([np.ones((1, len(left))), np.unique(layer)[:, None] != layer])
-    r = _weighted_spearman(left, right, kept)
-    return float(r[0]), *correlation_interval(float(r[0]), r[1:])
+    r = _correlation(rankdata(left), rankdata(right))
+    without = [_correlation(rankdata(left[kept]), rankdata(right[kept])) for kept in np.unique(layer)[:, None] != layer]
+    return r, *correlation_interval(r, np.array(without))
 
 
 def _largest(values: np.ndarray, k: int) -> np.ndarray:
@@ -121,25 +118,3 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
     if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return float("nan")
     return float(np.corrcoef(left, right)[0, 1])
-
-
-def _weighted_spearman(
-    left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], counts: Num[np.ndarray, "draw head"]
-) -> Float[np.ndarray, " draw"]:
-    """Spearman's correlation if each head counts ``counts`` times; NaN if a score does not vary."""
-    total = counts.sum(1, keepdims=True)
-    one, other = (_ranks(score, counts) - (total + 1) / 2 for score in (left, right))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r = (counts * one * other).sum(1) / np.sqrt((counts * one**2).sum(1) * (counts * other**2).sum(1))
-    return np.clip(r, -1, 1)
-
-
-def _ranks(score: Float[np.ndarray, " head"], counts: Num[np.ndarray, "draw head"]) -> Float[np.ndarray, "draw head"]:
-    """The mean rank of each head, from 1, if each head counts ``counts`` times; equal scores share their ranks."""
-    order = np.argsort(score, kind="stable")
-    starts = np.flatnonzero(np.diff(score[order], prepend=-np.inf))
-    of_value = np.add.reduceat(counts[:, order], starts, axis=1)
-    ranks = of_value.cumsum(1) - (of_value - 1) / 2
-    found = np.empty(counts.shape)
-    found[:, order] = np.repeat(ranks, np.diff(starts, append=len(score)), axis=1)
-    return found

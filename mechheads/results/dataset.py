@@ -142,8 +142,8 @@ def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:
     >>> shown_ends({"ci_low": 0.25, "ci_high": 0.75}), shown_ends({"range_low": 1.0, "range_high": 2.0}, ".0f")
     ('  [0.250, 0.750]', '  range of 2 clusters [1, 2]')
     """
-    for said, ends in (("", STATISTICS[1:3]), ("range of 2 clusters ", RANGE)):
+    for prefix, ends in (("", STATISTICS[1:3]), ("range of 2 clusters ", RANGE)):
         low, high = (row.get(end, nan) for end in ends)
         if isfinite(low) and isfinite(high):
-            return f"  {said}[{low:{form}}, {high:{form}}]"
+            return f"  {prefix}[{low:{form}}, {high:{form}}]"
     return ""

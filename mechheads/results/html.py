@@ -45,9 +45,9 @@ def html_table(table: pd.DataFrame) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def html_result(about: object, table: pd.DataFrame, *notes: str) -> str:
+def html_result(result: object, table: pd.DataFrame, *notes: str) -> str:
     """A result as HTML for a notebook: its ``repr``, notes, and a table."""
-    lines = "<br>".join(map(escape, (repr(about), *notes)))
+    lines = "<br>".join(map(escape, (repr(result), *notes)))
     return f"<div><p>{lines}</p>{html_table(table) if len(table.columns) else ''}</div>"
 
 

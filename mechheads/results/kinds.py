@@ -1,4 +1,4 @@
-"""The kinds of results in one table: the papers, the unit, the null value and the figure of each.
+"""The kinds of results in one table: the papers, the unit, the null value and the figure of each; and citations.
 
 A figure is named by a text, ``"module:function"``, and imported when it is drawn. So a result can draw itself although
 ``results`` must not import ``plots``, and plotly is loaded only when it is needed.
@@ -7,21 +7,28 @@ A figure is named by a text, ``"module:function"``, and imported when it is draw
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+from mechheads.data import folder
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+
 HEATMAP = "mechheads.plots.heatmap:heatmap"
+CURVES = "mechheads.plots.curves:curves"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ResultKind:
     """What all results of one analysis have in common.
 
     Attributes:
-        papers: keys of ``mechheads.results.citations.papers()``.
+        papers: keys of ``papers()``.
         unit: the unit of the numbers; empty if it depends on the metric.
         null: the mean score of a head that does nothing, for p and q values; ``None`` if there is no test.
         plot: the figure, as "module:function"; with ``None``, head scores are drawn as a heatmap and tables not at all.
@@ -46,72 +53,106 @@ _LABELS: dict[str, Any] = {
     "needs": ("member",),
 }
 _SAFETY: dict[str, Any] = {"plot": "mechheads.plots.safety_map:safety_map", "needs": ("generalized_ships",)}
-_MATRIX: dict[str, Any] = {"plot": "mechheads.plots.path_matrix:path_matrix", "dims": ("receiver",)}
+_MATRIX: dict[str, Any] = {"plot": "mechheads.plots.heatmap:path_matrix", "dims": ("receiver",)}
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ResultKind] = {
     # Scores of single heads
-    "activation_patch": Kind(_PATCHING),
-    "path_patch": Kind(_PATHS),
-    "path_matrix": Kind(_PATHS, **_MATRIX),
-    "attribution": Kind(("syed2023attribution", "kramar2024atp")),
-    "edge_nodes": Kind(_EDGES, null=None),
-    "mib": Kind(("mueller2025mib",), "importance", null=None),
-    "learned_ranking": Kind(("mueller2025mib",), "logit of a gate", null=None),
-    "ablate": Kind(("michel2019sixteen",)),
-    "profile": Kind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),
-    "copying": Kind(("elhage2021framework",), "share of the eigenvalues"),
-    "composition": Kind(("elhage2021framework",), "share of the norms", null=None, **_MATRIX),
-    "logit_attribution": Kind(("elhage2021framework", "nostalgebraist2020lens", "wang2023ioi"), "logits"),
-    "function_vector": Kind(("todd2024function",)),
-    "successor": Kind(("gould2024successor",), "share of pairs", null=None),
-    "retrieval": Kind(("wu2024retrieval",), "share of tokens", null=None),
-    "copy_suppression": Kind(("mcdougall2023copy", "elhage2021framework"), "logits", null=None),
-    "self_repair": Kind(("mcgrath2023hydra", "rushing2024repair")),
-    "relations": Kind(_MAPS, "share of pairs", null=None),
-    "dynamic_relations": Kind(_MAPS, "share of pairs", null=None),
-    "labels": Kind(_MAPS, "share of pairs", null=None, **_LABELS),
-    "ships": Kind(_SHIPS, "nats", null=None),
-    "generalized_ships": Kind(_SHIPS, "degrees", null=None),
-    "safety": Kind(_SHIPS, "nats", null=None, **_SAFETY),
-    "sahara": Kind(_SHIPS, "degrees", null=None),
-    "refusal_contribution": Kind(_SHIPS, "nats"),
-    "refusal_attribution": Kind((*_SHIPS, "syed2023attribution"), "nats"),
-    "refusal_direction": Kind(("arditi2024refusal",), "residual units"),
-    "gates": Kind(_GATING, "gate", null=None),
-    "roles": Kind(_GATING, "gate", null=None),
+    "activation_patch": ResultKind(_PATCHING),
+    "path_patch": ResultKind(_PATHS),
+    "path_matrix": ResultKind(_PATHS, **_MATRIX),
+    "attribution": ResultKind(("syed2023attribution", "kramar2024atp")),
+    "edge_nodes": ResultKind(_EDGES, null=None),
+    "mib": ResultKind(("mueller2025mib",), "importance", null=None),
+    "learned_ranking": ResultKind(("mueller2025mib",), "logit of a gate", null=None),
+    "ablate": ResultKind(("michel2019sixteen",)),
+    "profile": ResultKind(("elhage2021framework", "olsson2022induction"), "share of attention", null=None),
+    "copying": ResultKind(("elhage2021framework",), "share of the eigenvalues"),
+    "composition": ResultKind(("elhage2021framework",), "share of the norms", null=None, **_MATRIX),
+    "logit_attribution": ResultKind(("elhage2021framework", "nostalgebraist2020lens", "wang2023ioi"), "logits"),
+    "function_vector": ResultKind(("todd2024function",)),
+    "successor": ResultKind(("gould2024successor",), "share of pairs", null=None),
+    "retrieval": ResultKind(("wu2024retrieval",), "share of tokens", null=None),
+    "copy_suppression": ResultKind(("mcdougall2023copy", "elhage2021framework"), "logits", null=None),
+    "self_repair": ResultKind(("mcgrath2023hydra", "rushing2024repair")),
+    "relations": ResultKind(_MAPS, "share of pairs", null=None),
+    "dynamic_relations": ResultKind(_MAPS, "share of pairs", null=None),
+    "labels": ResultKind(_MAPS, "share of pairs", null=None, **_LABELS),
+    "ships": ResultKind(_SHIPS, "nats", null=None),
+    "generalized_ships": ResultKind(_SHIPS, "degrees", null=None),
+    "safety": ResultKind(_SHIPS, "nats", null=None, **_SAFETY),
+    "sahara": ResultKind(_SHIPS, "degrees", null=None),
+    "refusal_contribution": ResultKind(_SHIPS, "nats"),
+    "refusal_attribution": ResultKind((*_SHIPS, "syed2023attribution"), "nats"),
+    "refusal_direction": ResultKind(("arditi2024refusal",), "residual units"),
+    "gates": ResultKind(_GATING, "gate", null=None),
+    "roles": ResultKind(_GATING, "gate", null=None),
     # Tables
-    "examples": Kind(("elhage2021framework",), "share of the residual stream"),
-    "patterns": Kind((), "share of attention"),
-    "head_weights": Kind(("elhage2021framework", "elhelo2024maps"), "share of the norms"),
-    "indirect_object": Kind(_PATHS, "logits", null=None),
-    "set_scores": Kind(_PATCHING),
-    "edge_scores": Kind(_EDGES),
-    "faithfulness": Kind(_IOI, "share"),
-    "faithfulness_curve": Kind(_IOI, "share"),
-    "circuit_curve": Kind(("mueller2025mib",), "share"),
-    "completeness": Kind(_IOI),
-    "minimal_circuit": Kind((*_IOI, "conmy2023acdc"), "share"),
-    "removal": Kind(_MAPS, "accuracy"),
-    "relation_evidence": Kind((*_MAPS, *_IOI), "share restored"),
-    "head_group": Kind(_SHIPS, "degrees"),
-    "refusal_brittleness": Kind(_SHIPS, "share of answers"),
-    "refusal_test": Kind(_SHIPS, "share of answers"),
-    "attack_curve": Kind(_SHIPS, "share of answers"),
-    "head_roles": Kind(_GATING, "gate", plot="mechheads.plots.role_curves:role_map"),
-    "role_curves": Kind(_GATING, "nats", plot="mechheads.plots.role_curves:role_curves"),
+    "examples": ResultKind(("elhage2021framework",), "share of the residual stream"),
+    "patterns": ResultKind((), "share of attention"),
+    "head_weights": ResultKind(("elhage2021framework", "elhelo2024maps"), "share of the norms"),
+    "indirect_object": ResultKind(_PATHS, "logits", null=None),
+    "set_scores": ResultKind(_PATCHING),
+    "edge_scores": ResultKind(_EDGES),
+    "faithfulness": ResultKind(_IOI, "share"),
+    "faithfulness_curve": ResultKind(_IOI, "share", plot=CURVES),
+    "circuit_curve": ResultKind(("mueller2025mib",), "share", plot=CURVES),
+    "completeness": ResultKind(_IOI),
+    "minimal_circuit": ResultKind((*_IOI, "conmy2023acdc"), "share"),
+    "removal": ResultKind(_MAPS, "accuracy", plot=CURVES),
+    "relation_evidence": ResultKind((*_MAPS, *_IOI), "share restored"),
+    "head_group": ResultKind(_SHIPS, "degrees"),
+    "refusal_brittleness": ResultKind(_SHIPS, "share of answers"),
+    "refusal_test": ResultKind(_SHIPS, "share of answers"),
+    "attack_curve": ResultKind(_SHIPS, "share of answers", plot=CURVES),
+    "head_roles": ResultKind(_GATING, "gate", plot="mechheads.plots.heatmap:role_map"),
+    "role_curves": ResultKind(_GATING, "nats", plot=CURVES),
 }
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ResultKind:
     """The kind with this name. A name that is not in the table is your own kind: no papers, no unit, null 0.
 
     >>> kind_of("ships").unit, kind_of("my own").null
     ('nats', 0.0)
     """
-    return KINDS.get(name, Kind())
+    return KINDS.get(name, ResultKind())
 
 
 def draw(figure: str, *what: Any, **options: Any) -> go.Figure:
-    """Draw the figure with this name, as in ``Kind.plot``."""
+    """Draw the figure with this name, as in ``ResultKind.plot``."""
     module, _, function = figure.partition(":")
     return getattr(importlib.import_module(module), function)(*what, **options)
+
+
+_TRANSFORMERLENS = "nanda2022transformerlens"
+
+
+@cache
+def papers() -> dict[str, str]:
+    """BibTeX of every paper and of TransformerLens, by its key."""
+    entries = (folder("papers") / "papers.bib").read_text(encoding="utf-8").strip().split("\n\n")
+    return {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
+
+
+def citation(kind: str, versions: Mapping[str, str] | None = None) -> str:
+    """BibTeX of the papers that a kind of result is based on, and a line with the library versions.
+
+    Args:
+        kind: such as ``"ships"``; several joined by ``+`` for results of arithmetic. A kind without papers gives
+            TransformerLens only.
+        versions: library names and versions, as recorded with the result; by default, the installed versions.
+
+    >>> "2412.11965" in citation("relations")
+    True
+    """
+    entries = dict.fromkeys(papers()[key] for part in kind.split("+") for key in kind_of(part).papers)
+    libraries = versions or {name: _installed(name) for name in ("mechheads", "transformer-lens", "torch")}
+    used = ", ".join(f"{name} {number}" for name, number in libraries.items())
+    return "\n\n".join([*entries, papers()[_TRANSFORMERLENS], f"% Computed with {used}."])
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"

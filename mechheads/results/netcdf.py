@@ -23,15 +23,15 @@ _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
 """How netCDF-4 marks the array of a dimension without labels; it is never read."""
 
 
-def write(dataset: xr.Dataset, path: Path) -> None:
-    """Write a file, completely or not at all.
+def write(dataset: xr.Dataset, path: str | Path) -> Path:
+    """Write a file, completely or not at all, and return its path.
 
     Raises:
         FileNotFoundError: if the folder does not exist.
         OSError: if the file cannot be written, for example because the disk is full.
     """
     sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
-    write_file(path, checksums.sealed(bytes(sealed.to_netcdf(engine="h5netcdf"))))
+    return write_file(Path(path), checksums.sealed(bytes(sealed.to_netcdf(engine="h5netcdf"))))
 
 
 def read(path: Path) -> xr.Dataset:

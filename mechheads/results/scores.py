@@ -17,11 +17,10 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.suggest import did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
-from mechheads.results.citations import citation
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, text_or_numbers
 from mechheads.results.html import head_names, html_result
-from mechheads.results.kinds import HEATMAP, draw, kind_of
+from mechheads.results.kinds import HEATMAP, citation, draw, kind_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
@@ -138,14 +137,13 @@ class HeadScores:
         ci_high: Num[np.ndarray, "..."] | None = None,
         p_value: Num[np.ndarray, "..."] | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
-        values: Num[np.ndarray, "..."] | None = None,
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``; ``values`` has one more axis, for prompts.
-        The other arguments are as in ``from_values``. q values are computed from ``p_value``.
+        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``. The other arguments are as in
+        ``from_values``. q values are computed from ``p_value``.
 
         Raises:
             ValueError: if shapes and labels do not match.
@@ -153,14 +151,7 @@ class HeadScores:
         score = np.asarray(score, dtype=np.float64)
         statistics = {"ci_low": ci_low, "ci_high": ci_high, "p_value": p_value}
         low, high, p = (like(score, array, what) for what, array in statistics.items())
-        dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
-        if values is not None:
-            if np.shape(values)[:-1] != score.shape:
-                raise ValueError(
-                    f"values has shape {np.shape(values)}; it needs {score.shape} and a last axis of prompts"
-                )
-            dataset = dataset.assign(values=((*dataset["score"].dims, "prompt"), np.asarray(values, np.float64)))
-        return cls(dataset)
+        return cls(build((score, low, high, p), extra, name, unit, kind, provenance, variables))
 
     @property
     def scores(self) -> xr.DataArray:
@@ -314,8 +305,7 @@ class HeadScores:
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""
-        netcdf.write(self.dataset, Path(path))
-        return Path(path)
+        return netcdf.write(self.dataset, path)
 
     @classmethod
     def load(cls: type[_S], path: str | Path) -> _S:

@@ -1,23 +1,35 @@
-"""``TableResult``: a result about sets of heads, as a tidy table with provenance."""
+"""``TableResult``: a result about sets of heads, as a tidy table with provenance; and how its fields are saved.
+
+Fields can be numbers, texts, heads, MLPs, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of
+tables become variables of one dataset, named after their fields: ``values``, ``table.score``. Everything else is stored
+as JSON, together with how the parts belong together. A field of any other type cannot be saved, so reading a file
+creates only these types.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import numpy as np
 import pandas as pd
+import xarray as xr
 
+from mechheads.files.text import parse_json
+from mechheads.heads import HeadId, Mlp
 from mechheads.results import netcdf
-from mechheads.results.citations import citation
-from mechheads.results.contents import FIELDS, from_dataset, to_dataset
 from mechheads.results.dataset import SCHEMA_VERSION, read
 from mechheads.results.html import html_result
-from mechheads.results.kinds import draw, kind_of
+from mechheads.results.kinds import citation, draw, kind_of
+from mechheads.results.netcdf import text_array
+from mechheads.results.scores import HeadScores
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
 
 _T = TypeVar("_T", bound="TableResult")
 
@@ -46,7 +58,7 @@ class TableResult:
     """
 
     KIND: ClassVar[str]
-    """The analysis, as in ``HeadScores.kind``: its papers, unit and figure are in ``mechheads.results.kinds``."""
+    """What a file contains; mostly also the analysis, whose papers, unit and figure ``mechheads.results.kinds`` has."""
 
     name: str
     unit: str
@@ -65,15 +77,14 @@ class TableResult:
             FileNotFoundError: if the folder does not exist.
             ValueError: if a field is of a type that cannot be saved.
         """
-        about = {
+        attrs = {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "unit": self.unit,
             "kind": self.KIND,
             "provenance": json.dumps(self.provenance),
         }
-        netcdf.write(to_dataset(vars(self), _classes()).assign_attrs(about), Path(path))
-        return Path(path)
+        return netcdf.write(to_dataset(vars(self), _classes()).assign_attrs(attrs), path)
 
     @classmethod
     def load(cls: type[_T], path: str | Path) -> _T:
@@ -97,14 +108,18 @@ class TableResult:
         Raises:
             ValueError: if this kind has no figure.
         """
-        figure = kind_of(self.KIND).plot
+        figure = kind_of(self._analysis()).plot
         if figure is None:
             raise ValueError(f"{type(self).__name__} has no figure; plot its .table instead")
         return draw(figure, self, **options)
 
     def citation(self) -> str:
         """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
-        return citation(self.KIND, self.provenance.get("versions"))
+        return citation(self._analysis(), self.provenance.get("versions"))
+
+    def _analysis(self) -> str:
+        """The name of the analysis in ``mechheads.results.kinds``."""
+        return self.KIND
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {len(self.table)} rows>"
@@ -129,3 +144,176 @@ def _content(kind: str) -> str:
         if kind == known.KIND:
             return f"a {known.__name__}; use {known.__name__}.load"
     return f"another result, of the kind {kind!r}"
+
+
+FIELDS = "fields"
+"""The name of the variable that contains the JSON."""
+_NUMBERS = "biuf"
+_COLUMN = re.compile(r"\w+( \w+)*")
+
+
+def to_dataset(fields: Mapping[str, Any], parts: Iterable[type] = ()) -> xr.Dataset:
+    """All fields of a result as a dataset.
+
+    Args:
+        fields: the fields by name.
+        parts: classes of results that may be fields of this one.
+
+    Raises:
+        ValueError: if a field is of another type; the message names it.
+
+    >>> data = to_dataset({"heads": (HeadId(9, 6),), "table": pd.DataFrame({"k": [0, 1]})})
+    >>> list(data), from_dataset(data)["heads"]
+    (['table.k', 'fields'], (HeadId(layer=9, head=6),))
+    """
+    packed = _Packed(tuple(parts))
+    content = {name: packed.put(name, value) for name, value in fields.items()}
+    text = text_array([json.dumps(content)], ())
+    return xr.Dataset({**packed.variables, FIELDS: ((), text)})
+
+
+def from_dataset(dataset: xr.Dataset, parts: Iterable[type] = ()) -> dict[str, Any]:
+    """The fields that ``to_dataset`` wrote.
+
+    Raises:
+        ValueError: if the dataset does not contain what its JSON says.
+    """
+    try:
+        content = parse_json(str(dataset[FIELDS].item()), FIELDS)
+        known = {part.__name__: part for part in parts}
+        return {name: _Unpacked(dataset, known).get(packed) for name, packed in content.items()}
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"its {FIELDS} do not match its variables ({type(error).__name__}: {error})") from error
+
+
+class _Packed:
+    """Turns values into JSON and collects their arrays as variables of a dataset."""
+
+    def __init__(self, parts: tuple[type, ...]) -> None:
+        self.variables: dict[str, Any] = {}
+        self._parts = parts
+
+    def put(self, name: str, value: Any) -> Any:
+        """A value as JSON; its arrays become variables, whose names begin with ``name``."""
+        if value is None or isinstance(value, (str, bool, int, float)):
+            return value
+        if isinstance(value, HeadId):
+            return {"head": str(value)}
+        if isinstance(value, Mlp):
+            return {"mlp": value.layer}
+        if isinstance(value, HeadScores):
+            return {"scores": self._scores(name, value.dataset)}
+        if isinstance(value, pd.DataFrame):
+            return {"table": self._table(name, value)}
+        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+            self.variables[name] = [f"{name}.{axis}" for axis in range(value.ndim)], value
+            return {"array": name}
+        if isinstance(value, self._parts):
+            fields = {key: self.put(f"{name}.{key}", part) for key, part in vars(value).items()}
+            return {"result": type(value).__name__, "fields": fields}
+        if _is_json(value):
+            return {"json": value}
+        if isinstance(value, (tuple, list)):
+            items = [self.put(f"{name}.{i}", item) for i, item in enumerate(value)]
+            return {"tuple" if isinstance(value, tuple) else "list": items}
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self.put(f"{name}.{i}", item) for i, (key, item) in enumerate(value.items())}}
+        raise ValueError(f"{name} is a {type(value).__name__}, which cannot be saved")
+
+    def _table(self, name: str, table: pd.DataFrame) -> dict[str, Any]:
+        if not table.index.equals(pd.RangeIndex(len(table))):
+            raise ValueError(f"{name} has an index that is not 0, 1, 2, ..., which cannot be saved; call reset_index()")
+        columns = []
+        for column in table.columns:
+            if not (isinstance(column, str) and _COLUMN.fullmatch(column)):
+                raise ValueError(f"{name} has a column {column!r}; rename it to letters and digits")
+            values, missing = _column(f"{name}.{column}", table[column])
+            self.variables[f"{name}.{column}"] = [f"{name}.row"], values
+            columns.append({"name": column, "dtype": str(table[column].dtype), "missing": missing})
+        return {"name": name, "rows": len(table), "columns": columns}
+
+    def _scores(self, name: str, dataset: xr.Dataset) -> dict[str, Any]:
+        for key, variable in dataset.variables.items():
+            self.variables[f"{name}.{key}"] = [f"{name}.{dim}" for dim in variable.dims], variable.values
+        return {"name": name, "coords": [str(key) for key in dataset.coords], "attrs": dict(dataset.attrs)}
+
+
+class _Unpacked:
+    """Turns JSON and the variables of a dataset back into values."""
+
+    def __init__(self, dataset: xr.Dataset, parts: Mapping[str, type]) -> None:
+        self._dataset, self._parts = dataset, parts
+
+    def get(self, packed: Any) -> Any:
+        """The value that ``_Packed.put`` turned into this JSON."""
+        if not isinstance(packed, dict):
+            return packed
+        kind, content = next(iter(packed.items()))
+        match kind:
+            case "json":
+                return content
+            case "head":
+                return HeadId.parse(content)
+            case "mlp":
+                return Mlp(content)
+            case "scores":
+                return self._scores(**content)
+            case "table":
+                return self._table(**content)
+            case "array":
+                return self._dataset[content].values
+            case "result":
+                return self._parts[content](**{key: self.get(part) for key, part in packed["fields"].items()})
+            case "tuple":
+                return tuple(self.get(item) for item in content)
+            case "list":
+                return [self.get(item) for item in content]
+            case "dict":
+                return {key: self.get(item) for key, item in content.items()}
+        raise KeyError(kind)
+
+    def _table(self, name: str, rows: int, columns: list[dict[str, Any]]) -> pd.DataFrame:
+        table = {}
+        for column in columns:
+            values = self._dataset[f"{name}.{column['name']}"].values
+            if values.dtype.kind not in _NUMBERS:
+                values = values.tolist()
+                for i, cell in column["missing"]:
+                    values[i] = cell
+            table[column["name"]] = pd.Series(values, index=range(rows), dtype=column["dtype"])
+        return pd.DataFrame(table, index=range(rows))
+
+    def _scores(self, name: str, coords: list[str], attrs: dict[str, Any]) -> HeadScores:
+        start = f"{name}."
+        variables = {
+            str(key).removeprefix(start): ([str(dim).removeprefix(start) for dim in variable.dims], variable.values)
+            for key, variable in self._dataset.variables.items()
+            if str(key).startswith(start)
+        }
+        return HeadScores(xr.Dataset(variables).set_coords(coords).assign_attrs(attrs))
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a dict or list is the same after JSON: no tuples, only texts as keys, no NaN."""
+    try:
+        return isinstance(value, (dict, list)) and json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError):
+        return False
+
+
+def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
+    """The cells of a column; for a column of texts, also the indices and values of missing cells.
+
+    Raises:
+        ValueError: if the column contains anything but numbers or texts.
+    """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS:
+        return column.to_numpy(), []
+    cells = column.tolist()
+    missing = [(i, cell) for i, cell in enumerate(cells) if cell is None or (isinstance(cell, float) and cell != cell)]
+    for i, _ in missing:
+        cells[i] = ""
+    for cell in cells:
+        if not isinstance(cell, str):
+            raise ValueError(f"{name} contains a {type(cell).__name__}; only texts and numbers can be saved")
+    return text_array(cells), missing

@@ -169,7 +169,8 @@ class HeadCache:
             finals.append(model.backend.run(tokens.ids[rows], hooks, keys=keys))
         return cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
 
-    def _head_tensor(self, site: str) -> HeadTensor:
+    def site(self, site: str) -> HeadTensor:
+        """The activation of that name: ``run.site("q")`` is ``run.q``."""
         if site not in self.stores:
             kept = ", ".join(name for name in self.stores if name in SITES) or "none of them"
             raise ValueError(f"this run did not keep {site!r} (it kept {kept}); ask for it with sites=(..., {site!r})")
@@ -179,27 +180,23 @@ class HeadCache:
 
     @property
     def pattern(self) -> HeadTensor:
-        return self._head_tensor("pattern")
+        return self.site("pattern")
 
     @property
     def z(self) -> HeadTensor:
-        return self._head_tensor("z")
+        return self.site("z")
 
     @property
     def q(self) -> HeadTensor:
-        return self._head_tensor("q")
+        return self.site("q")
 
     @property
     def k(self) -> HeadTensor:
-        return self._head_tensor("k")
+        return self.site("k")
 
     @property
     def v(self) -> HeadTensor:
-        return self._head_tensor("v")
-
-    def site(self, site: str) -> HeadTensor:
-        """The activation of that name: ``run.site("q")`` is ``run.q``."""
-        return self._head_tensor(site)
+        return self.site("v")
 
     @property
     def result(self) -> HeadResult:

@@ -2,7 +2,7 @@
 
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.answering import AnswerSettings
-from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
+from mechheads.safety.answers.attack_curve import attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import RefusalTest, refusal_test, refusal_tests
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
@@ -30,7 +30,6 @@ __all__ = [
     "HeadGroup",
     "OpeningLogProb",
     "RefusalBrittleness",
-    "RefusalCurve",
     "RefusalTest",
     "Request",
     "RequestSet",

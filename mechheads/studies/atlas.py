@@ -19,12 +19,12 @@ from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.agreement import compare_roles
+from mechheads.results.curves import Curves
 from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.heads.safety_heads import SafetyHeads
-from mechheads.studies.faithfulness_curve import FaithfulnessCurve
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.study import Stages, save_parts
@@ -89,7 +89,7 @@ class Atlas(Stages):
     direct: HeadScores | None = None
     repair: HeadScores | None = None
     paths: HeadScores | None = None
-    circuit: FaithfulnessCurve | None = None
+    circuit: Curves | None = None
     weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
     pairs: list[dict[str, str]] = field(default_factory=list)
@@ -302,7 +302,7 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "examples": HeadExamples,
     "weights": HeadWeights,
     "patterns": HeadPatterns,
-    "circuit": FaithfulnessCurve,
+    "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
 

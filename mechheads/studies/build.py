@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mechheads.behaviour import head_examples, profile_heads
+from mechheads.behaviour import head_examples, logit_attribution, profile_heads
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.sweep import timed_plan
-from mechheads.gating import head_roles
+from mechheads.gating import FitSettings, fit_gates, head_roles
+from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.tasks.shipped import relation_task
+from mechheads.heads import HeadId
 from mechheads.interventions.basic import UniformAttention
 from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.limits import settings
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.patching.activation import activation_patch
+from mechheads.patching.circuit_curve import faithfulness_curve
+from mechheads.patching.path import path_matrix
+from mechheads.patching.self_repair import self_repair
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
 from mechheads.safety.requests.prompts import request_prompts
 from mechheads.safety.requests.requests import load_requests
-from mechheads.studies import causes
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.faithfulness_curve import faithfulness_curve
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights, weights_seconds
-from mechheads.studies.short_fit import CAPITALS, KEPT, TRIED, choose_starts, fit_briefly
 from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, study_of, teller
 from mechheads.units import show_seconds
 
@@ -43,6 +49,23 @@ _TEXT = 6000
 _QUICK_TEXT = 2000
 _ON_TEXT = 2.7
 """The time of both, in plain forward passes of the text."""
+_REPAIRED = 12
+"""Heads whose total and direct effects are measured."""
+_SENDERS, _RECEIVERS = 8, 3
+"""Heads with the largest effect between which paths are patched."""
+_PAIRS_OF_PATHS = 4
+_CAUSES = 0.5
+"""The time of direct parts, repair and paths, in times of the patching of every head."""
+CAPITALS = "country_to_capital"
+TRIED, KEPT = 6, 3
+_FITTED_ON = 8
+_TRIAL = 2, 1, 1
+SHORT_FIT: dict[str, Any] = {
+    "batch": _FITTED_ON,
+    "fit": FitSettings(lr=(0.4, 0.05), lr_regularised=(0.4, 0.2), tolerance=None),
+}
+"""All prompts are in each update, and steps are large. Gates are drawn at random, and some draws shut so much of a
+model that a short fit does not recover: so six draws are tried for two updates, and the best three go on."""
 
 
 def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[str, str]:
@@ -164,14 +187,29 @@ def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas) -> None:
         if pairs is None or atlas.patching is None:
             return
         with atlas.or_left_out("direct parts"):
-            atlas.direct = causes.direct_parts(model, pairs)
+            atlas.direct = _finished(logit_attribution(model, pairs))
         with atlas.or_left_out("circuit"):
             atlas.circuit = faithfulness_curve(model, pairs, atlas.patching)
         with atlas.or_left_out("repair"):
-            atlas.repair = causes.repairs(model, pairs, atlas.patching)
+            repaired = atlas.patching.heads(_REPAIRED, by="absolute")
+            atlas.repair = _finished(self_repair(model, pairs, heads=repaired))
         with atlas.or_left_out("paths"):
-            few = capital_pairs(model, causes.PAIRS) or pairs
-            atlas.paths = causes.paths_between(model, few, atlas.patching)
+            senders = atlas.patching.heads(_SENDERS, by="absolute")
+            few = capital_pairs(model, _PAIRS_OF_PATHS) or pairs
+            atlas.paths = _finished(path_matrix(model, few, receivers=_receivers(senders), senders=senders))
+
+
+def _finished(found: HeadScores) -> HeadScores:
+    """A result of some heads, if it was not interrupted."""
+    stop_if(bool(found.provenance.get("interrupted")))
+    return found
+
+
+def _receivers(senders: Sequence[HeadId]) -> list[str]:
+    """The logits, and q, k and v of the strongest senders that come after one of the others."""
+    first = min(head.layer for head in senders)
+    later = [head for head in senders if head.layer > first][:_RECEIVERS]
+    return ["final", *(f"{head}.{way}" for head in later for way in "qkv")]
 
 
 def _estimate(
@@ -189,7 +227,7 @@ def _estimate(
         seconds["labels"] = scorer.seconds()
     seconds["weights"] = weights_seconds(model)
     if "patching" in atlas.seconds:
-        seconds["causes"] = causes.PATCHED * atlas.seconds["patching"]
+        seconds["causes"] = _CAUSES * atlas.seconds["patching"]
     with atlas.or_left_out("safety heads"):
         cost = timed_plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
         tokens = cost.forwards * cost.prompts * cost.pos
@@ -200,6 +238,38 @@ def _estimate(
             raise ValueError("gates need more updates than a quick look allows")
         starts, seconds["roles"] = choose_starts(model, updates)
     return seconds, starts
+
+
+def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
+    """The seeds that lose least after two updates, and about how many seconds a fit of these takes.
+
+    Raises:
+        ValueError: if the model cannot do the task, or the loss is not finite.
+        KeyboardInterrupt: after Ctrl-C.
+    """
+    start = time.perf_counter()
+    with warnings.catch_warnings(action="ignore"), settings(progress=False):
+        losses = _fit_gates(model, list(range(TRIED)), _TRIAL).losses
+    last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
+    per_update = (time.perf_counter() - start) / (TRIED * sum(_TRIAL))
+    return sorted(last["seed"].tolist()), per_update * KEPT * 3 * updates
+
+
+def fit_briefly(model: Model, seeds: list[int], updates: int) -> Gates:
+    """Gates for naming capitals.
+
+    Raises:
+        ValueError: if the model cannot do the task, or the loss is not finite.
+        KeyboardInterrupt: after Ctrl-C.
+    """
+    return _fit_gates(model, seeds, (updates, updates, updates))
+
+
+def _fit_gates(model: Model, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
+    task = relation_task(model, CAPITALS, shots=0, n=_FITTED_ON)
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT)
+    stop_if(gates.interrupted)
+    return gates
 
 
 def _is_known(model: Model, *words: str) -> bool:

@@ -12,12 +12,12 @@ import pandas as pd
 
 from mechheads import plots
 from mechheads.files.replacing import write_file
-from mechheads.gating.roles.role_curves import RoleCurves
 from mechheads.gating.roles.roles import Roles
+from mechheads.results.curves import Curves
 from mechheads.results.html import html_table
 from mechheads.safety.answers.brittleness import RefusalBrittleness
 from mechheads.safety.answers.refusal import RefusalTest
-from mechheads.studies.safety import SafetyStudy
+from mechheads.studies.safety_result import SafetyStudy
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -72,7 +72,7 @@ def write_safety_page(study: SafetyStudy, path: str | Path) -> Path:
     return _write(Path(path), f"{study.model}: safety heads", title, "", [*sections, notes])
 
 
-def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | Path) -> Path:
+def write_roles_page(model: str, roles: Roles, curves: Curves, path: str | Path) -> Path:
     """Write the roles of heads in a task, and the curves that check them, to one HTML file.
 
     Args:
@@ -89,7 +89,7 @@ def write_roles_page(model: str, roles: Roles, curves: RoleCurves, path: str | P
             "The effect of gating heads off",
             "The change in the log-probability of the targets when the first k heads of a role are gated off rather "
             "than on. All other gates come from the fit that pulls gates open. Grey: random orders.",
-            plots.role_curves,
+            plots.curves,
         ),
         *(_Part(scores, role.capitalize(), "Mean over seeds.", plots.heatmap) for role, scores in roles.items()),
     ]

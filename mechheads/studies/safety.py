@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pandas as pd
-
-from mechheads.heads import HeadId
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import source_of
-from mechheads.results.agreement import in_top, overlap
-from mechheads.results.dataset import RANGE
-from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores
-from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import AnswerSettings
-from mechheads.safety.answers.attack_curve import RefusalCurve, attack_curve
-from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
-from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest, refusal_tests
+from mechheads.safety.answers.attack_curve import attack_curve
+from mechheads.safety.answers.brittleness import refusal_brittleness
+from mechheads.safety.answers.refusal import LEAST_REQUESTS, refusal_tests
 from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation, Kind
 from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
+from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.loaders import open_requests
 from mechheads.safety.requests.requests import Split, load_requests
-from mechheads.studies.safety_text import Section, report_sections
-from mechheads.studies.study import Stages, save_parts, stop_if_partial, study_of, teller
+from mechheads.studies.safety_result import ATTRIBUTION, SafetyStudy
+from mechheads.studies.study import stop_if_partial, study_of, teller
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
-ATTRIBUTION = "refusal attribution"
 TOGETHER = "all rankings together"
-_LEAST_LOST = 0.5
-"""Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
 _Texts = tuple[list[str], list[str]]
 """Harmful and harmless requests."""
 CRITICAL = 6
@@ -82,160 +71,6 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,), draws_of_curve=1)
-
-
-@dataclass
-class SafetyStudy(Stages):
-    """A model's refusals and the heads they depend on, from ``mh.studies.safety_study``.
-
-    Attributes:
-        model: name of the model.
-        k: number of heads at the top of each ranking; with ``group="kv"``, of groups.
-        critical: how many of each ranking's first heads are ablated together in the tests.
-        group: whether heads are ablated one at a time (``"query"``), or by key/value group (``"kv"``).
-        unit: what is ablated as one: "head", or "key/value group".
-        brittleness: whether the model refuses at all, and what is left of it without random heads.
-        openings: how the model's refusals begin, from drawn answers.
-        attribution: Refusal attribution: how far these openings depend on each head.
-        ships: Ships, Generalized Ships and the stability of the first k heads, for each ablation.
-        direction: what each head writes along the refusal direction.
-        tests: for each ranking, whether refusals depend on its first heads together; and for the first heads of all
-            rankings together.
-        curve: attack success with more and more heads ablated, in the order of Refusal attribution.
-        seconds: time that each stage took.
-        notes: what was left out, and why.
-        interrupted: whether Ctrl-C ended the work.
-    """
-
-    model: str
-    k: int = 10
-    critical: int = 6
-    group: Group = "query"
-    unit: str = "head"
-    brittleness: RefusalBrittleness | None = None
-    openings: tuple[str, ...] = ()
-    attribution: HeadScores | None = None
-    ships: dict[str, SafetyHeads] = field(default_factory=dict)
-    direction: HeadScores | None = None
-    tests: dict[str, RefusalTest] = field(default_factory=dict)
-    curve: RefusalCurve | None = None
-
-    @property
-    def has_refusal(self) -> bool | None:
-        """Whether the model refuses enough harmful requests for a test; None if this is not known."""
-        return None if self.brittleness is None else self.brittleness.refuses
-
-    @property
-    def carriers(self) -> dict[str, RefusalTest]:
-        """The tests by which a few heads carry the refusals.
-
-        Without these heads, compliance rises more than without random heads, the model still works, and at least half
-        of its refusals turn into compliance.
-        """
-        return {name: test for name, test in self.tests.items() if test.critical and test.lost >= _LEAST_LOST}
-
-    @property
-    def spread(self) -> bool:
-        """Whether no few heads carry the refusals: the model refuses, all tests are done, and none shows it."""
-        return bool(self.has_refusal and self.tests) and not self.interrupted and not self.carriers and self._enough
-
-    @property
-    def _enough(self) -> bool:
-        """Whether there are enough different requests for a test to find anything."""
-        rows = next(iter(self.tests.values())).answers
-        return rows.loc[rows["kind"] == "harmful", "request"].nunique() >= LEAST_REQUESTS
-
-    @property
-    def head_scores(self) -> dict[str, HeadScores]:
-        """The scores of heads, by the names of their files without ``.nc``."""
-        return {name.replace(", ", "_").replace(" ", "_").lower(): scores for name, scores in self.rankings.items()}
-
-    @property
-    def results(self) -> dict[str, HeadScores | TableResult]:
-        """Every result, by the name of its file without ``.nc``."""
-        first: dict[str, HeadScores | TableResult] = {}
-        if self.brittleness is not None:
-            first["refusal_brittleness"] = self.brittleness
-        return {**first, **self.head_scores}
-
-    @property
-    def rankings(self) -> dict[str, HeadScores]:
-        """The scores that rank heads, by name."""
-        ships: dict[str, HeadScores | None] = {f"Ships, {kind}": scores for kind, scores in self.ships.items()}
-        every = {ATTRIBUTION: self.attribution, **ships, "refusal direction": self.direction}
-        return {name: scores for name, scores in every.items() if scores is not None}
-
-    def overlap(self) -> pd.DataFrame:
-        """The heads that every two rankings share among their first ``k``; see ``mh.safety.overlap``."""
-        return overlap(self.rankings, self.k) if len(self.rankings) > 1 else pd.DataFrame()
-
-    def first_heads(self) -> pd.DataFrame:
-        """The heads among the first ``k`` of any ranking, those of the most rankings first.
-
-        Returns:
-            One row per head: its name; ``rankings``, how many have it among their first k; and for each ranking its
-            rank, and ``in_top``, the share of resamples of the requests in which it is among the first k.
-        """
-        ranks: dict[str, dict[HeadId, int]] = {}
-        stable: dict[str, np.ndarray] = {}
-        for name, scores in self.rankings.items():
-            ranks[name] = {head: rank for rank, head in enumerate(scores.heads(self.k), 1)}
-            stable[name] = in_top(scores, self.k, seed=scores.provenance.get("seed", 0))
-        count = {head: sum(head in of for of in ranks.values()) for of in ranks.values() for head in of}
-        order = sorted(count, key=lambda head: (-count[head], min(of.get(head, self.k + 1) for of in ranks.values())))
-        rows = []
-        for head in order:
-            row: dict[str, Any] = {"head": str(head), "rankings": count[head]}
-            for name, of in ranks.items():
-                row[f"rank by {name}"] = of.get(head, pd.NA)
-                row[f"in_top by {name}"] = float(stable[name][head.layer, head.head])
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """One row per head: each score with its interval and its rank; rank 1 is the largest score."""
-        if not self.head_scores:
-            return pd.DataFrame()
-        sizes = next(iter(self.head_scores.values()))
-        layer, head = np.divmod(np.arange(sizes.n_layers * sizes.n_heads), sizes.n_heads)
-        table = pd.DataFrame({"layer": layer, "head": head})
-        for name, scores in self.head_scores.items():
-            columns = ["score", "ci_low", "ci_high"]
-            further = (*RANGE, "generalized_ships", "in_top", "direct")
-            columns += [c for c in further if c in scores.dataset]
-            for column in columns:
-                suffix = "" if column == "score" else f"_{column.removeprefix('ci_')}"
-                table[name + suffix] = scores.dataset[column].values.ravel()
-            table[f"{name}_rank"] = table[name].rank(ascending=False, method="min")
-        return table.set_index(pd.Index(head_names(table)))
-
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc) and the tables to a folder.
-
-        The tables are heads.csv, first_heads.csv, overlap.csv, brittleness.csv, tests.csv and curve.csv.
-
-        Returns:
-            The paths of the files.
-        """
-        tables = {"heads": self.to_dataframe(), "first_heads": self.first_heads(), "overlap": self.overlap()}
-        if self.brittleness is not None:
-            tables["brittleness"] = self.brittleness.table
-        if self.tests:
-            tables["tests"] = pd.concat([test.table.assign(heads=name) for name, test in self.tests.items()])
-        if self.curve is not None:
-            tables["curve"] = self.curve.table
-        return save_parts(folder, self.results, tables, self.study)
-
-    def sections(self) -> list[Section]:
-        """The report: a question each, with its answer in a few sentences."""
-        return report_sections(self)
-
-    def summary(self) -> str:
-        """The report as text."""
-        lines = [f"Model      {self.model}, ablated by {self.unit}"]
-        for section in self.sections():
-            lines += ["", section.title, *(f"  {line}" for line in section.lines)]
-        return "\n".join([*lines, "", *self.closing_lines])
 
 
 def safety_settings(model: Model, requests: str | Path | None, *, quick: bool, **settings: object) -> dict[str, str]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.engine.memory import is_out_of_memory
 from mechheads.files.checksums import read_sealed_json, sealed_json
-from mechheads.files.csv_tables import write_csv
-from mechheads.files.replacing import write_file
+from mechheads.files.replacing import write_csv, write_file
 from mechheads.ledger.fingerprints import weights_fingerprint
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 _HELD = "study.json"
 """The file that says what a folder of results is of, and which files are its."""
-_RESULTS = ("*.nc", "*.checkpoint", "atlas.json", "figure.html")
+_RESULTS = ("*.nc", "gates.ledger", "profile.ledger", "atlas.json", "figure.html")
 """What a folder of results has; without them, a study that found nothing leaves the folder free."""
 _ELSEWHERE = "Give another folder, or move or delete this one"
 

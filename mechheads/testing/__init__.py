@@ -7,8 +7,7 @@ True
 
 from __future__ import annotations
 
-from mechheads.testing.checks import Check, CheckFailed, Report, check_intervention, check_metric
-from mechheads.testing.exercises import check_answer
+from mechheads.testing.checks import Check, CheckFailed, Report, check_answer, check_intervention, check_metric
 from mechheads.testing.known import KnownModel, KnownNode, behaving_model, compiled_model, trained_model
 from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 

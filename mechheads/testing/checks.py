@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.metrics.base import MetricInfo, name_of
+from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
-from mechheads.testing.material import tiny_model, tiny_pairs
 from mechheads.testing.trials import InterventionTrial, MetricTrial, Wrong
 
 _PLAIN = "a @dataclass(frozen=True) whose fields are plain numbers, texts and tuples of them"
@@ -115,7 +118,7 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
       padding: ...
     """
     __tracebackhide__ = True
-    model, prompts = _given(model, prompts, None)
+    model, prompts = _with_defaults(model, prompts, None)
     tried = InterventionTrial(intervention, model, prompts)
     checks = _Checks(intervention)
     checks.run("callable", lambda: _callable(intervention, "(value, context)", "mh.Zero()"), vital=True)
@@ -163,8 +166,9 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
       note: can be used with attribution_patch...
     """
     __tracebackhide__ = True
-    where = MetricInfo.of(metric).reads
-    model, prompts = _given(model, prompts, where if where not in ("last", "all") and isinstance(where, str) else None)
+    reads = MetricInfo.of(metric).reads
+    named = isinstance(reads, str) and reads not in ("last", "all")
+    model, prompts = _with_defaults(model, prompts, str(reads) if named else None)
     tried = MetricTrial(metric, model, prompts)
     checks = _Checks(metric)
     checks.run("callable", lambda: _callable(metric, "(logits, context)", "mh.logit_diff"), vital=True)
@@ -224,7 +228,7 @@ class _Checks:
         raise CheckFailed(report) from self.cause
 
 
-def _given(
+def _with_defaults(
     model: Model | None, prompts: AnyPrompts | None, position: str | None
 ) -> tuple[Model, Prompts | PromptPairs]:
     model = tiny_model() if model is None else model
@@ -233,6 +237,66 @@ def _given(
     if prompts is None:
         return model, tiny_pairs(model, position)
     return model, prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts)
+
+
+_LENGTHS = (4, 7, 5)
+
+
+@functools.cache
+def tiny_model() -> Model:
+    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every byte is a token.
+
+    Its weights come from their own generator, so no global seed changes.
+    """
+    import transformers
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = ["<bos>", "<eos>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        weights = transformers.LlamaForCausalLM(config).state_dict()
+        for weight in weights.values():
+            if weight.ndim == 1:
+                weight.normal_(1.0, 0.2, generator=generator)
+            else:
+                weight.normal_(0.0, 1.2 * weight.shape[1] ** -0.5, generator=generator)
+        save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+        config.save_pretrained(folder)
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+        ).save_pretrained(folder)
+        return load(folder)
+
+
+def tiny_pairs(model: Model, position: str | None = None) -> PromptPairs:
+    """Three pairs of random tokens of a model, of different lengths, that differ in their second token.
+
+    Args:
+        position: a named position that the pairs should have, for a metric that reads one.
+    """
+    generator = torch.Generator().manual_seed(0)
+    clean = [torch.randint(model.d_vocab, (n,), generator=generator).tolist() for n in _LENGTHS]
+    corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]
+    answer: list[str | int] = torch.randint(model.d_vocab, (len(clean),), generator=generator).tolist()
+    wrong: list[str | int] = [(int(token) + 1) % model.d_vocab for token in answer]
+    return PromptPairs(clean, corrupted, answer, wrong, {} if position is None else {position: [1, 2, 1]})
 
 
 def _callable(thing: Any, arguments: str, example: str) -> str:
@@ -304,3 +368,30 @@ def _cannot_be_stored(thing: Any, what: str) -> str | None:
     except ValueError as error:
         return f"cannot be used with store=: {error}"
     return None
+
+
+def check_answer(answer: Any, is_right: Callable[[Any], Any], *, right: str, hint: str) -> None:
+    """Print whether an answer is right, and a hint if it is wrong.
+
+    Args:
+        answer: the reader's answer; ``None`` or ``...`` if there is none yet.
+        is_right: a function that takes the answer and returns whether it is right. If it raises, the answer is wrong.
+        right: printed after a right answer.
+        hint: printed after a wrong answer.
+
+    >>> mh.testing.check_answer("L23H4", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
+    Right: It copies.
+    >>> mh.testing.check_answer("L0H0", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
+    Not yet: Look at layer 23.
+    >>> mh.testing.check_answer(None, lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
+    No answer yet.
+    """
+    if answer is None or answer is ...:
+        print("No answer yet.")
+        return
+    try:
+        solved = bool(is_right(answer))
+    except Exception as error:
+        print(f"Not yet: the check stopped with {type(error).__name__}: {error}\n{hint}")
+        return
+    print(f"Right: {right}" if solved else f"Not yet: {hint}")

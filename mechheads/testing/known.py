@@ -40,7 +40,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.testing.planting import word_tokenizer
+from mechheads.testing.planted import word_tokenizer
 
 
 @dataclass(frozen=True)
@@ -195,17 +195,17 @@ def read_known(name: str, path: Path) -> KnownModel:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with np.load(path) as file:
-        about = json.loads(file["about"].tobytes())
+        facts = json.loads(file["about"].tobytes())
         weights = {at: torch.from_numpy(file[at]) for at in file.files if at != "about"}
-    config = AutoConfig.for_model(**about["config"])
-    tokenizer = word_tokenizer(about["vocabulary"], name, config.max_position_embeddings)
+    config = AutoConfig.for_model(**facts["config"])
+    tokenizer = word_tokenizer(facts["vocabulary"], name, config.max_position_embeddings)
     with torch.random.fork_rng(devices=[]):
         made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
         made.load_state_dict(weights)
         model = from_transformers(made, tokenizer, name)
-    known = {check_node(at, model.n_layers, model.n_heads): KnownNode(*it) for at, it in about["nodes"].items()}
+    known = {check_node(at, model.n_layers, model.n_heads): KnownNode(*it) for at, it in facts["nodes"].items()}
     nodes = {node: known[node] for node in in_order(known)}
-    return KnownModel(model, about["program"], nodes, about["texts"], tuple(about["pairs"]))
+    return KnownModel(model, facts["program"], nodes, facts["texts"], tuple(facts["pairs"]))
 
 
 def _shipped(kind: str, name: str) -> KnownModel:

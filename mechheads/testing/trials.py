@@ -6,25 +6,30 @@ A check returns a sentence that says what was found, or raises ``Wrong`` with a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from mechheads.engine.sweep import sweep
-from mechheads.heads import HeadId
-from mechheads.interventions.base import needs_of, site_of
+from mechheads.heads import HeadId, kv_head
+from mechheads.interventions.base import Context, Intervention, needs_of, site_of
 from mechheads.interventions.basic import Zero
-from mechheads.metrics.base import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
+from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, metric, name_of, read_positions
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.sites import HEAD_SITES
-from mechheads.testing.material import Runs, copied, slow_sweep, some_heads, tensors_of, widened, with_noise
+from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.sites import HEAD_SITES, KEY_SITES
 
 _TOLERANCE = 1e-4
+_EXTRA = 2
 
 
 class Wrong(Exception):
@@ -47,9 +52,9 @@ class InterventionTrial:
         value = runs.value(self.intervention, head) if value is None else value
         return self.intervention(value, runs.context(self.intervention, head))
 
-    def apart(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
+    def difference(self, new: Tensor, head: HeadId, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
         """How far a result is from the first result at some tokens, and where; None if only rounding differs."""
-        return _apart(self.first[head], new, mask)
+        return _difference(self.first[head], new, mask)
 
     def site(self) -> str:
         try:
@@ -76,7 +81,7 @@ class InterventionTrial:
 
     def repeatable(self) -> str:
         for head in self.heads:
-            if found := self.apart(self.call(head), head, self.mask):
+            if found := self.difference(self.call(head), head, self.mask):
                 raise Wrong(
                     f"a second call for {head} differs by up to {found[0]:.3g}; it should be the same each time (draw "
                     "random numbers with torch.Generator().manual_seed(self.seed))"
@@ -108,7 +113,7 @@ class InterventionTrial:
                 new = self.call(head, self.runs.copied(needs), value)
             except Exception as error:
                 raise Wrong(f"{kept}, and with only these kept: {error}; it should name everything it reads") from error
-            if found := self.apart(new, head, self.mask):
+            if found := self.difference(new, head, self.mask):
                 raise Wrong(f"{kept}, and with only these kept {head} changes by {found[0]:.3g}; it should not change")
         return f"reads only {', '.join(needs) or 'nothing'} of the cached runs"
 
@@ -118,7 +123,7 @@ class InterventionTrial:
             new = self.call(head, padded)[:, :pos]
             if site_of(self.intervention) == "pattern":
                 new = new[:, :, :pos]
-            if found := self.apart(new, head, self.mask):
+            if found := self.difference(new, head, self.mask):
                 by, (row, token) = found
                 raise Wrong(
                     f"{head} at token {token} of prompt {row}, a real token, changes by {by:.3g} if the padding after "
@@ -135,7 +140,7 @@ class InterventionTrial:
             others[row] = False
             changed = self.runs.with_other(row)
             for head in self.heads:
-                if self.apart(self.call(head, changed), head, others):
+                if self.difference(self.call(head, changed), head, others):
                     return (
                         "looks at other prompts: its result for a prompt depends on the other prompts of the sweep, "
                         "as with mh.Mean and mh.patching.Resample"
@@ -147,7 +152,7 @@ class InterventionTrial:
         earlier = self.mask.clone()
         earlier[:, last + 1 :] = False
         changed = self.runs.with_later(last)
-        if any(self.apart(self.call(head, changed), head, earlier) for head in self.heads):
+        if any(self.difference(self.call(head, changed), head, earlier) for head in self.heads):
             return "looks ahead: its result for a token depends on later tokens, which a causal model does not see"
         return None
 
@@ -318,7 +323,7 @@ def _agrees(
     return f"mh.sweep of {_of_heads(heads)} agrees with full forward passes to {furthest:.1g}"
 
 
-def _apart(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
+def _difference(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
     """How far two results differ at some tokens, and where; None if only rounding differs."""
     if not mask.any():
         return None
@@ -355,3 +360,198 @@ def _describe(value: Any) -> str:
 
 def _of_heads(heads: Sequence[HeadId]) -> str:
     return " and ".join(map(str, dict.fromkeys(heads)))
+
+
+def some_heads(model: Model) -> tuple[HeadId, HeadId]:
+    """One head of the first layer and one of the last; the first is not the first of its group, if possible."""
+    return HeadId(0, min(1, model.n_heads - 1)), HeadId(model.n_layers - 1, model.n_heads - 1)
+
+
+def widened(tokens: Tokens, generator: torch.Generator) -> Tokens:
+    """The same prompts with more padding, filled with random tokens."""
+    ids = F.pad(tokens.ids, (0, _EXTRA))
+    random = torch.randint(int(ids.max()) + 1, ids.shape, generator=generator).to(ids.device)
+    wide = replace(tokens, ids=ids)
+    return replace(wide, ids=torch.where(wide.mask, ids, random))
+
+
+def with_noise(value: Tensor, where: Tensor, generator: torch.Generator) -> Tensor:
+    """The value with noise in (0, 1) added where the mask is True."""
+    return value + where * torch.rand(value.shape, generator=generator).to(value)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The cached runs of some prompts: the base run and, for pairs, the source run."""
+
+    model: Model
+    base: HeadCache
+    source: HeadCache | None
+
+    @classmethod
+    def of(cls, model: Model, prompts: Prompts | PromptPairs) -> Runs:
+        """The runs of the prompts, with the activations of all sites."""
+        sites = (*HEAD_SITES, "resid_pre")
+        base, source = prompts.tokens(model) if isinstance(prompts, PromptPairs) else (prompts.tokens(model), None)
+        return cls(
+            model,
+            HeadCache.run(model, base, sites=sites),
+            None if source is None else HeadCache.run(model, source, sites=sites),
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.base.tokens
+
+    def made_over(
+        self,
+        change: Callable[[str, Tensor], Tensor],
+        tokens: Callable[[Tokens], Tokens],
+        sites: Sequence[str] | None = None,
+    ) -> Runs:
+        """Copies in which every activation and the tokens are changed, and only some sites are kept."""
+
+        def made_over(run: HeadCache) -> HeadCache:
+            kept = run.stores if sites is None else sites
+            stores = {site: LayerStore(run.n_layers, len(run.tokens)) for site in kept}
+            for site, store in stores.items():
+                for layer in range(run.n_layers):
+                    store.add(layer, change(site, run.stores[site][layer]))
+            heads = (self.model.n_heads, self.model.n_kv_heads)
+            return HeadCache(self.model, tokens(run.tokens), stores, change("final", run.final), heads)
+
+        return replace(self, base=made_over(self.base), source=None if self.source is None else made_over(self.source))
+
+    def copied(self, sites: tuple[str, ...] | None = None) -> Runs:
+        """Copies of the runs with these sites only; by default all."""
+        return self.made_over(
+            lambda _, value: value.clone(), copied, None if sites is None else sites or ("resid_pre",)
+        )
+
+    def padded(self) -> Runs:
+        """The same prompts with more padding, and numbers other than zero at all padding.
+
+        A pattern keeps its zeros at keys that are padding, because no real token can attend to one.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def change(site: str, value: Tensor) -> Tensor:
+            value = F.pad(value, (0, _EXTRA if site == "pattern" else 0, 0, _EXTRA))
+            mask = F.pad(self.tokens.mask, (0, _EXTRA))[..., None]
+            return with_noise(value, ~(mask if value.ndim == 3 else mask[:, None]), generator)
+
+        return self.made_over(change, lambda tokens: widened(tokens, generator))
+
+    def with_other(self, row: int) -> Runs:
+        """The runs with other activations and tokens in one prompt, which keeps its length."""
+        generator = torch.Generator().manual_seed(0)
+        this = torch.arange(len(self.tokens), device=self.tokens.ids.device) == row
+
+        def change(_: str, value: Tensor) -> Tensor:
+            return with_noise(value, this.reshape(-1, *[1] * (value.ndim - 1)) & (value != 0), generator)
+
+        def other(tokens: Tokens) -> Tokens:
+            return replace(tokens, ids=torch.where(this[:, None] & tokens.mask, tokens.ids.roll(1, 1), tokens.ids))
+
+        return self.made_over(change, other)
+
+    def with_later(self, last: int) -> Runs:
+        """The runs with other tokens in the base run after position ``last``."""
+        ids = self.tokens.ids
+        later = (torch.arange(ids.shape[1], device=ids.device) > last) & self.tokens.mask
+        tokens = replace(self.tokens, ids=torch.where(later, (ids + 1) % self.model.d_vocab, ids))
+        return replace(self, base=HeadCache.run(self.model, tokens, sites=tuple(self.base.stores)))
+
+    def context(self, intervention: Intervention, head: HeadId) -> Context:
+        """The context that an intervention gets for a head; for ``k`` and ``v``, for the first head of its group."""
+        if site_of(intervention) in KEY_SITES:
+            group = self.model.n_heads // self.model.n_kv_heads
+            head = HeadId(head.layer, head.head // group * group)
+        return Context(head, self.base, self.source, self.tokens.mask)
+
+    def value(self, intervention: Intervention, head: HeadId) -> Tensor:
+        """A copy of the activation that an intervention changes."""
+        return self.base.site(site_of(intervention))[head].clone()
+
+
+def copied(tokens: Tokens) -> Tokens:
+    """A copy of the tokens in separate memory."""
+    return replace(
+        tokens,
+        ids=tokens.ids.clone(),
+        lengths=tokens.lengths.clone(),
+        positions={name: where.clone() for name, where in tokens.positions.items()},
+        answer=None if tokens.answer is None else tokens.answer.clone(),
+        wrong=None if tokens.wrong is None else tokens.wrong.clone(),
+    )
+
+
+def tensors_of(tokens: Tokens) -> dict[str, Tensor]:
+    """Every tensor of some tokens, by name."""
+    named = {"ids": tokens.ids, "lengths": tokens.lengths, "answer": tokens.answer, "wrong": tokens.wrong}
+    named |= {f"positions[{name!r}]": where for name, where in tokens.positions.items()}
+    return {f"tokens.{name}": value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class SlowRun:
+    """One prompt run alone, without padding, unchanged and with one head's new z: logits [1, pos, d_vocab]."""
+
+    tokens: Tokens
+    base: Float[Tensor, "1 pos d_vocab"]
+    changed: Float[Tensor, "1 pos d_vocab"]
+
+    def measure(self, metric: Metric) -> tuple[float, float]:
+        """The metric of the unchanged and of the changed run."""
+        at, mask = read_positions(metric, self.tokens)
+        context = MetricContext(self.base[:, at[0]], self.tokens, mask)
+        before, after = (
+            float(metric(logits[:, at[0]].clone(), replace(context, base_logits=context.base_logits.clone())))
+            for logits in (self.base, self.changed)
+        )
+        return before, after
+
+
+def slow_sweep(runs: Runs, intervention: Intervention, head: HeadId) -> list[SlowRun]:
+    """The reference for a sweep of one head: full forward passes of one prompt at a time."""
+    model, site, shown = runs.model, site_of(intervention), runs.copied()
+    new = intervention(shown.value(intervention, head), shown.context(intervention, head))
+    found = []
+    for row in range(len(runs.tokens)):
+        tokens = runs.tokens.rows(slice(row, row + 1))
+        n = int(tokens.lengths)
+        tokens = replace(tokens, ids=tokens.ids[:, :n])
+        z = new[row, :n, :n] if site == "pattern" else new[row, :n]
+        if site != "z":
+            z = _z_when(model, tokens.ids, head, site, z)
+        changed = _forward(model, tokens.ids, [_put(model, "z", head.layer, head.head, z)])
+        found.append(SlowRun(tokens, _forward(model, tokens.ids), changed))
+    return found
+
+
+def _forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any] | None = None) -> Float[Tensor, "1 pos d_vocab"]:
+    with torch.no_grad():
+        return model.model.run_with_hooks(ids, fwd_hooks=hooks or [], attention_mask=torch.ones_like(ids))
+
+
+def _z_when(model: Model, ids: Int[Tensor, "1 pos"], head: HeadId, site: str, value: Tensor) -> Tensor:
+    """The head's z [pos, d_head] if its q, k, v or pattern is ``value``."""
+    index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
+    seen: list[Tensor] = []
+
+    def see(z: Tensor, hook: Any) -> None:
+        seen.append(z[0, :, head.head].clone())
+
+    _forward(model, ids, [_put(model, site, head.layer, index, value), (model.hook_name("z", head.layer), see)])
+    return seen[0]
+
+
+def _put(model: Model, site: str, layer: int, index: int, value: Tensor) -> tuple[str, Callable[..., Tensor]]:
+    """A hook that sets one head's activation."""
+
+    def put(activation: Tensor, hook: Any) -> Tensor:
+        activation = activation.clone()
+        activation[(0, index) if site == "pattern" else (0, slice(None), index)] = value
+        return activation
+
+    return model.hook_name(site, layer), put

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
-from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
-
-
-@runtime_checkable
-class Ready(Protocol):
-    """A recipe on a model: everything is cached, and batches of units can be computed."""
-
-    @property
-    def chunk(self) -> int | None:
-        """How many units fit into memory together, if there once was not enough."""
-        ...
-
-    def compute(self, cut: Any, batch: Any, chunk: int | None) -> Sequence[np.ndarray]:
-        """The values of each unit of a batch.
-
-        Args:
-            cut: which part of the work is measured, and its plan.
-            batch: the units.
-            chunk: how many of them fit into memory together, if another worker has found out.
-        """
-        ...
-
-
-@runtime_checkable
-class Recipe(Protocol):
-    """Work that can be sent to another process."""
-
-    def ready(self, model: Model) -> Ready:
-        """The work on a model."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +20,7 @@ class Setup:
         key: the name of this setup.
         source: loads the model.
         device: the kind of device that the driver's model is on, such as ``"cuda"``.
-        recipe: the pickled ``Recipe``.
+        recipe: the pickled recipe: a function that makes of a model what answers requests (``Ready``).
         path: where modules are looked for, because Ray passes on little of it.
     """
 
@@ -63,9 +33,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Request:
-    """Units to compute after a setup; see ``Ready.compute``."""
+    """Units to compute after a setup.
 
-    cut: Any
+    Attributes:
+        batch: the units.
+        chunk: how many of them fit into memory together, if another worker has found out.
+    """
+
     batch: Any
     chunk: int | None = None
 
@@ -79,7 +53,7 @@ class Answer:
         chunk: how many units fit into memory together, if the worker had to find out.
     """
 
-    values: Sequence[np.ndarray] = ()
+    values: Sequence[np.ndarray] | np.ndarray = ()
     chunk: int | None = None
 
 
@@ -88,3 +62,7 @@ class Lost:
     """A worker that ended before it answered; ``why`` says how."""
 
     why: str
+
+
+Ready = Callable[[Request], Answer]
+"""Computes batches of units on a worker, where everything that it needs is cached."""

@@ -47,16 +47,15 @@ class Replica:
                 self._model = load_again(setup.source, setup.device)
             if self._ready is None or self._ready[0] != setup.key:
                 self._ready = None
-                self._ready = setup.key, pickle.loads(setup.recipe).ready(self._model)
+                self._ready = setup.key, pickle.loads(setup.recipe)(self._model)
         return Answer()
 
     def compute(self, request: Request) -> Answer:
         """Compute some units."""
         if self._ready is None:
             raise RuntimeError("the worker is not set up")
-        ready = self._ready[1]
         with settings(progress=False):
-            return Answer(ready.compute(request.cut, request.batch, request.chunk), ready.chunk)
+            return self._ready[1](request)
 
 
 _joined: list[str | None] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,9 @@ import mechheads as mh
 import mechheads.behaviour.examples
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
-from mechheads.behaviour.examples import pack, unpack
 from mechheads.behaviour.head_examples import PARTS
 from mechheads.workers.messages import Request
-from support.ctrl_c import stopped_at
-from support.levels import few
 from support.made_workers import MadeWorkers
-from support.same import assert_survives
 from support.settled import settled
 
 WINDOW = 24
@@ -44,13 +39,11 @@ def by_hand(model: mh.Model, tokens: list[int], layer: int, head: int) -> tuple[
     return A.numpy(), size.numpy(), ((A[:, 1:] @ size[1:]) / resid.norm(dim=1)).numpy()
 
 
-@pytest.mark.parametrize("name", few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def test_every_example_is_that_of_a_slow_loop(name: str, loaded: Callable[[str], mh.Model]) -> None:
-    model = loaded(name)
-    texts = texts_for(model, 7)
-    examples = head_examples(model, texts, window=WINDOW, per_quantile=3)
-    for layer, head in ((0, 1), (model.n_layers - 1, model.n_heads - 1)):
-        seen = [by_hand(model, tokens, layer, head) for tokens in texts]
+def test_every_example_is_that_of_a_slow_loop(small: mh.Model) -> None:
+    texts = texts_for(small, 7)
+    examples = head_examples(small, texts, window=WINDOW, per_quantile=3)
+    for layer, head in ((0, 1), (small.n_layers - 1, small.n_heads - 1)):
+        seen = [by_hand(small, tokens, layer, head) for tokens in texts]
         most = np.array([activity.max() for _, _, activity in seen])
         rows = examples.of((layer, head))
         texts_of = rows["text"].tolist()
@@ -63,7 +56,7 @@ def test_every_example_is_that_of_a_slow_loop(name: str, loaded: Callable[[str],
             assert float(row["activity"]) == pytest.approx(most[row["text"]], rel=1e-3)
             assert activity[row["query"]] == pytest.approx(most[row["text"]], rel=1e-3)
             words = [examples.words[at] for at in examples.tokens[row["window"]][:n]]
-            assert words == [model.tokenizer.decode([token]) for token in tokens]
+            assert words == [small.tokenizer.decode([token]) for token in tokens]
             kept = examples.attention(example)
             assert kept.shape == (n, n)
             assert abs(kept[:, 0] - A[:, 0]).max() < 0.5 / 255 + 1e-4
@@ -106,36 +99,19 @@ def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None
     assert row["shown"].endswith("...") == (max(row["query"], row["key"]) + 2 < len(words) - 1)
 
 
-def test_it_survives_a_file_and_is_small(llama: mh.Model, tmp_path: Path) -> None:
-    examples = head_examples(llama, texts_for(llama, 12), window=WINDOW)
-    assert_survives(examples, tmp_path)
-    of_arrays = sum(getattr(examples, name).nbytes for name in ("keys", "weights", "first", "sizes"))
-    assert of_arrays == len(examples.table) * WINDOW * 8
-
-
 def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tmp_path: Path) -> None:
     """By the bytes that each further example takes, beside those of its arrays."""
     sizes = []
     for each in (1, 4):
         examples = head_examples(llama, texts_for(llama, 60), window=WINDOW, per_quantile=each)
+        of_arrays = sum(getattr(examples, name).nbytes for name in ("keys", "weights", "first", "sizes"))
+        assert of_arrays == len(examples.table) * WINDOW * 8
         sizes.append((len(examples.table), examples.save(tmp_path / f"{each}.nc").stat().st_size))
     (few, small), (many, large) = sizes
     beside = (large - small) / (many - few) - WINDOW * 8
     of_head = 24 * (128 * 8 + beside)
     assert 270 * of_head < 8e6
     assert 1024 * of_head < 40e6
-
-
-def test_ctrl_c_keeps_the_windows_so_far(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = mechheads.behaviour.examples
-    monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 2 * WINDOW)
-    monkeypatch.setattr(module, "values_of", stopped_at(2 * llama.n_layers + 2, module.values_of))
-    with pytest.warns(UserWarning, match=f"interrupted after {4 * WINDOW} tokens; the examples are of these"):
-        part = head_examples(llama, texts_for(llama, 12), window=WINDOW)
-    assert part.interrupted and part.provenance["n_windows"] == 4
-    monkeypatch.setattr(module, "values_of", stopped_at(1, module.values_of))
-    with pytest.raises(KeyboardInterrupt):
-        head_examples(llama, texts_for(llama, 12), window=WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -184,15 +160,3 @@ def test_workers_give_the_same_examples(llama: mh.Model, monkeypatch: pytest.Mon
     for name in ("tokens", "keys", "weights", "first", "sizes"):
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
     assert there.words == here.words and len(workers.lost) == 1
-
-
-def test_arrays_of_several_types_travel_as_bytes() -> None:
-    arrays = [
-        np.array([[0.5, -2.0]], dtype=np.float32),
-        np.array([[[3, -1]]]),
-        np.arange(6, dtype=np.uint8).reshape(2, 3),
-    ]
-    empty = [np.empty_like(each) for each in arrays]
-    for found, wanted in zip(unpack(pack(arrays), empty), arrays, strict=True):
-        assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +19,11 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.behaviour.profile
-import mechheads.behaviour.totals
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadProfile, profile_heads
 from mechheads.behaviour.head_profile import NAMES, PROFILED
 from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_of, measure, weights_of
-from mechheads.behaviour.totals import Totals
+from mechheads.behaviour.profile import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
 from mechheads.workers.messages import Request
@@ -153,24 +150,18 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
-    options: dict[str, Any] = {"window": 32}
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 64)
-    whole = profile_heads(llama, texts, **options)
-    file = tmp_path / "profile.safetensors"
+    whole = profile_heads(llama, texts, window=32)
+    stored = mh.settings(store=tmp_path / "profile.ledger")(profile_heads)
     for call in (2, 4):
         monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(call, measure))
         with pytest.warns(UserWarning, match=r"interrupted after \d+ tokens; the profile is of these"):
-            part = profile_heads(llama, iter(texts), checkpoint=file, **options)
+            part = stored(llama, iter(texts), window=32)
         assert part.provenance["interrupted"] and part.provenance["n_windows"] < whole.provenance["n_windows"]
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
-    again = profile_heads(llama, texts, checkpoint=file, **options)
-    assert again.dataset.identical(whole.dataset)
+    assert stored(llama, texts, window=32).dataset.identical(whole.dataset)
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(1, measure))
-    assert profile_heads(llama, texts, checkpoint=file, **options).dataset.identical(whole.dataset)
-    with pytest.raises(ValueError, match="is from other texts; give the texts of the call that wrote it"):
-        profile_heads(llama, texts[::-1], checkpoint=file, **options)
-    with pytest.raises(ValueError, match="is from another profile: its window is 32, but now it is 16"):
-        profile_heads(llama, texts, checkpoint=file, **options | {"window": 16})
+    assert stored(llama, texts, window=32).dataset.identical(whole.dataset)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -180,7 +171,7 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     texts = [ids_for(llama, 1, length, seed)[0].tolist() for seed, length in enumerate((70, 20, 33, 64, 90, 17))]
     options: dict[str, Any] = {"window": 32}
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 32)
-    monkeypatch.setattr(mechheads.behaviour.profile, "_BATCHES_A_WORKER", 3)  # more than one round
+    monkeypatch.setattr(mechheads.behaviour.windows, "_BATCHES_A_WORKER", 3)  # more than one round
     whole = profile_heads(llama, texts, **options)
     times = Counter[int]()
 
@@ -196,13 +187,13 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     assert len(workers.lost) == 1
     order = [units[0].index for units in workers.computed]
     assert order != sorted(order)
-    file = tmp_path / "profile.safetensors"
+    file = tmp_path / "profile.ledger"
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(3, measure))
     with pytest.warns(UserWarning, match="interrupted after 64 tokens"):
-        profile_heads(llama, texts, checkpoint=file, **options)
+        mh.settings(store=file)(profile_heads)(llama, texts, **options)
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
     before = len(workers.computed)
-    again = mh.settings(workers=workers)(profile_heads)(llama, texts, checkpoint=file, **options)
+    again = mh.settings(workers=workers, store=file)(profile_heads)(llama, texts, **options)
     assert again.dataset.identical(whole.dataset)
     assert len(workers.computed) - before == before - 2  # two batches were in the file
 
@@ -211,21 +202,20 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(4)]
-    options: dict[str, Any] = {"window": 16, "checkpoint": tmp_path / "profile.safetensors"}
+    store = tmp_path / "profile.ledger"
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
-    monkeypatch.setattr(mechheads.behaviour.totals, "_EVERY", -1)
 
     def trouble(replica: int, request: Any) -> bool:
-        ends = isinstance(request, Request) and request.batch.units[0].unit.ids == [texts[2]]
+        ends = isinstance(request, Request) and request.batch.units[0].unit.ids.tolist() == [texts[2]]
         return ends
 
     begin = str(texts[2][:8])[1:-1]
     named = rf"a batch of 1 windows, which begins with the tokens \[{begin}\],"
     with pytest.warns(UserWarning, match=f"{named} ended 3 workers"), pytest.raises(RuntimeError, match=named):
-        mh.settings(workers=MadeWorkers(2, trouble))(profile_heads)(llama, texts, **options)
+        mh.settings(workers=MadeWorkers(2, trouble), store=store)(profile_heads)(llama, texts, window=16)
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(1, measure))
     with pytest.warns(UserWarning, match="interrupted after 32 tokens"):
-        profile_heads(llama, texts, **options)
+        mh.settings(store=store)(profile_heads)(llama, texts, window=16)
 
 
 def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +293,6 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
             {"texts": "A text, not a file."},
             "texts 'A text, not a file.' is not a file; give a file, or a list of texts",
         ),
-        ({"checkpoint": "nowhere/file", "window": 32}, "checkpoint: there is no folder nowhere"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama: mh.Model) -> None:
@@ -321,24 +310,6 @@ def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None
     assert "Olsson" in profile.citation()
     with pytest.raises(ValueError, match="name is 'sinks'"):
         profile.named("sinks")
-
-
-def test_a_checkpoint_is_of_these_texts_and_this_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    """Also if the other texts end before the place where it would go on, or only the configuration differs."""
-    long, short = ([list(range(start, start + 40))] * n for start, n in ((3, 40), (50, 2)))
-    options: dict[str, Any] = {"n_tokens": None, "window": 32}
-    file, folder = tmp_path / "profile.checkpoint", shutil.copytree(tiny("llama"), tmp_path / "llama")
-    model = mh.load(folder)
-    profile_heads(model, long, checkpoint=file, **options)
-    before = file.read_bytes()
-    for texts in (short, long[:2], [*short, *long]):
-        with pytest.raises(ValueError, match="is from other texts; give the texts of the call that wrote it"):
-            profile_heads(model, texts, checkpoint=file, **options)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
-    with pytest.raises(ValueError, match="is from another profile: its model is"):
-        profile_heads(mh.load(folder), long, checkpoint=file, **options)
-    assert file.read_bytes() == before
 
 
 def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp_path: Path) -> None:
@@ -365,11 +336,13 @@ from pathlib import Path
 import torch
 
 import mechheads as mh
-from mechheads.behaviour import totals, windows
+from mechheads.behaviour import windows
+from mechheads.ledger import stored_progress
+from mechheads.ledger.ledger import Ledger
 
 folder, file = sys.argv[1], Path(sys.argv[2])
 torch.set_num_threads(1)
-totals._EVERY, windows.AT_ONCE = 0, 32
+stored_progress._EVERY, windows.AT_ONCE = 0, 32
 model = mh.load(folder)
 draw = torch.Generator().manual_seed(0)
 texts = [torch.randint(model.d_vocab, (32,), generator=draw).tolist() for _ in range(40)]
@@ -377,20 +350,21 @@ options = {"window": 32}
 whole, spent = mh.profile_heads(model, texts, **options), []
 for _ in range(2):  # all of the work, then nothing but to find that it is done
     start = time.monotonic()
-    mh.profile_heads(model, texts, checkpoint=file.with_name("other.safetensors"), **options)
+    mh.settings(store=file.with_name("other.ledger"))(mh.profile_heads)(model, texts, **options)
     spent.append(time.monotonic() - start)
 (took, begins), chance, reached = spent, random.Random(0), []
 for kill in range(10):
     child = os.fork()
     if not child:
-        mh.profile_heads(model, texts, checkpoint=file, **options)
+        mh.settings(store=file)(mh.profile_heads)(model, texts, **options)
         os._exit(0)
     time.sleep(begins * chance.uniform(0, 2) + (took - begins) * chance.uniform(0, 0.3))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    if file.exists():
-        reached.append(totals._FILE.read(file)[1]["counts"])
-again = mh.profile_heads(model, texts, checkpoint=file, **options)
+    for sweep in Ledger.list(file) if file.exists() else []:
+        with Ledger.read(file, sweep["key"]) as ledger:
+            reached += [values[0] for values in ledger.finished().values()]
+again = mh.settings(store=file)(mh.profile_heads)(model, texts, **options)
 assert again.dataset.identical(whole.dataset)
 print(len(set(reached)), "states")
 """
@@ -398,7 +372,7 @@ print(len(set(reached)), "states")
 
 @pytest.mark.release
 def test_killed_at_ten_random_moments_it_goes_on_to_the_same_bits(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tiny("llama")), str(tmp_path / "profile.safetensors")]
+    command = [sys.executable, "-c", KILLED, str(tiny("llama")), str(tmp_path / "profile.ledger")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[0]) >= 3

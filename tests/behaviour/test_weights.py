@@ -19,12 +19,6 @@ from mechheads.behaviour import composition_scores, copying_scores, head_directi
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
 from support import weight_surgery
-from support.levels import few
-
-
-@pytest.fixture(scope="module", params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def whole(model: mh.Model, circuit: str, layer: int, head: int) -> Tensor:

@@ -67,10 +67,6 @@ def test_every_metric_of_the_package_has_its_name():
     assert set(METRICS) == {"logit_diff", "log_prob", "accuracy", "kl_divergence"}
 
 
-def test_a_named_metric_is_what_the_result_names(small, pairs):
-    assert mh.activation_patch(small, pairs, metric="log_prob", heads="L1H0").provenance["metric"] == ("log_prob")
-
-
 # -- pairs where prompts go -------------------------------------------------------------------------------
 
 

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.limits import Limits
+import mechheads.engine.run
 from mechheads.results.stats import q_values
 from support import oracles
-from support.ctrl_c import stopped_at
 from support.levels import architectures
-from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
 
 TOLERANCE = 1e-4
@@ -30,24 +28,23 @@ def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
-@pytest.mark.parametrize("positions", ["all", "last", -2])
-def test_patching_mlps_equals_one_full_forward_each(small, direction, positions):
-    where = [positions] if isinstance(positions, int) else positions
-    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=where, nodes="all")
-    values = effect.dataset["mlp_values"].values.reshape(small.n_layers, len(PAIRS))
+@pytest.mark.parametrize(("positions", "places"), [("all", [None]), (["last", -2], [-1, -2])], ids=["all", "two"])
+def test_patching_mlps_equals_one_full_forward_each(small, direction, positions, places):
+    effect = mh.activation_patch(small, PAIRS, direction=direction, positions=positions, nodes="all")
+    values = effect.dataset["mlp_values"].values.reshape(small.n_layers, len(places), len(PAIRS))
     clean, corrupted = PAIRS.tokens(small)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    at = {"all": None, "last": -1}.get(str(positions), positions)
     for prompt in range(len(PAIRS)):
         ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
         here, there = (oracles.activations(small, each) for each in (ids, other))
         before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
         for layer in range(small.n_layers):
             old, new = here[oracles.mlp(layer)][0], there[oracles.mlp(layer)][0]
-            logits = with_mlp(small, ids, layer, oracles.blend(old, new, at))
-            expected = oracles.logit_diff(logits, base, prompt) - before
-            assert values[layer, prompt] == pytest.approx(expected, abs=TOLERANCE)
-    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=where)
+            for place, at in enumerate(places):
+                logits = with_mlp(small, ids, layer, oracles.blend(old, new, at))
+                expected = oracles.logit_diff(logits, base, prompt) - before
+                assert values[layer, place, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    alone = mh.activation_patch(small, PAIRS, direction=direction, positions=positions)
     np.testing.assert_allclose(effect.scores.values, alone.scores.values, atol=1e-6)
     assert alone.mlps is None
 
@@ -185,56 +182,18 @@ def test_arithmetic_keeps_the_mlps_that_both_sides_have(llama):
     assert (one - mh.activation_patch(llama, PAIRS)).mlps is None
 
 
-def test_workers_and_small_parts_give_the_same_mlps(llama):
-    expected = mh.activation_patch(llama, PAIRS, nodes="all").dataset["mlp_values"].values
-    by_workers = mh.activation_patch(llama, PAIRS, nodes="all", workers=MadeWorkers(2))
-    np.testing.assert_allclose(by_workers.dataset["mlp_values"].values, expected, atol=1e-5)
-    small_parts = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=8))
-    np.testing.assert_allclose(small_parts.dataset["mlp_values"].values, expected, atol=1e-5)
-
-
-def test_parts_of_a_ledger_share_the_mlps(llama, tmp_path):
-    store = tmp_path / "parts.ledger"
-    expected = mh.activation_patch(llama, PAIRS, nodes="all").dataset["mlp_values"].values
-    first = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(1, 2)), store=store)
-    np.testing.assert_array_equal(np.isnan(first.dataset["mlp_score"]), [False, False, True])
-    mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(part=(2, 2)), store=store)
-    whole = mh.activation_patch(llama, PAIRS, nodes="all", store=store)
-    np.testing.assert_allclose(whole.dataset["mlp_values"].values, expected, atol=1e-5)
-
-
-def test_ctrl_c_during_mlps_keeps_the_heads(llama, monkeypatch, tmp_path):
-    from mechheads.engine import mlps
-
-    expected = mh.activation_patch(llama, PAIRS, nodes="all")
-    whole = mlps.MlpWork._finals
-    monkeypatch.setattr(mlps.MlpWork, "_finals", stopped_at(2, whole))
-    with pytest.warns(UserWarning, match="MLPs"):
-        effect = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
-    assert effect.provenance["interrupted"] and not effect.missing
-    np.testing.assert_allclose(effect.scores, expected.scores, atol=1e-5)
-    assert np.isfinite(effect.dataset["mlp_score"]).sum() < llama.n_layers
-    monkeypatch.setattr(mlps.MlpWork, "_finals", whole)
-    again = mh.activation_patch(llama, PAIRS, nodes="all", budget=Limits(tokens=24), store=tmp_path / "a.ledger")
-    np.testing.assert_allclose(again.dataset["mlp_values"], expected.dataset["mlp_values"], atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"nodes": "mlps"}, "nodes is 'mlps'; choose"),
-        ({"nodes": "all", "site": "q"}, "an MLP has no q"),
+        ({"intervention": mh.Patch("q")}, "an MLP has no q"),
+        ({"intervention": lambda z, context: -z}, "is a rule for heads"),
     ],
 )
 def test_what_mlps_cannot_do_is_said_before_any_run(llama, arguments, message, monkeypatch):
     monkeypatch.setattr(type(llama.backend), "run", lambda *args, **more: pytest.fail("the model ran"))
     with pytest.raises(ValueError, match=message):
-        mh.activation_patch(llama, PAIRS, **arguments)
-
-
-def test_an_intervention_of_ones_own_is_refused(llama):
-    with pytest.raises(ValueError, match="is a rule for heads"):
-        mh.sweep(llama, CLEAN, intervention=lambda z, context: -z, nodes="all")
+        mh.sweep(llama, PAIRS, **{"intervention": mh.Patch(), "nodes": "all"} | arguments)
 
 
 def test_the_plan_counts_mlps(small):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+import torch
 
 import mechheads as mh
 from mechheads.engine.plan import Plan, with_workers
@@ -25,25 +27,13 @@ def planned(model: mh.Model, **options: Any) -> Plan:
     return settled(mh.plan)(model, PROMPTS, intervention=mh.Zero(), **options)
 
 
-def on_gpu(model: mh.Model) -> Any:
-    """The model, said to be on a GPU."""
-
-    class OnGpu:
-        device = type("Device", (), {"type": "cuda"})
-        backend = model.backend
-
-    return OnGpu()
-
-
-def test_a_plan_with_workers_says_how_many_and_what_each_holds(model: mh.Model) -> None:
-    workers = MadeWorkers(3)
-    plan = planned(model, workers=workers)
+def test_a_plan_with_workers_starts_none_and_says_how_many_there_are_and_what_each_holds(model: mh.Model) -> None:
+    plan = planned(model, workers=3)
+    assert not ray.is_initialized()
     weights = sum(weight.numel() * weight.itemsize for weight in model.backend.module.parameters())
     assert (plan.workers, plan.model_bytes) == (3, weights)
     assert f"besides the model of {weights / 1024:.3g} KB in each of 3 workers" in repr(plan)
     assert "of 3 workers together" in repr(plan)
-    assert not workers.computed
-    assert not workers.stopped
 
 
 def test_the_waves_of_a_plan_are_those_of_the_sweep_with_workers(model: mh.Model) -> None:
@@ -54,25 +44,23 @@ def test_the_waves_of_a_plan_are_those_of_the_sweep_with_workers(model: mh.Model
     assert sum(map(len, workers.computed)) == plan.units
 
 
-def test_workers_on_gpus_share_the_units_and_each_caches_the_runs(model: mh.Model) -> None:
+@pytest.mark.parametrize(("kind", "seconds"), [("cuda", (10 + 3600 / 4, 3610, 10 + 3600 / 12)), ("cpu", (3610,) * 3)])
+def test_workers_on_gpus_share_the_units_and_those_on_a_cpu_its_cores(
+    model: mh.Model, kind: str, seconds: tuple[float, ...]
+) -> None:
+    there: Any = SimpleNamespace(device=torch.device(kind), backend=model.backend)
     plan = replace(planned(model), seconds=3610.0)
-    four, one = (with_workers(plan, on_gpu(model), n, setup=10.0) for n in (4, 1))
-    assert (four.seconds, one.seconds) == (10 + 3600 / 4, 3610)
-    assert four.hours == pytest.approx(4 * 910 / 3600)
-    many = with_workers(plan, on_gpu(model), 10 * plan.units, setup=10.0)
-    assert many.seconds == 10 + 3600 / plan.units
-
-
-def test_workers_on_a_cpu_take_as_long_together_as_one_process(model: mh.Model) -> None:
-    plan = replace(planned(model), seconds=100.0)
-    assert with_workers(plan, model, 4, setup=10.0).seconds == 100
+    shared = [with_workers(plan, there, n, setup=10.0) for n in (4, 1, 120)]  # of 12 units
+    assert tuple(one.seconds for one in shared) == seconds
+    assert shared[0].hours == pytest.approx(4 * seconds[0] / 3600)
 
 
 def test_money_is_the_hours_of_all_workers_times_the_price(model: mh.Model) -> None:
     plan = replace(planned(model, price=2.5), seconds=7200.0)
     assert plan.cost == 5
     assert repr(plan).endswith("about 2 h 00 min; 2 hours, 5.00 at 2.5 an hour")
-    shared = replace(with_workers(plan, on_gpu(model), 2, setup=0.0))
+    there: Any = SimpleNamespace(device=torch.device("cuda"), backend=model.backend)
+    shared = with_workers(plan, there, 2, setup=0.0)
     assert shared.cost == 5
     assert repr(shared).endswith("about 60 min 00 s; 2 hours of 2 workers together, 5.00 at 2.5 an hour")
     assert planned(model).cost is None
@@ -82,8 +70,3 @@ def test_money_is_the_hours_of_all_workers_times_the_price(model: mh.Model) -> N
 def test_a_price_that_is_none_is_refused(model: mh.Model, price: Any) -> None:
     with pytest.raises(ValueError, match=r"^price is .*; give what an hour costs, such as 2.5, or leave it out$"):
         planned(model, price=price)
-
-
-def test_a_plan_starts_no_worker(model: mh.Model) -> None:
-    assert planned(model, workers=3).workers == 3
-    assert not ray.is_initialized()

@@ -9,9 +9,8 @@ import torch
 
 import mechheads as mh
 from mechheads.engine import job as jobs
-from mechheads.engine.packing import Packed, Packing, shared_start
 from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Window
+from mechheads.engine.rows import Packed, Packing, Window, shared_start
 from mechheads.patching import UniformAttention
 from support import oracles
 from support.levels import architectures

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 import mechheads as mh
 from mechheads.engine.row_layout import layout_of
 from mechheads.interventions.new_z import altered_z
-from mechheads.limits import Limits
 from support import oracles
 from support.levels import architectures
 from support.releases import only_on_4
@@ -33,54 +31,71 @@ def heads_of(model: mh.Model) -> list[tuple[int, int]]:
     return [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
 
 
+class Loop:
+    """Patching of pairs by one full forward pass at a time; ``base`` is changed, ``source`` gives what is new."""
+
+    def __init__(self, model: mh.Model, direction: str = "denoising") -> None:
+        clean, corrupted = PAIRS.tokens(model)
+        self.model = model
+        self.base, self.source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+        both = [[oracles.ids_of(tokens, i) for i in range(len(PAIRS))] for tokens in (self.base, self.source)]
+        self.ids = both[0]
+        self.runs = [[oracles.activations(model, ids) for ids in pair] for pair in zip(*both, strict=True)]
+
+    def effect(self, prompt: int, layer: int, head: int, site: str, pos: int | None = None) -> Any:
+        ids = self.ids[prompt]
+        before = oracles.logit_diff(oracles.forward(self.model, ids)[0], self.base, prompt)
+        logits = oracles.patched_logits(self.model, ids, *self.runs[prompt], layer, head, site, pos)
+        return pytest.approx(oracles.logit_diff(logits, self.base, prompt) - before, abs=TOLERANCE)
+
+
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_equals_one_full_forward_a_head(small, site, direction):
-    effect = mh.activation_patch(small, PAIRS, site=site, direction=direction)
-    clean, corrupted = PAIRS.tokens(small)
-    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    effect, loop = mh.activation_patch(small, PAIRS, site=site, direction=direction), Loop(small, direction)
+    for layer, head, prompt in np.argwhere(oracles.turns(small, len(PAIRS))):
+        assert effect.values[layer, head, prompt] == loop.effect(prompt, layer, head, site)
+
+
+@only_on_4
+def test_an_architecture_without_cached_keys_is_carried_whole(loaded):
+    """Bloom adds its positions to the scores, by the place of a key in its row."""
+    bloom = loaded("bloom")
+    effect, loop = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"]), Loop(bloom)
+    assert layout_of(bloom) == "whole"
     for prompt in range(len(PAIRS)):
-        ids, other = oracles.ids_of(base, prompt), oracles.ids_of(source, prompt)
-        runs = [oracles.activations(small, each) for each in (ids, other)]
-        before = oracles.logit_diff(oracles.forward(small, ids)[0], base, prompt)
-        for layer, head in np.argwhere(oracles.turns(small, len(PAIRS))[..., prompt]):
-            logits = oracles.patched_logits(small, ids, *runs, layer, head, site)
-            expected = oracles.logit_diff(logits, base, prompt) - before
-            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+        for layer, head in ((0, 1), (2, 3)):
+            assert effect.values[layer, head, prompt] == loop.effect(prompt, layer, head, "z")
 
 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 def test_patching_each_position_equals_the_loop(small, site):
     effect = mh.activation_patch(small, PAIRS, site=site, positions="each", heads=["L0H1", "L2H3"])
-    clean, corrupted = PAIRS.tokens(small)
+    loop = Loop(small)
     assert effect.scores.dims == ("layer", "head", "pos")
-    for prompt in range(len(PAIRS)):
-        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
-        runs = [oracles.activations(small, each) for each in (ids, other)]
-        before = oracles.logit_diff(oracles.forward(small, ids)[0], corrupted, prompt)
-        for pos in range(ids.shape[1]):
+    for prompt, n in enumerate(loop.base.lengths.tolist()):
+        for pos in range(n):
             layer, head = [(0, 1), (2, 3)][(prompt + pos) % 2]
-            logits = oracles.patched_logits(small, ids, *runs, layer, head, site, pos)
-            expected = oracles.logit_diff(logits, corrupted, prompt) - before
-            assert float(effect.values[layer, head, pos, prompt]) == pytest.approx(expected, abs=TOLERANCE)
-        beyond = effect.values[0, 1, ids.shape[1] :, prompt]
-        assert np.isnan(beyond).all()
+            assert effect.values[layer, head, pos, prompt] == loop.effect(prompt, layer, head, site, pos)
+        assert np.isnan(effect.values[0, 1, n:, prompt]).all()
 
 
-def test_named_positions_are_those_of_the_loop(small):
+@pytest.mark.parametrize("positions", [["subject", "last"], "subject", [1, -1], ["last", 1]], ids=str)
+def test_named_and_numbered_positions_are_those_of_each(small, positions):
     pairs = mh.PromptPairs.from_templates(
         " The capital of{subject} is the",
         {"subject": [(" France", " Italy"), (" Spain", " Germany")]},
         answer=[(" Paris", " Rome"), (" Madrid", " Berlin")],
     )
-    each = mh.activation_patch(small, pairs, positions="each")
-    named = mh.activation_patch(small, pairs, positions=["subject", "last"])
-    alone = mh.activation_patch(small, pairs, positions="subject")
-    clean, _ = pairs.tokens(small)
-    subject, last = int(clean.positions["subject"][0]), int(clean.positions["last"][0])
-    np.testing.assert_allclose(named.select(pos="subject").scores, each.scores.sel(pos=subject), atol=1e-6)
-    np.testing.assert_allclose(named.select(pos="last").scores, each.scores.sel(pos=last), atol=1e-6)
-    np.testing.assert_allclose(alone.scores, each.scores.sel(pos=subject), atol=1e-6)
+    tokens, _ = pairs.tokens(small)
+    each = mh.activation_patch(small, pairs, positions="each").values
+    found = mh.activation_patch(small, pairs, positions=positions)
+    names = [positions] if isinstance(positions, str) else positions
+    at = [int(tokens.positions[name][0]) if isinstance(name, str) else name % each.sizes["pos"] for name in names]
+    if names is positions:
+        mixed = len(set(map(type, names))) > 1
+        assert found.dataset["pos"].values.tolist() == (list(map(str, names)) if mixed else names)
+    np.testing.assert_allclose(found.values, each.values[:, :, at if names is positions else at[0]], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["zero", "mean", "resample", "scale", "uniform"])
@@ -91,43 +106,24 @@ def test_ablation_equals_one_full_forward_a_head(small, kind):
     cached = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
     order = torch.randperm(len(CLEAN), generator=torch.Generator().manual_seed(seed)).tolist()
     donor = {order[i]: order[i - 1] for i in range(len(order))}
-    for prompt in range(len(CLEAN)):
-        ids = oracles.ids_of(tokens, prompt)
-        before = oracles.forward(small, ids)[0]
-        for layer, head in np.argwhere(oracles.turns(small, len(CLEAN))[..., prompt]):
-            at = oracles.name(layer, "z")
-            z = cached[prompt][at][0, :, head]
-            if kind == "zero":
-                new = torch.zeros_like(z)
-            elif kind == "mean":
-                new = torch.cat([run[at][0, :, head] for run in cached]).mean(0).expand_as(z)
-            elif kind == "resample":
-                other = cached[donor[prompt]][at][0, :, head]
-                new = torch.stack([other[min(i, len(other) - 1)] for i in range(len(z))])
-            elif kind == "scale":
-                new = 0.4 * z
-            else:
-                v = cached[prompt][oracles.name(layer, "v")][0]
-                new = oracles.causal_mean(v[:, head * v.shape[1] // small.n_heads])
-            expected = oracles.kl(before, oracles.with_z(small, ids, layer, head, new)[0])
-            assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
-
-
-def test_a_users_experiment_runs_through_the_same_engine(small):
-    @dataclass(frozen=True)
-    class Negate:
-        def __call__(self, z, context):
-            return -z
-
-    result = mh.sweep(small, CLEAN, intervention=Negate(), metric=mh.kl_divergence)
-    tokens = mh.Prompts(CLEAN).tokens(small)
-    for prompt in range(len(CLEAN)):
-        ids = oracles.ids_of(tokens, prompt)
-        cached, before = oracles.activations(small, ids), oracles.forward(small, ids)[0]
-        for layer, head in np.argwhere(oracles.turns(small, len(CLEAN))[..., prompt]):
-            new = -cached[oracles.name(layer, "z")][0, :, head]
-            expected = oracles.kl(before, oracles.with_z(small, ids, layer, head, new)[0])
-            assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+    for layer, head, prompt in np.argwhere(oracles.turns(small, len(CLEAN))):
+        ids, at = oracles.ids_of(tokens, prompt), oracles.name(layer, "z")
+        z = cached[prompt][at][0, :, head]
+        if kind == "zero":
+            new = torch.zeros_like(z)
+        elif kind == "mean":
+            new = torch.cat([run[at][0, :, head] for run in cached]).mean(0).expand_as(z)
+        elif kind == "resample":
+            other = cached[donor[prompt]][at][0, :, head]
+            new = torch.stack([other[min(i, len(other) - 1)] for i in range(len(z))])
+        elif kind == "scale":
+            new = 0.4 * z
+        else:
+            v = cached[prompt][oracles.name(layer, "v")][0]
+            new = oracles.causal_mean(v[:, head * v.shape[1] // small.n_heads])
+        changed = oracles.with_z(small, ids, layer, head, new)[0]
+        expected = oracles.kl(oracles.forward(small, ids)[0], changed)
+        assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
 
 def test_a_metric_may_read_every_position(small):
@@ -150,18 +146,6 @@ def test_a_divergence_has_no_p_value_and_a_difference_has(small):
     assert np.isnan(divergence.dataset["p_value"]).all()
     difference = mh.activation_patch(small, PAIRS)
     assert float(difference.dataset["p_value"].min()) == pytest.approx(2 / 2 ** len(PAIRS))
-
-
-def test_normalised_effect_is_a_share_of_the_difference_between_the_runs(small):
-    raw = mh.activation_patch(small, PAIRS)
-    share = mh.activation_patch(small, PAIRS, normalize=True)
-    clean, corrupted = PAIRS.tokens(small)
-    gaps = [
-        oracles.logit_diff(oracles.forward(small, oracles.ids_of(clean, p))[0], clean, p)
-        - oracles.logit_diff(oracles.forward(small, oracles.ids_of(corrupted, p))[0], corrupted, p)
-        for p in range(len(PAIRS))
-    ]
-    np.testing.assert_allclose(share.scores, raw.scores / np.mean(gaps), rtol=1e-4, atol=1e-6)
 
 
 def test_transformerlens_own_patching_gives_the_same(small):
@@ -190,17 +174,6 @@ def test_transformerlens_own_patching_gives_the_same(small):
     np.testing.assert_allclose(ours.scores.transpose("layer", "pos", "head"), by_pos.numpy() - before, atol=TOLERANCE)
 
 
-def test_uniform_attention_at_zero_is_the_causal_mean_of_v(small):
-    tokens = mh.Prompts(CLEAN).tokens(small)
-    base = small.cache(tokens, sites=("z", "v", "scored_q"))
-    store = altered_z(small, base, None, mh.patching.UniformAttention(), None, range(small.n_layers), 2)
-    for layer, head in heads_of(small):
-        for prompt in range(len(CLEAN)):
-            n = int(tokens.lengths[prompt])
-            wanted = oracles.causal_mean(base.v[layer, head][prompt, :n])
-            torch.testing.assert_close(store[layer][prompt, head, :n], wanted, atol=1e-6, rtol=1e-5)
-
-
 def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(loaded):
     model = loaded("qwen")
     base = model.cache(CLEAN[:1], sites=("z", "v", "scored_q"))
@@ -208,93 +181,6 @@ def test_attention_spreads_evenly_also_where_a_norm_would_undo_a_factor_on_q(loa
     for layer, head in heads_of(model):
         wanted = oracles.causal_mean(base.v[layer, head][0])
         torch.testing.assert_close(store[layer][0, head], wanted, atol=1e-5, rtol=1e-4)
-
-
-def test_prompts_of_different_length_give_the_numbers_of_each_alone(small):
-    together = small.cache(CLEAN)
-    for prompt, text in enumerate(CLEAN):
-        alone = small.cache([text])
-        n = int(alone.tokens.lengths[0])
-        for layer, head in heads_of(small):
-            torch.testing.assert_close(
-                together.z[layer, head][prompt, :n], alone.z[layer, head][0], atol=1e-5, rtol=1e-5
-            )
-            torch.testing.assert_close(
-                together.pattern[layer, head][prompt, :n, :n],
-                alone.pattern[layer, head][0],
-                atol=1e-5,
-                rtol=1e-5,
-            )
-        torch.testing.assert_close(together.logits[prompt, :n], alone.logits[0], atol=1e-4, rtol=1e-4)
-
-
-class Boom(Exception):
-    pass
-
-
-def footprint(model: mh.Model) -> tuple:
-    """Hooks, patched forwards and weights of a model."""
-    hooks = tuple(sorted((key, len(point.fwd_hooks)) for key, point in model.model.hook_dict.items()))
-    forwards = tuple("forward" in block.__dict__ for block in model.model.blocks)
-    weights = tuple(float(p.detach().double().sum()) for p in model.model.parameters())
-    flags = tuple(sorted((k, repr(v)) for k, v in vars(model.model.cfg).items()))
-    return hooks, forwards, weights, flags
-
-
-def test_model_is_as_before_after_success_failure_and_interrupt(small):
-    one = Limits(tokens=1)  # a wave for each head
-    before = footprint(small)
-    mh.ablate(small, CLEAN, budget=one)
-    assert footprint(small) == before
-
-    def broken(z, context):
-        if context.head == mh.HeadId(1, 2):
-            raise Boom
-        return z
-
-    with pytest.raises(Boom):
-        mh.sweep(small, CLEAN, intervention=broken, budget=one)
-    assert footprint(small) == before
-
-    @dataclass(frozen=True)
-    class BrokenQ:
-        site = "q"
-
-        def __call__(self, q, context):
-            raise Boom
-
-    with pytest.raises(Boom):
-        mh.sweep(small, CLEAN, intervention=BrokenQ(), budget=one)
-    assert footprint(small) == before
-
-    def interrupted(z, context):
-        if context.head == mh.HeadId(1, 2):
-            raise KeyboardInterrupt
-        return torch.zeros_like(z)
-
-    whole = mh.ablate(small, CLEAN, budget=one)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        part = mh.sweep(small, CLEAN, intervention=interrupted, budget=one)
-    assert footprint(small) == before
-    assert any("interrupted after" in str(w.message) for w in caught)
-    done = np.isfinite(np.asarray(part.scores))
-    assert done[0].all()
-    assert not done[1, 2] and not done[2].any()
-    np.testing.assert_allclose(np.asarray(part.scores)[done], np.asarray(whole.scores)[done], atol=1e-6)
-    assert mh.HeadId(2, 3) in part.missing
-
-
-def test_an_interrupt_inside_the_model_takes_the_hooks_off(small):
-    before = footprint(small)
-
-    def stop(value, hook):
-        raise KeyboardInterrupt
-
-    residual = small.cache(CLEAN, sites=("resid_pre",)).stores["resid_pre"][2]
-    with pytest.raises(KeyboardInterrupt):
-        small.backend.resume(residual, 2, [(small.hook_name("z", 2), stop)])
-    assert footprint(small) == before
 
 
 def test_plan_counts_the_work(small):
@@ -409,21 +295,6 @@ def overflowing(logits, context):
     return torch.where(changed.abs().amax(-1) > 0.01, torch.nan, changed.mean(-1))
 
 
-def test_half_precision_is_measured_in_single(llama, tiny):
-    exact = mh.ablate(llama, CLEAN)
-    half = mh.ablate(mh.load(tiny("llama"), dtype=torch.bfloat16), CLEAN)
-    assert half.provenance["dtype"] == "bfloat16"
-    assert exact.compare(half).spearman > 0.9
-
-
-def test_token_indices_are_places_too(small):
-    each = mh.activation_patch(small, PAIRS, positions="each")
-    some = mh.activation_patch(small, PAIRS, positions=[1, -1])
-    np.testing.assert_allclose(some.values.sel(pos=1), each.values.sel(pos=1), atol=1e-6)
-    last = mh.activation_patch(small, PAIRS, positions="last")
-    np.testing.assert_allclose(some.values.sel(pos=-1), last.values, atol=1e-6)
-
-
 @pytest.mark.parametrize("gains", [False, True])
 @pytest.mark.parametrize("far", [0.0, 1e-3, 3.0, 25.0, 60.0, 105.0, 1e4])
 def test_kl_is_exact_near_and_far(far, gains):
@@ -446,13 +317,6 @@ def test_declaring_a_metric_leaves_the_function_alone():
     elsewhere = mh.metric(reads="subject", unit="nats")(mh.log_prob)
     assert elsewhere.reads == "subject"
     assert mh.log_prob.reads == "last"
-
-
-def test_positions_by_name_and_by_index_go_together_and_none_twice(small):
-    both = mh.activation_patch(small, PAIRS, positions=["last", 1], heads="L1H2")
-    assert both.dataset["pos"].values.tolist() == ["last", "1"]
-    each = mh.activation_patch(small, PAIRS, positions="each", heads="L1H2")
-    np.testing.assert_allclose(both.select(pos="1").scores, each.select(pos=1).scores, atol=1e-6)
 
 
 def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):
@@ -483,23 +347,6 @@ def test_where_memory_runs_out_halves_go_one_after_the_other(small, monkeypatch)
     monkeypatch.setattr(Wave, "run", lambda self, copies: scarce(self, copies * 3))
     with pytest.raises(torch.OutOfMemoryError):
         mh.activation_patch(small, PAIRS)
-
-
-@only_on_4
-def test_an_architecture_without_cached_keys_is_carried_whole(loaded):
-    """Bloom adds its positions to the scores, by the place of a key in its row."""
-    bloom = loaded("bloom")
-    effect = mh.activation_patch(bloom, PAIRS, heads=["L0H1", "L2H3"])
-    assert layout_of(bloom) == "whole"
-    clean, corrupted = PAIRS.tokens(bloom)
-    for prompt in range(len(PAIRS)):
-        ids, other = oracles.ids_of(corrupted, prompt), oracles.ids_of(clean, prompt)
-        runs = [oracles.activations(bloom, each) for each in (ids, other)]
-        before = oracles.logit_diff(oracles.forward(bloom, ids)[0], corrupted, prompt)
-        for layer, head in ((0, 1), (2, 3)):
-            logits = oracles.patched_logits(bloom, ids, *runs, layer, head, "z")
-            expected = oracles.logit_diff(logits, corrupted, prompt) - before
-            assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.filterwarnings("ignore:A forward hook edited hook_scale")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import mechheads as mh
+import mechheads.engine.dispatch
 import mechheads.engine.run
-import mechheads.engine.same_model
 import mechheads.engine.work
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
@@ -110,21 +110,6 @@ def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.M
     assert len(made) == 2
 
 
-def test_sahara_goes_on_when_workers_are_lost(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT, "heads": HEADS}
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        seen.append(request)
-        return len(seen) % 3 == 2
-
-    workers = MadeWorkers(2, trouble)
-    ours = mh.settings(workers=workers)(settled(mh.safety.sahara))(small, CLEAN[:2], 2, **given)
-    assert len(workers.lost) >= 3
-    assert same(ours.trace, settled(mh.safety.sahara)(small, CLEAN[:2], 2, **given).trace)
-    assert not any(point.fwd_hooks for point in small.model.hook_dict.values())
-
-
 def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
     return {(mh.HeadId(layer, head), 0) for layer in range(model.n_layers) for head in range(model.n_heads)}
 
@@ -145,22 +130,6 @@ def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(sma
     assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small), 1)
     ablate(small, workers=workers, store=store)
     assert sum(map(len, workers.computed)) == len(units(small))  # everything was in the ledger
-
-
-def test_a_batch_that_is_lost_once_goes_to_another_worker_whole(small):
-    seen: list[int] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request) and not seen:
-            seen.append(replica)
-            return True
-        return False
-
-    workers = MadeWorkers(2, trouble)
-    ablate(small, budget=None, workers=workers)
-    (lost,) = workers.lost
-    assert len(lost) == 2
-    assert lost in workers.computed
 
 
 def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(small, tmp_path: Path):
@@ -194,7 +163,7 @@ def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_
 
 def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, monkeypatch: pytest.MonkeyPatch):
     alone = ablate(small, budget=None)
-    carry, sizes = mechheads.engine.run._carry_at_once, []
+    carry, sizes = mechheads.engine.run.carry, []
 
     def small_memory(job: Any, units: list[Any]) -> Any:
         sizes.append(len(units))
@@ -202,7 +171,7 @@ def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, mon
             raise MemoryError("no memory")
         return carry(job, units)
 
-    monkeypatch.setattr(mechheads.engine.run, "_carry_at_once", small_memory)
+    monkeypatch.setattr(mechheads.engine.run, "carry", small_memory)
     workers = MadeWorkers(2)
     ours = ablate(small, budget=None, workers=workers)
     assert max(sizes) == 2
@@ -258,19 +227,6 @@ def test_ctrl_c_twice_stops_now_and_keeps_what_is_committed(small, alone, tmp_pa
     assert same(ablate(small, store=tmp_path / "l"), alone)
 
 
-@pytest.mark.usefixtures("terminal")
-def test_ctrl_c_ends_sahara_after_the_steps_that_are_done(small):
-    given: dict[str, Any] = {"score": "ships", "draws": 0, "budget": EVERY_UNIT}
-    whole = settled(mh.safety.sahara)(small, CLEAN[:2], 1, **given)
-    workers, seen = pressing(1, at=12 + 5)
-    with pytest.warns(UserWarning, match="interrupted after 1 of 2 heads"):
-        ours = mh.settings(workers=workers)(settled(mh.safety.sahara))(small, CLEAN[:2], 2, **given)
-    assert len(seen) == 18
-    assert ours.heads == whole.heads
-    np.testing.assert_array_equal(ours.trace.scores[:, :, 0], whole.trace.scores[:, :, 0])
-    assert ours.provenance["interrupted"]
-
-
 def test_a_wrapped_model_cannot_travel(small):
     wrapped = mh.wrap(small.model, small.tokenizer)
     wrapped.backend.run = None  # the error comes before the model runs
@@ -287,7 +243,7 @@ def test_a_model_that_was_changed_after_loading_is_refused(tiny):
 
 def test_workers_on_another_kind_of_device_are_refused(small, monkeypatch: pytest.MonkeyPatch):
     kinds = iter(["cuda (one kind)", "cpu"])
-    monkeypatch.setattr(mechheads.engine.same_model, "arithmetic", lambda device: next(kinds))
+    monkeypatch.setattr(mechheads.engine.dispatch, "arithmetic", lambda device: next(kinds))
     with pytest.raises(
         ValueError, match=r"on cuda \(one kind\) in this process and on cpu on a worker, which rounds d"
     ):

@@ -19,11 +19,10 @@ import pytest
 
 import mechheads as mh
 from mechheads.explorer.encode import unblock
+from mechheads.explorer.explore import receive, saved, widget
 from mechheads.explorer.live import Live
-from mechheads.explorer.page import page_html, script
+from mechheads.explorer.page import alt_text, page_html, png, script, svg
 from mechheads.explorer.payload import atlas_payload
-from mechheads.explorer.picture import picture, png, words
-from mechheads.explorer.widget import receive, saved, widget
 from mechheads.studies.atlas import Atlas
 
 needs_anywidget = pytest.mark.needs(find_spec("anywidget") is not None, "anywidget")
@@ -95,37 +94,37 @@ def test_a_page_is_named_after_its_model_and_not_after_its_file():
 
 def test_without_scripts_there_is_a_picture_with_its_words(atlas):
     payload = atlas_payload([atlas])
-    svg = ElementTree.fromstring(picture(payload.page))
+    drawn = ElementTree.fromstring(svg(payload.page))
     model = payload.page["models"][0]
-    squares = sum(part.tag.endswith("rect") for part in svg)
+    squares = sum(part.tag.endswith("rect") for part in drawn)
     legend = [*model["categories"]["names"], "several", "none"]
     assert squares == model["nLayers"] * model["nHeads"] + len(legend)
-    assert [part.text for part in svg if part.tag.endswith("text")][-len(legend) :] == legend
+    assert [part.text for part in drawn if part.tag.endswith("text")][-len(legend) :] == legend
     hue_of = dict(
-        zip(legend, [part.attrib["fill"] for part in svg if part.tag.endswith("rect")][-len(legend) :], strict=True)
+        zip(legend, [part.attrib["fill"] for part in drawn if part.tag.endswith("rect")][-len(legend) :], strict=True)
     )
     paper = {"Knowledge": "#ff7f0e", "Linguistic": "#2ca02c", "Algorithmic": "#1f77b4", "Translation": "#d62728"}
     assert {name: hue_of[name] for name in paper if name in hue_of} == {
         name: paper[name] for name in paper if name in hue_of
     }
     assert set(hue_of) & set(paper)
-    said = svg.attrib["aria-label"]
+    said = drawn.attrib["aria-label"]
     for number, name in enumerate(model["categories"]["names"]):
         assert f"{name}: {sum(number in (of or ()) for of in model['categories']['of'])} heads." in said
     assert said.startswith(payload.page["title"]) and "The largest patching effects: L" in said
-    assert picture(payload.page) in page_html(payload)
+    assert svg(payload.page) in page_html(payload)
     payload.page["title"] = "<script>&"
-    assert "<script>" not in picture(payload.page)
+    assert "<script>" not in svg(payload.page)
 
 
 @needs_anywidget
 def test_the_png_shows_the_same_map(atlas):
     payload = atlas_payload([atlas])
     payload.page["models"][0]["categories"]["of"][:3] = [[0], [1, 2], None]
-    svg = ElementTree.fromstring(picture(payload.page))
+    drawn = ElementTree.fromstring(svg(payload.page))
     image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))
-    assert image.size == (2 * int(svg.attrib["width"]), 2 * int(svg.attrib["height"]))
-    for square in (part.attrib for part in svg if part.tag.endswith("rect")):
+    assert image.size == (2 * int(drawn.attrib["width"]), 2 * int(drawn.attrib["height"]))
+    for square in (part.attrib for part in drawn if part.tag.endswith("rect")):
         middle = [round(2 * (float(square[side]) + float(square["width"]) / 2)) for side in ("x", "y")]
         assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(tuple(middle))) == square["fill"]
 
@@ -194,7 +193,7 @@ def test_a_saved_notebook_keeps_the_page():
 
 
 def test_of_a_large_page_a_saved_notebook_keeps_the_summary(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("mechheads.explorer.widget"), "_SAVED", 10)
+    monkeypatch.setattr(importlib.import_module("mechheads.explorer.explore"), "_SAVED", 10)
     text = saved(atlas_payload([demo()]), b"")
     assert "<iframe" not in text and "Model      demo" in text and "too large" in text
 
@@ -208,7 +207,7 @@ def test_the_widget_holds_the_same_data():
     assert "<iframe" in bundle["text/html"] and "application/vnd.jupyter.widget-view+json" in bundle
     assert base64.b64decode(bundle["image/png"]) == png(payload.page)
     assert f'src="data:image/png;base64,{bundle["image/png"]}"' in bundle["text/html"]
-    assert metadata["image/png"]["alt"] == bundle["text/plain"] == words(payload.page)
+    assert metadata["image/png"]["alt"] == bundle["text/plain"] == alt_text(payload.page)
 
 
 @needs_anywidget

@@ -14,12 +14,11 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.explorer.columns import about_of, columns, comparable
 from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
 from mechheads.explorer.page import page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.explorer.views import FDR, tensions, views
+from mechheads.explorer.views import FDR, column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
@@ -206,6 +205,12 @@ def test_verdicts_follow_their_rules():
     assert view["verdict"]["values"][3] is None
 
 
+def test_a_column_that_nothing_is_known_of_is_judged_by_its_interval_and_q():
+    column = column_of("mine")
+    assert column.rule(made(np.array([[0.4, -0.3, 0.0]]), 0.01)).values() == ["yes", "yes", "unclear"]
+    assert column.sentence == "mine is {value} {unit}." and "q is at most 0.1" in column.rule(made(np.eye(1), 1)).rule
+
+
 def test_roles_need_every_start():
     gates = np.array([[[0.9, 0.8, 0.7], [0.9, 0.2, 0.7], [0.1, 0.2, 0.3]]])
     scores = mh.HeadScores.from_values(gates, name="facilitation", kind="roles")
@@ -242,7 +247,7 @@ def test_columns_of_one_kind_belong_together():
     assert not found["b"]["range"] and found["b"]["low"] is None
     assert found["names"]["kind"] == "text" and found["a"]["values"] == [1.0, None]
     assert comparable(table) == []
-    assert about_of("ships_zero").unit == "nats" and about_of("generalized_ships_zero").unit == "degrees"
+    assert column_of("ships_zero").unit == "nats" and column_of("generalized_ships_zero").unit == "degrees"
 
 
 class Scripts(HTMLParser):

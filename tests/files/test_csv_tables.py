@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechheads.files.csv_tables import write_csv
+from mechheads.files.replacing import write_csv
 
 
 def written(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -46,11 +46,3 @@ def test_numbers_stay_numbers(tmp_path: Path) -> None:
         "yes": ["True", "False"],
         "any": ["-1.5", "'-x"],
     }
-
-
-def test_the_old_file_stays_if_the_new_one_fails(tmp_path: Path) -> None:
-    write_csv(pd.DataFrame({"a": [1]}), tmp_path / "t.csv")
-    with pytest.raises(UnicodeEncodeError):
-        write_csv(pd.DataFrame({"a": ["\ud800"]}), tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text() == "a\n1\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]

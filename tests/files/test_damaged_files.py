@@ -109,6 +109,10 @@ def test_a_result_says_that_it_was_damaged_or_changed(saved: Path) -> None:
     saved.write_bytes(data[:3000] + bytes([data[3000] ^ 1]) + data[3001:])
     with pytest.raises(ValueError, match=r"s\.nc is damaged, or was changed after it was saved: its checksum does not"):
         mh.HeadScores.load(saved)
+    for damaged in (data[:2000], checksums.sealed(b"XXXX".join(data.rsplit(b"OHDR", 1)))):  # cut; an object's header
+        saved.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is not a netCDF file that mechheads can read"):
+            mh.HeadScores.load(saved)
     saved.write_bytes(data[:-81])
     with pytest.raises(ValueError, match="its checksum is missing"):
         mh.HeadScores.load(saved)
@@ -170,6 +174,10 @@ def claim(file: h5py.File) -> None:
         (lambda file: file.attrs.__setitem__("name", "json:{"), "is not JSON"),
         (lambda file: file.attrs.__setitem__("schema_version", "abc"), "its schema_version is 'abc'"),
         (lambda file: file.attrs.__setitem__("schema_version", np.nan), "its schema_version is"),
+        (
+            lambda file: file.attrs.__setitem__("schema_version", 2),
+            r"written by a newer mechheads \(schema version 2; this one reads up to 1\): update mechheads",
+        ),
         (lambda file: file.attrs.__setitem__("provenance", "[1]"), "its provenance is not a JSON object"),
         (lambda file: file.attrs.__setitem__("provenance", "{nope"), r"the provenance of .*s\.nc is not JSON"),
         (lambda file: file.attrs.__setitem__("provenance", "[" * 20_000), "nested too deeply"),

@@ -225,16 +225,6 @@ def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: An
         continuation_log_probs(llama, requests)
 
 
-def test_a_sampling_that_is_no_number_is_said(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="sampling is 'many'; give the largest number of new tokens, or a Sampling"):
-        mh.generate(llama, PROMPTS, "many")  # type: ignore[arg-type]
-
-
-def test_a_stream_that_is_no_function_is_said(llama: mh.Model) -> None:
-    with pytest.raises(ValueError, match="stream is 3; give a function"):
-        mh.generate(llama, PROMPTS, 2, stream=3)  # type: ignore[arg-type]
-
-
 def test_texts_of_the_models_own_differ_and_begin_as_asked(small: mh.Model) -> None:
     texts = mh.settings(seed=2)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
     assert len(set(texts)) == 4 and all(text.startswith(" yes") for text in texts)

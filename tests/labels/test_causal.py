@@ -17,7 +17,8 @@ from mechheads.heads import HeadId
 from mechheads.labels import causal, removal as removals
 from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
-from mechheads.labels.removal import base_accuracy, choose_controls, cumulative_removal, removal_limit
+from mechheads.labels.removal import choose_controls, cumulative_removal, removal_limit
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
 from support import oracles
@@ -151,18 +152,6 @@ def columns(pairs: mh.PromptPairs) -> tuple[Any, Any, Any]:
     return pairs.cluster, pairs.answer, pairs.wrong
 
 
-def test_a_store_goes_on_where_a_run_stopped(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, short, _ = told_apart(llama)
-    store = tmp_path / "evidence.ledger"
-    first = mh.settings(store=store)(relation_evidence)(llama, [known, short], **ASKED)
-    run: list[Any] = []
-    monkeypatch.setattr("mechheads.engine.wavefront.Wave.run", lambda *args: run.append(args))
-    again = mh.settings(store=store)(relation_evidence)(llama, [known, short], **ASKED)
-    assert run == []
-    np.testing.assert_array_equal(again.total.values, first.total.values)
-    np.testing.assert_array_equal(again.direct.values, first.direct.values)
-
-
 def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
     _, _, wrong = told_apart(llama)
     with pytest.raises(ValueError, match=r"^relation 'too few' has too few usable pairs"):
@@ -178,7 +167,7 @@ def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 0}, "n is 0; give the number of prompts"),
+        ({"n": 0}, "n is 0; it must be at least 1"),
         ({"shots": -1}, "shots is -1"),
         ({"heads": ["L3H0"]}, "head L3H0 is out of range"),
         ({"ranking": "phi"}, 'ranking needs scores with the one dimension "relation"'),
@@ -290,6 +279,11 @@ def right_without(model: mh.Model, relation: mh.Relation, heads: Iterable[HeadId
 RANKING = [HeadId(2, 1), HeadId(0, 3), HeadId(2, 2), HeadId(1, 0)]
 
 
+def randoms(found: Curves) -> list[tuple[Any, ...]]:
+    """The heads of each random draw."""
+    return [heads for which, heads in found.order.items() if which.startswith("random")]
+
+
 def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
     relation, control = spoken(wordy, "capital", wrong=2), spoken(wordy, "help", wrong=1)
     found = mh.settings(seed=5)(cumulative_removal)(
@@ -297,7 +291,7 @@ def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
     )
     assert found.heads == tuple(RANKING)
     lines = {"relation": (relation, RANKING)}
-    lines |= {f"random {i + 1}": (relation, list(drawn)) for i, drawn in enumerate(found.random)}
+    lines |= {f"random {i + 1}": (relation, list(drawn)) for i, drawn in enumerate(randoms(found))}
     lines |= {control.name: (control, RANKING)}
     assert found.table[["which", "k"]].values.tolist() == [[which, k] for which in lines for k in range(5)]
     for row, (k, which) in enumerate(zip(found.table["k"], found.table["which"], strict=True)):
@@ -305,12 +299,12 @@ def test_removal_equals_one_full_forward_each(wordy: mh.Model) -> None:
         expected = right_without(wordy, of, heads[:k], seed=5)
         assert found.values[row].tolist() == expected
         low, high = share_interval(np.mean(expected), np.array(11))
-        assert found.table.iloc[row][["accuracy", "ci_low", "ci_high"]].tolist() == pytest.approx(
+        assert found.table.iloc[row][["score", "ci_low", "ci_high"]].tolist() == pytest.approx(
             [np.mean(expected), float(low), float(high)]
         )
-    first = found.table.groupby("which", sort=False)["accuracy"].first()
+    first = found.table.groupby("which", sort=False)["score"].first()
     assert first.tolist() == pytest.approx([9 / 11, 9 / 11, 10 / 11])
-    assert len(set(found.table["accuracy"].tolist())) > 3
+    assert len(set(found.table["score"].tolist())) > 3
 
 
 def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
@@ -319,14 +313,14 @@ def test_a_shorter_control_is_padded(wordy: mh.Model) -> None:
     found = cumulative_removal(wordy, spoken(wordy, "capital"), RANKING[:1], controls=[control], draws=0, **NO_SHOTS)
     assert found.values[-1, :4].tolist() == right_without(wordy, control, RANKING[:1])
     assert np.isnan(found.values[2:, 4:]).all()
-    low, _ = share_interval(found.table["accuracy"].values[-1], np.array(4))
+    low, _ = share_interval(found.table["score"].values[-1], np.array(4))
     assert found.table["ci_low"].tolist()[-1] == float(low)
 
 
 def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital")
     drawn = [
-        mh.settings(seed=seed)(cumulative_removal)(wordy, relation, RANKING, **NO_SHOTS).random for seed in (0, 0, 1)
+        randoms(mh.settings(seed=seed)(cumulative_removal)(wordy, relation, RANKING, **NO_SHOTS)) for seed in (0, 0, 1)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 5
@@ -336,45 +330,32 @@ def test_random_heads_are_others_of_the_same_layers(wordy: mh.Model) -> None:
     assert len(set(drawn[0])) > 1
 
 
-def test_where_a_layer_has_too_few_others_the_nearest_gives_them(wordy: mh.Model) -> None:
-    crowded = [HeadId(2, 0), HeadId(2, 1), HeadId(2, 2), HeadId(1, 0)]
-    found = cumulative_removal(wordy, spoken(wordy, "capital"), crowded, **NO_SHOTS)
-    for heads in found.random:
-        assert [head.layer for head in heads] == [2, 1, 1, 1]
-        assert heads[0] == HeadId(2, 3)
-        assert len({*heads, *crowded}) == 8
-
-
 def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
     ranking = [HeadId(layer, head) for head in range(3) for layer in range(3)]
     found = cumulative_removal(wordy, spoken(wordy, "capital"), ranking, most=2, draws=3, **NO_SHOTS)
     assert found.heads == (HeadId(0, 0), HeadId(1, 0))
-    assert set(found.random) == {(HeadId(0, 3), HeadId(1, 3))}
+    assert set(randoms(found)) == {(HeadId(0, 3), HeadId(1, 3))}
 
 
 def test_removal_says_what_it_is(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital", wrong=2)
     named = mh.Relation("<b>", None, relation.pairs, few_shot=relation.few_shot)
     found = cumulative_removal(wordy, named, RANKING[:2], controls=[spoken(wordy, "help")], draws=2, **NO_SHOTS)
-    ends = found.table[found.table["k"] == 2].set_index("which")["accuracy"]
+    ends = found.table[found.table["k"] == 2].set_index("which")["score"]
     random = (ends["random 1"] + ends["random 2"]) / 2
     assert repr(found) == (
-        f"<Removal of 2 heads, accuracy <b> 0.82 to {ends['relation']:.2f}, with random heads 0.82 to {random:.2f}, "
-        f"of controls 1.00 to {ends['help 0']:.2f}>"
+        f"<Curves 'removal' of '<b>' in accuracy: relation 0.82 to {ends['relation']:.2f}, "
+        f"help 0 1.00 to {ends['help 0']:.2f}, random 0.82 to {random:.2f}>"
     )
     assert "<b>" not in found._repr_html_()
     assert "&lt;b&gt;" in found._repr_html_()
     about = found.provenance
     assert about["intervention"] == "Zero()"
     assert about["heads"] == ["L2H1", "L0H3"]
-    assert about["random"]["random 2"] == [str(head) for head in found.random[1]]
+    assert about["random"]["random 2"] == [str(head) for head in found.order["random 2"]]
     assert list(about["controls"]) == ["help 0"]
     assert about["shots"] == 0
     assert not about["interrupted"]
-
-
-def test_base_accuracy_by_hand(wordy: mh.Model) -> None:
-    assert base_accuracy(wordy, spoken(wordy, "capital", wrong=3), **NO_SHOTS) == pytest.approx(8 / 11)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +400,7 @@ def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pyte
     assert found.provenance["interrupted"]
     np.testing.assert_array_equal(found.values[:5], whole.values[:5])
     assert np.isnan(found.values[5:]).all()
-    assert np.isnan(found.table["accuracy"][5:]).all()
+    assert np.isnan(found.table["score"][5:]).all()
 
 
 def ranking(best: dict[str, list[str]], layers: int = 3) -> HeadScores:
@@ -491,7 +472,7 @@ def test_capitals_on_the_default_model(model: mh.Model) -> None:
     assert 0.3 < found.total["L23H4"]["score"].item() < 1
     best = ["L23H4", "L23H5", "L23H1", "L23H2", "L23H0"]
     removal = cumulative_removal(model, relation, best, draws=1, n=6, shots=2)
-    curves = removal.table.pivot(index="k", columns="which", values="accuracy")
+    curves = removal.table.pivot(index="k", columns="which", values="score")
     assert curves["relation"].tolist()[0] >= 0.8
     assert curves["relation"].tolist()[5] <= 0.25
     assert curves["random 1"].tolist()[5] >= 0.5

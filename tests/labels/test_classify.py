@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,11 +76,7 @@ def test_by_hand() -> None:
         "3 categories": 1,
     }
     assert (labels.kind, labels.provenance["tau"]) == ("labels", 0.15)
-
-
-def test_tau_moves_the_line() -> None:
     assert maps(scored(), tau=0.5).counts()["Unclassified"] == 3
-    assert maps(scored(), tau=0.1).of("L0H1") == ("Knowledge", "Linguistic")
 
 
 P = np.full_like(PHI, 1.0)
@@ -240,15 +235,6 @@ def test_a_category_of_ones_own() -> None:
     labels = maps(scored(RELATIONS | {"past": "Grammar"}))
     assert labels.categories == ("Knowledge", "Translation", "Grammar")
     assert labels.of("L1H0") == ("Knowledge", "Grammar")
-
-
-def test_labels_survive_a_file(tmp_path: Path) -> None:
-    labels = maps(scored())
-    again = HeadLabels.load(labels.save(tmp_path / "labels.nc"))
-    assert isinstance(again, HeadLabels)
-    assert again.dataset.identical(labels.dataset)
-    assert again.counts() == labels.counts()
-    assert again.plot().to_json() == labels.plot().to_json()
 
 
 @pytest.mark.parametrize(

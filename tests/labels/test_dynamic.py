@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.labels import dynamic
-from support.ctrl_c import stopped_at
 from support.texts import CAPITALS
 
 TEMPLATES = [" When {source} went to the store", " yes the capital of {source}"]
@@ -55,17 +53,6 @@ def test_equals_the_slow_loop(kind: str, loaded: Callable[[str], mh.Model]) -> N
     assert scores.provenance["ledger"]["capitals"]["kept"] == 5  # " Gerry" is several tokens, which is fine here
 
 
-def test_relations_that_are_skipped_are_in_the_ledger(loaded: Callable[[str], mh.Model]) -> None:
-    short = mh.Relation("short", None, [("France", "Paris"), ("Italy", "Zurich")])
-    with pytest.warns(UserWarning, match=r"fewer than 5 single-token pairs are skipped: short \(1 of 2\)"):
-        scores = mh.labels.dynamic_scores(
-            loaded("llama"), [relation(), short], heads="L0H0", templates=TEMPLATES[:1], min_pairs=5
-        )
-    lost = {"target of several tokens": ["Italy -> Zurich"]}
-    assert scores.dataset["relation"].values.tolist() == ["capitals"]
-    assert scores.provenance["ledger"]["short"] == {"given": 2, "kept": 1, "scored": False, "lost": lost}
-
-
 def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[str], mh.Model]) -> None:
     model = loaded("llama")
     options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
@@ -75,23 +62,6 @@ def test_some_heads_have_the_numbers_that_they_have_among_all(loaded: Callable[[
         wanted = whole[layer, head] if (layer, head) in {(2, 3), (0, 1), (2, 0)} else np.full((1, 2, 2), np.nan)
         np.testing.assert_array_equal(some.scores.values[layer, head], wanted)
     assert not some.provenance["interrupted"]
-
-
-@pytest.mark.parametrize("at", [1, 2])
-def test_ctrl_c_keeps_the_templates_that_are_done(tiny: Any, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    model = mh.load(tiny("llama"))
-    options: dict[str, Any] = {"k": 60, "templates": TEMPLATES, "min_pairs": 5}
-    whole = mh.labels.dynamic_scores(model, relation(), **options).scores.values
-    monkeypatch.setattr(dynamic, "_read", stopped_at(at, dynamic._read))
-    if at == 1:
-        with pytest.raises(KeyboardInterrupt):
-            mh.labels.dynamic_scores(model, relation(), **options)
-        return
-    with pytest.warns(UserWarning, match="dynamic_scores was interrupted: templates and layers not reached are NaN"):
-        part = mh.labels.dynamic_scores(model, relation(), **options)
-    np.testing.assert_array_equal(part.scores.values[:, :, :, 0], whole[:, :, :, 0])
-    assert np.isnan(part.scores.values[:, :, :, 1]).all()
-    assert part.provenance["interrupted"]
 
 
 @pytest.mark.slow

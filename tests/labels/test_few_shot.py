@@ -141,8 +141,8 @@ def given(pairs: Any, **options: Any) -> mh.Relation:
     [
         (given(WORD_PAIRS, few_shot=[]), {}, r"relation 'few' has no few-shot templates; give it one: few_shot=\["),
         (given(WORD_PAIRS), {"template": 1}, r"template is 1; relation 'few' has few-shot templates 0\.\.0"),
-        (given(WORD_PAIRS), {"shots": -1}, "shots is -1; give the number of worked examples, 0 or more"),
-        (given(WORD_PAIRS), {"n": 0}, "n is 0; give the number of prompts, at least 1"),
+        (given(WORD_PAIRS), {"shots": -1}, "shots is -1; it must be at least 0"),
+        (given(WORD_PAIRS), {"n": 0}, "n is 0; it must be at least 1"),
         (given(SPLIT), {}, r"too few usable pairs .*: 0 of its 2 have a target that is one token, and 0 of them"),
         (
             given(WORD_PAIRS),

@@ -90,19 +90,10 @@ def test_every_relation_keeps_thirty_single_token_pairs_in_the_default_model(mod
     assert min(kept.values()) >= 30, kept
 
 
-def test_a_public_maps_file_loads_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "noun_to_plural.json"
-    file.write_text(json.dumps([["cat", "cats"], ["ox ", "oxen"]]), encoding="utf-8")
-    relation = Relation.load(file)
-    assert (relation.name, relation.category, relation.copying) == ("noun_to_plural", None, False)
-    assert relation.pairs == (("cat", "cats"), ("ox", "oxen"))
-    named = Relation.load(str(file), category="Linguistic", copying=True)
-    assert (named.category, named.copying, named.pairs) == ("Linguistic", True, relation.pairs)
-
-
 @pytest.mark.parametrize(
     ("name", "category", "copying"),
     [
+        ("noun_to_plural", None, False),
         ("adj_antonym", "Linguistic", False),
         ("country_to_capital_wikidata", "Knowledge", False),
         ("general_copying_english_500", "Algorithmic", True),
@@ -112,9 +103,12 @@ def test_a_public_maps_file_loads_as_it_is(tmp_path: Path) -> None:
 )
 def test_a_public_maps_file_has_the_category_of_the_paper(tmp_path: Path, name, category, copying) -> None:
     file = tmp_path / f"{name}.json"
-    file.write_text(json.dumps([["cat", "cats"]]), encoding="utf-8")
+    file.write_text(json.dumps([["cat", "cats"], ["ox ", "oxen"]]), encoding="utf-8")
     relation = Relation.load(file)
     assert (relation.name, relation.category, relation.copying) == (name, category, copying)
+    assert relation.pairs == (("cat", "cats"), ("ox", "oxen"))
+    named = Relation.load(str(file), category="Mine", copying=True)
+    assert (named.category, named.copying, named.pairs) == ("Mine", True, relation.pairs)
 
 
 def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
@@ -270,27 +264,23 @@ def test_bad_relations_are_refused(make: Any, message: str) -> None:
         make()
 
 
+PLAIN = {"name": "n", "category": None, "pairs": [["a", "b"]]}
+
+
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("text", "message"),
     [
-        ({"name": 3}, "name must be text, but is '3'"),
-        ({"category": ["Sight"]}, r"category must be text or null, but is \"\['Sight'\]\""),
-        ({"pairs": "cat hat"}, "pairs must be a list, but is 'cat hat'"),
-        ({"copying": "no"}, "copying must be true or false, but is 'no'"),
+        (json.dumps(PLAIN | {"name": 3}), "name must be text, but is '3'"),
+        (json.dumps(PLAIN | {"category": ["Sight"]}), r"category must be text or null, but is \"\['Sight'\]\""),
+        (json.dumps(PLAIN | {"pairs": "cat hat"}), "pairs must be a list, but is 'cat hat'"),
+        (json.dumps(PLAIN | {"copying": "no"}), "copying must be true or false, but is 'no'"),
+        *((text, "") for text in ("not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3")),
     ],
 )
-def test_fields_of_the_wrong_kind_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
-    file = tmp_path / "bad.json"
-    file.write_text(json.dumps({"name": "n", "category": None, "pairs": [["a", "b"]]} | fields), encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"bad\.json is not a relation: {message}"):
-        Relation.load(file)
-
-
-@pytest.mark.parametrize("text", ["not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3"])
-def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str) -> None:
+def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"bad\.json is not a relation"):
+    with pytest.raises(ValueError, match=rf"bad\.json is not a relation: {message}"):
         Relation.load(file)
 
 
@@ -319,52 +309,47 @@ LAMA = [
     {"sub_label": "Bonn", "obj_label": "Germany", "predicate_id": "P17", "template": "[X] is in [Y] ."},
     {"sub_label": "Bonn", "obj_label": "Germany", "predicate_id": "P17"},
 ]
+PLURALS, SPEAKS = ("The plural of {source} is {target}.",), ("{source} speaks {target}.",)
+IS_IN = ("{source} is in {target} .",)
 CONCEPTNET = [{"sub": "bird", "obj_label": "fly", "pred": "CapableOf", "masked_sentences": ["Birds can [MASK]."]}]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.json", json.dumps(LRE, indent=1), [("plural of", "Linguistic", [("cat", "cats"), ("ox", "oxen")])]),
+        (
+            "a.json",
+            json.dumps(LRE, indent=1),
+            [("plural of", "Linguistic", [("cat", "cats"), ("ox", "oxen")], PLURALS, ("More than one {source} are",))],
+        ),
         (
             "a.json",
             json.dumps(COUNTERFACT),
-            [("P1", "Knowledge", [("Ann", "French"), ("Bob", "German")]), ("P2", "Knowledge", [("Lyon", "France")])],
+            [
+                ("P1", "Knowledge", [("Ann", "French"), ("Bob", "German")], SPEAKS, ("{source} speaks",)),
+                ("P2", "Knowledge", [("Lyon", "France")], ("{source} lies in {target}.",), ("{source} lies in",)),
+            ],
         ),
         (
             "P17.jsonl",
             "\n".join(map(json.dumps, LAMA)),
-            [("P17", "Knowledge", [("Lyon", "France"), ("Bonn", "Germany")])],
+            [("P17", "Knowledge", [("Lyon", "France"), ("Bonn", "Germany")], IS_IN, ("{source} is in",))],
         ),
-        ("a.jsonl", json.dumps(CONCEPTNET[0]), [("CapableOf", "Knowledge", [("bird", "fly")])]),
+        ("a.jsonl", json.dumps(CONCEPTNET[0]), [("CapableOf", "Knowledge", [("bird", "fly")], (), ())]),
     ],
 )
-def test_public_relations_load_as_they_are(tmp_path: Path, name: str, content: str, expected: list[Any]) -> None:
+def test_public_relations_load_as_they_are_with_templates_that_fit(
+    tmp_path: Path, name: str, content: str, expected: list[Any]
+) -> None:
     file = tmp_path / name
     file.write_text(content, encoding="utf-8")
     found = load_relations(file)
-    assert [(one.name, one.category, list(one.pairs)) for one in found] == expected
+    assert [(one.name, one.category, list(one.pairs), one.few_shot, one.zero_shot) for one in found] == expected
     if len(found) == 1:
         assert Relation.load(file) == found[0]
     else:
         with pytest.raises(ValueError, match=r"a.json holds 2 relations \(P1, P2, ...\); use load_relations"):
             Relation.load(file)
-
-
-@pytest.mark.parametrize(
-    ("rows", "few_shot", "zero_shot"),
-    [
-        ([LRE], ("The plural of {source} is {target}.",), ("More than one {source} are",)),
-        (COUNTERFACT[:1], ("{source} speaks {target}.",), ("{source} speaks",)),
-        (LAMA, ("{source} is in {target} .",), ("{source} is in",)),
-        (CONCEPTNET, (), ()),
-    ],
-)
-def test_templates_of_public_relations_that_fit_are_used(tmp_path: Path, rows, few_shot, zero_shot) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    relation = Relation.load(file)
-    assert (relation.few_shot, relation.zero_shot) == (few_shot, zero_shot)
 
 
 @pytest.mark.parametrize(

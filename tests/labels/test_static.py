@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,8 @@ import pytest
 import torch
 
 import mechheads
-from mechheads.labels import static_layers
 from mechheads.labels.relations import Relation
-from mechheads.labels.static import relation_scores
-from support.texts import WORD_PAIRS
+from mechheads.labels.static import TIES, USUAL, ScoringSettings, relation_scores
 
 
 class Words:
@@ -109,24 +107,31 @@ def identity_model(columns: Sequence[Sequence[float]]) -> Any:
     return FakeModel(W_E, torch.eye(2)[None, None], torch.eye(2)[None, None], W_U)
 
 
-def test_by_hand() -> None:
-    model = identity_model([[3, 9], [5, 0], [4, 0], [2, 0], [1, 0]])  # logits 3 5 4 2 1: w1 first, w4 last
-    relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in (1, 2, 3, 4)])
-    for k, hit, suppressed in ((1, [1, 0, 0, 0], 0.25), (2, [1, 1, 0, 0], 0.5), (4, [1, 1, 1, 0], 0.75)):
-        scores = relation_scores(model, relation, k=k, min_pairs=1)
+@pytest.mark.parametrize(
+    ("columns", "ties", "hits"),
+    [
+        ([3, 5, 4, 2, 1], "target", {1: [1, 0, 0, 0], 2: [1, 1, 0, 0], 4: [1, 1, 1, 0]}),  # w1 first, w4 last
+        ([0, 7, 5, 5, 5, 1], "target", {1: [1, 0, 0, 0, 0], 2: [1, 1, 1, 1, 0]}),  # w2, w3 and w4 tie for second
+        ([0, 7, 5, 5, 5, 1], "index", {1: [1, 0, 0, 0, 0], 2: [1, 0, 0, 1, 0], 3: [1, 0, 1, 1, 0], 4: [1, 1, 1, 1, 0]}),
+    ],
+)
+def test_by_hand(columns: list[float], ties: Any, hits: dict[int, list[int]]) -> None:
+    model = identity_model([[logit, word] for word, logit in enumerate(columns)])
+    relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in range(1, len(columns))])
+    for k, hit in hits.items():
+        scores = relation_scores(model, relation, k=k, min_pairs=1, scoring=ScoringSettings(ties=ties, min_effect=0.0))
         assert scores.values is not None
         assert scores.values.values[0, 0, 0].tolist() == hit
-        assert scores.scores.item() == sum(hit) / 4
-        assert scores.dataset["suppression"].item() == suppressed
+        if sum(hit) > 1:  # a single hit is not tested
+            assert scores.dataset["null_phi"].item() == pytest.approx(sum(hit) / len(hit))
+    assert scores.provenance["ties"] == TIES[ties]
 
 
-def test_a_tie_counts_for_the_target() -> None:
-    model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
-    relation = Relation("r", None, [("w1", "w2"), ("w1", "w4"), ("w1", "w5")])
-    scores = relation_scores(model, relation, k=2, min_pairs=1)
-    assert scores.values is not None
-    assert scores.values.values[0, 0, 0].tolist() == [1, 1, 0]
-    assert scores.provenance["ties"] == "count for the target"
+def test_suppression_by_hand() -> None:
+    model = identity_model([[3, 9], [5, 0], [4, 0], [2, 0], [1, 0]])
+    relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in (1, 2, 3, 4)])
+    for k, suppressed in ((1, 0.25), (2, 0.5), (4, 0.75)):
+        assert relation_scores(model, relation, k=k, min_pairs=1).dataset["suppression"].item() == suppressed
 
 
 def test_a_head_that_writes_nothing_hits_nothing() -> None:
@@ -134,6 +139,7 @@ def test_a_head_that_writes_nothing_hits_nothing() -> None:
     model.W_O[0] = torch.zeros(1, 2, 2)
     scores = relation_scores(model, Relation("r", None, [("w1", "w2")]), min_pairs=1)
     assert scores.scores.item() == scores.dataset["suppression"].item() == 0.0
+    assert np.isnan(scores.dataset["contrast"].item())  # of a single pair
 
 
 @pytest.mark.parametrize("source", ["first_mlp", "embedding"])
@@ -149,53 +155,6 @@ def test_equals_the_plain_loop(k: int, source: Any) -> None:
         assert np.isnan(mine[..., len(relation.pairs) :]).all()
         np.testing.assert_allclose(scores.scores.values[..., i], hits.mean(-1), rtol=1e-12)
         np.testing.assert_allclose(scores.dataset["suppression"].values[..., i], suppressed.mean(-1), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_equals_the_plain_loop_on_real_models(name: str, loaded: Callable[[str], mechheads.Model]) -> None:
-    model = loaded(name)
-    relation = Relation("words", "Knowledge", WORD_PAIRS[:6])
-
-    def token(word: str) -> int:
-        return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
-
-    scores = relation_scores(model, relation, k=40, source="first_mlp", norm="raw", min_pairs=6)
-    hits, suppressed = plain_loop(model, relation, token, 40)
-    assert scores.values is not None
-    assert np.abs(scores.values.values[:, :, 0] - hits).max() == 0
-    assert np.abs(scores.dataset["suppression"].values[..., 0] - suppressed.mean(-1)).max() < 1e-12
-    assert 0 < hits.mean() < 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ties", "step", "kept"), [("target", 1, 38), ("index", 4, 10)])
-def test_the_default_model_does_what_the_plain_loop_says(
-    ties: Any, step: int, kept: int, model: mechheads.Model
-) -> None:
-    relation = Relation("capitals", "Knowledge", Relation.load("country_to_capital").pairs[::step])
-    options: dict[str, Any] = {"source": "first_mlp", "norm": "raw", "min_effect": 1.0}
-    scores = relation_scores(model, relation, ties=ties, min_pairs=kept, **options)
-    pairs = [pair.split(" -> ") for pair in scores.dataset["pair"].values[0].tolist()]
-    assert len(pairs) == scores.provenance["ledger"]["capitals"]["kept"] == kept
-    assert scores.values is not None
-    ids = torch.arange(model.d_vocab)
-
-    def token(word: str) -> int:
-        return model.tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0]
-
-    for layer, head in ((0, 3), (23, 1), (23, 4), (23, 5), (29, 8)):
-        W_V, W_O = model.W_V[layer][head], model.W_O[layer][head]
-        suppressed = 0
-        embedded = model.W_E[[token(source) for source, _ in pairs]]
-        rows = (model.first_mlp(embedded) if layer else embedded) @ W_V @ W_O @ model.W_U
-        for i, (row, (_, target)) in enumerate(zip(rows, pairs, strict=True)):
-            t = token(target)
-            tied = int(((row == row[t]) & (ids > t)).sum()) if ties == "index" else 0
-            assert scores.values.values[layer, head, 0, i] == float((row > row[t]).sum() + tied < 10)
-            suppressed += int((row < row[t]).sum() + tied < 10)
-        assert round(kept * scores.dataset["suppression"].values[layer, head, 0], 6) == suppressed
-    assert str(scores.heads(1)[0]) == "L23H4"
-    assert scores["L23H4"]["score"].item() > 0.5
 
 
 def test_memory_and_company_change_nothing() -> None:
@@ -238,30 +197,6 @@ def test_result_tells_what_it_rests_on() -> None:
     assert (finite["score"] <= finite["ci_high"]).all()
 
 
-def test_scores_survive_a_file(tmp_path: Path) -> None:
-    scores = relation_scores(random_model(), relations(), k=60, min_pairs=1)
-    again = mechheads.HeadScores.load(scores.save(tmp_path / "phi.nc"))
-    assert again.dataset.identical(scores.dataset)
-
-
-def test_ctrl_c_keeps_the_layers_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = static_layers.Readings.at
-
-    def interrupted(readings: Any, layer: int) -> Any:
-        if layer == 2:
-            raise KeyboardInterrupt
-        return honest(readings, layer)
-
-    whole = relation_scores(random_model(), relations(), min_pairs=1)
-    monkeypatch.setattr(static_layers.Readings, "at", interrupted)
-    with pytest.warns(UserWarning, match=r"layers 0\.\.1 are scored"):
-        part = relation_scores(random_model(), relations(), min_pairs=1)
-    assert [str(head) for head in part.missing] == ["L2H0", "L2H1", "L2H2", "L2H3"]
-    assert np.array_equal(part.scores.values[:2], whole.scores.values[:2])
-    assert np.isnan(part.dataset["suppression"].values[2]).all()
-    assert part.provenance["interrupted"]
-
-
 def test_damaged_weights_are_named() -> None:
     model = random_model()
     model.W_O[1][2, 0, 3] = float("nan")
@@ -273,7 +208,7 @@ def test_damaged_weights_are_named() -> None:
         relation_scores(model, relations(), min_pairs=1)
 
 
-def test_a_relation_without_single_tokens_shows_how_it_falls_apart() -> None:
+def test_pairs_that_cannot_be_scored_are_told() -> None:
     words = ["elephant", "cat", "giraffe", "bee", "ox", "horse"]
     relation = Relation("animals", "Knowledge", [*((word, "animals") for word in words), ("w3", "w0")])
     with pytest.raises(ValueError, match=r"(?s)'animals' has no pair.*5 pairs with the fewest tokens") as error:
@@ -281,17 +216,18 @@ def test_a_relation_without_single_tokens_shows_how_it_falls_apart() -> None:
     shown = str(error.value).splitlines()[1:]
     assert shown[0].strip() == "['w3'] -> ['w0']"
     assert [row.split(" ->")[0].count("w1") for row in shown[1:]] == [2, 3, 3, 5]
-
-
-def test_nothing_left_to_score_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"first \(40 of 40\).*none is left"):
         relation_scores(random_model(), relations()[0], min_pairs=41)
+    model = random_model()
+    model.tokenizer = None
+    with pytest.raises(ValueError, match="no tokenizer"):
+        relation_scores(model, relations())
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        *({name: 0} for name in ("k", "k_copying", "min_pairs")),
+        *({name: 0} for name in ("k", "k_copying", "min_pairs", "draws")),
         {"min_effect": 2},
         {"norm": "soft"},
         {"targets": "last"},
@@ -301,15 +237,9 @@ def test_nothing_left_to_score_is_an_error() -> None:
 )
 def test_numbers_and_choices_that_there_are_not_are_refused(bad: dict[str, Any]) -> None:
     ((name, given),) = bad.items()
+    refuses = ScoringSettings if hasattr(USUAL, name) else partial(relation_scores, random_model(), relations())
     with pytest.raises(ValueError, match=f"{name} is {given!r}; (it must be|choose)"):
-        relation_scores(random_model(), relations(), **bad)
-
-
-def test_a_model_without_a_tokenizer_is_refused() -> None:
-    model = random_model()
-    model.tokenizer = None
-    with pytest.raises(ValueError, match="no tokenizer"):
-        relation_scores(model, relations())
+        refuses(**bad)
 
 
 def test_scores_of_different_pairs_do_not_subtract() -> None:
@@ -329,19 +259,6 @@ def test_a_share_of_zero_is_not_certain() -> None:
     assert (phi.dataset["ci_high"].values[none] > 0.05).all()
 
 
-def test_at_a_tie_the_larger_id_is_ahead_on_request() -> None:
-    model = identity_model([[0, 0], [7, 0], [5, 0], [5, 1], [5, 2], [1, 0]])  # w2, w3 and w4 tie for second
-    relation = Relation("r", None, [("w1", f"w{t}") for t in (1, 2, 3, 4, 5)])
-    options: dict[str, Any] = {"ties": "index", "min_pairs": 1, "min_effect": 0.0}
-    for k, hits in ((1, [1, 0, 0, 0, 0]), (2, [1, 0, 0, 1, 0]), (3, [1, 0, 1, 1, 0]), (4, [1, 1, 1, 1, 0])):
-        scores = relation_scores(model, relation, k=k, **options)
-        assert scores.values is not None
-        assert scores.values.values[0, 0, 0].tolist() == hits
-        if sum(hits) > 1:  # a single hit is not tested
-            assert scores.dataset["null_phi"].item() == pytest.approx(sum(hits) / 5)
-    assert scores.provenance["ties"] == "count for the larger token id"
-
-
 def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> None:
     model, g = random_model(), torch.Generator().manual_seed(3)
     model.attention_scales, model.out_scales = torch.rand(2, 3, 16, generator=g) + 0.2
@@ -359,7 +276,9 @@ def test_a_folded_norm_is_a_scale_of_what_is_read_and_of_what_is_written() -> No
 def test_contrast_is_in_standard_deviations_of_the_row() -> None:
     model = random_model()
     model.W_O[1][2] = 0
-    scores = relation_scores(model, relations(), source="embedding", min_pairs=1, min_effect=1.0)
+    scores = relation_scores(
+        model, relations(), source="embedding", min_pairs=1, scoring=ScoringSettings(min_effect=1.0)
+    )
     found = scores.dataset["contrast"]
     assert (found.values[1, 2] == 0).all()
     for relation in relations():
@@ -373,26 +292,6 @@ def test_contrast_is_in_standard_deviations_of_the_row() -> None:
             ]
             mine = found.sel(relation=relation.name).values[layer, head]
             assert mine == pytest.approx(np.mean(apart), abs=1e-4)
-
-
-def test_a_single_pair_has_no_contrast() -> None:
-    scores = relation_scores(random_model(), Relation("r", None, [("w1", "w2")]), min_pairs=1)
-    assert np.isnan(scores.dataset["contrast"].values).all()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
-def test_scales_of_norms_are_the_weights_of_the_architecture(
-    name: str, tiny: Callable[[str], Path], loaded: Callable[[str], mechheads.Model]
-) -> None:
-    from transformers import AutoModelForCausalLM
-
-    weights = dict(AutoModelForCausalLM.from_pretrained(tiny(name)).named_parameters())
-    final = {"gpt2": "transformer.ln_f", "neox": "gpt_neox.final_layer_norm"}.get(name, "model.norm")
-    first = {"gpt2": "transformer.h.1.ln_1", "neox": "gpt_neox.layers.1.input_layernorm"}
-    model, shift = loaded(name), 1.0 if name == "gemma" else 0.0
-    wanted = weights[f"{first.get(name, 'model.layers.1.input_layernorm')}.weight"] + shift
-    torch.testing.assert_close(model.attention_scale(1), wanted.detach(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(model.final_scale(), weights[f"{final}.weight"].detach() + shift, atol=1e-4, rtol=1e-4)
 
 
 def test_targets_of_several_tokens_count_by_their_first_on_request() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,27 +10,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
 from mechheads.limits import DEFAULT_BUDGET, Limits
-from support.texts import PAIRS
+from support.every_analysis import EVERY
 
-ANALYSES: dict[str, Callable[..., Any]] = {
-    "cache": lambda model, limits: mh.settings(budget=limits)(model.cache)(PAIRS.side("clean")).logits.numpy(),
-    "ablate": lambda model, limits: mh.ablate(model, PAIRS, budget=limits).values,
-    "activation_patch": lambda model, limits: (
-        mh.activation_patch(model, PAIRS, positions="each", heads=["L0H1", "L2H2"], budget=limits).values
-    ),
-    "attribution_patch": lambda model, limits: (
-        mh.settings(budget=limits)(mh.patching.attribution_patch)(model, PAIRS).values
-    ),
-    "path_patch": lambda model, limits: mh.path_patch(model, PAIRS, receivers="L2H1.q", budget=limits).values,
-    "patch_sets": lambda model, limits: (
-        mh.settings(budget=limits)(mh.patching.patch_sets)(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]).values
-    ),
-    "self_repair": lambda model, limits: mh.settings(budget=limits)(mh.patching.self_repair)(model, PAIRS).values,
-    "logit_attribution": lambda model, limits: (
-        mh.settings(budget=limits)(mh.behaviour.logit_attribution)(model, PAIRS).values
-    ),
-    "ships": lambda model, limits: mh.ships(model, PAIRS.side("clean"), budget=limits).values,
-}
+ANALYSES = ("cache", "patch z", "attribution", "paths", "sets", "self-repair", "logits", "ships")
 
 limits = st.builds(
     Limits,
@@ -46,7 +27,7 @@ limits = st.builds(
 @pytest.fixture(scope="module")
 def whole(llama: mh.Model) -> dict[str, Any]:
     """What each analysis gives with the default limits."""
-    return {name: ask(llama, None) for name, ask in ANALYSES.items()}
+    return {name: EVERY[name].numbers(llama) for name in ANALYSES}
 
 
 @pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers")
@@ -54,4 +35,5 @@ def whole(llama: mh.Model) -> dict[str, Any]:
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limits=limits)
 def test_the_pieces_that_work_is_cut_into_change_no_result(name, llama, whole, limits):
-    np.testing.assert_allclose(ANALYSES[name](llama, limits), whole[name], atol=1e-5, rtol=0)
+    with mh.settings(budget=limits):
+        np.testing.assert_allclose(EVERY[name].numbers(llama), whole[name], atol=1e-5, rtol=0)

@@ -82,12 +82,12 @@ def same(found: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("analysis", OF_TEXT)
 def test_every_analysis_of_text_is_that_of_its_tokens(both: Both, analysis: str, monkeypatch: pytest.MonkeyPatch):
-    of_text = (ANALYSES | MORE)[analysis](both.model)
+    of_text = (ANALYSES | MORE)[analysis].numbers(both.model)
     for name in ("CLEAN", "CORRUPTED"):
         monkeypatch.setattr(every_analysis, name, list(map(both.ids, getattr(every_analysis, name))))
     for name in ("PAIRS", "_ONE_PAIR"):
         monkeypatch.setattr(every_analysis, name, both.pairs(getattr(every_analysis, name)))
-    same(of_text, (ANALYSES | MORE)[analysis](both.model))
+    same(of_text, (ANALYSES | MORE)[analysis].numbers(both.model))
 
 
 @pytest.mark.parametrize("analysis", SAFETY)

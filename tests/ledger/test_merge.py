@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechheads.ledger.ledger import Ledger
-from mechheads.ledger.merge import merge
+from mechheads.ledger.ledger import Ledger, merge
 
 
 def write(path: Path, key: str, units: dict[str, float]) -> Path:

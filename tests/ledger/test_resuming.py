@@ -49,24 +49,14 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "patching of k": lambda model, **given: mh.activation_patch(
         model, PAIRS, site="k", positions="each", **SOME | {"heads": HEADS[1:3]} | given
     ),
-    "patching of the pattern": lambda model, **given: mh.activation_patch(
-        model, PAIRS, site="pattern", **EVERY | given
-    ),
     "MLPs too": lambda model, **given: mh.activation_patch(model, PAIRS, nodes="all", **SOME | given),
-    "paths": lambda model, **given: mh.path_patch(
-        model, PAIRS, receivers=["L2H1.q", "L2.mlp"], positions=[3, -1], **PATHS | given
-    ),
     "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
     "matrix": lambda model, **given: settled(mh.path_matrix)(
         model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given
     ),
-    "ships": lambda model, **given: mh.ships(
-        model, REQUESTS, ablation=Ablation("scaling", epsilon=0.3), **BARE | given
-    ),
     "ships of groups": lambda model, **given: mh.ships(
         model, REQUESTS, ablation=Ablation("undifferentiated", epsilon=0.3, group="kv"), **BARE | given
     ),
-    "angles": lambda model, **given: settled(generalized_ships)(model, REQUESTS, r=2, **BARE | given),
     "safety heads": lambda model, **given: settled(mh.safety_heads)(
         model, REQUESTS, 2, ablation=Ablation("undifferentiated", group="kv"), **BARE | given
     ),
@@ -90,7 +80,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         ).trace
     },
 }
-ALWAYS = ("ablation", "patching of k", "matrix", "ships", "contribution", "search for a group")
+ALWAYS = ("ablation", "patching of k", "MLPs too", "matrix", "ships of groups", "contribution", "search for a group")
 """One of each kind of work; the others before a release."""
 
 

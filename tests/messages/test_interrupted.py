@@ -9,22 +9,21 @@ import pytest
 from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
 
 
-def test_until_interrupted_goes_on_after_ctrl_c() -> None:
+class Stop(KeyboardInterrupt):
+    """An exception of one's own that stands for Ctrl-C."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Stop])
+def test_until_interrupted_goes_on_after_ctrl_c_and_remembers_it_over_further_blocks(kind: type[BaseException]) -> None:
     done = []
     with until_interrupted() as work:
         for i in range(3):
             if i == 2:
-                raise KeyboardInterrupt
+                raise kind
             done.append(i)
     assert work.interrupted and done == [0, 1]
-
-
-def test_until_interrupted_takes_a_kind_of_its_own_of_ctrl_c() -> None:
-    class Stop(KeyboardInterrupt):
+    with work:
         pass
-
-    with until_interrupted() as work:
-        raise Stop
     assert work.interrupted
 
 
@@ -35,16 +34,7 @@ def test_until_interrupted_lets_other_errors_out() -> None:
     assert not work.interrupted
 
 
-def test_until_interrupted_remembers_over_several_blocks() -> None:
-    work = until_interrupted()
-    with work:
-        raise KeyboardInterrupt
-    with work:
-        pass
-    assert work.interrupted
-
-
-def test_until_interrupted_warns_only_if_interrupted() -> None:
+def test_until_interrupted_warns_and_stops_the_caller_only_if_interrupted() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with until_interrupted() as work:
@@ -57,11 +47,7 @@ def test_until_interrupted_warns_only_if_interrupted() -> None:
         work.warn("1 of 3 heads")
     with pytest.warns(UserWarning, match=r"^interrupted after 1 trial; it may be possible to remove more$"):
         work.warn("1 trial", "it may be possible to remove more")
-
-
-def test_until_interrupted_stops_the_caller_if_nothing_was_done() -> None:
-    with until_interrupted() as work:
-        raise KeyboardInterrupt
+    assert interrupted_after("2 updates") == "interrupted after 2 updates"
     work.stop_unless(1)
     with pytest.raises(KeyboardInterrupt):
         work.stop_unless(0)
@@ -71,7 +57,3 @@ def test_stop_if_passes_an_interrupt_on() -> None:
     stop_if(False)
     with pytest.raises(KeyboardInterrupt):
         stop_if(True)
-
-
-def test_interrupted_after_without_a_rest() -> None:
-    assert interrupted_after("2 updates") == "interrupted after 2 updates"

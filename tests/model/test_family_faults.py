@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -15,13 +13,6 @@ from support import tiny as tiny_models
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 WORDS = tiny_models.WORDS.split()
 RELATION = mh.Relation("words", "Knowledge", [(word, WORDS[7 * i % len(WORDS)]) for i, word in enumerate(WORDS)])
-
-
-@pytest.fixture
-def float64_by_default() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -44,11 +35,6 @@ def test_small_changes_in_bfloat16_are_told_apart_when_prompts_share_a_row():
     off = alike.clone()
     off[1, 2, 3] += 0.25
     assert engine_run._rounding(off) >= 1.0
-
-
-def test_another_default_dtype_is_refused(tiny, float64_by_default):
-    with pytest.raises(ValueError, match=r"default dtype is torch\.float64, .*; call torch\.set_default_dtype"):
-        mh.relation_scores(mh.load(tiny("llama")), [RELATION], min_pairs=1)
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["fresh", "used before"])

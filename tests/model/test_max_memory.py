@@ -81,7 +81,7 @@ def test_every_analysis_gives_the_same_and_leaves_no_block_in_memory(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted, found = (ANALYSES[analysis](model) for model in both)
+        wanted, found = (ANALYSES[analysis].numbers(model) for model in both)
     if analysis == "generate":
         assert found == wanted
     else:
@@ -221,8 +221,3 @@ def test_weights_in_a_pickle_are_refused(tiny: Callable[[str], Path], tmp_path: 
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelSourceError, match=r"the weights of model .* not in safetensors .* without max_memory"):
         mh.load(folder, max_memory=others + block)
-
-
-def test_a_model_that_is_changed_in_memory_is_refused() -> None:
-    with pytest.raises(ModelSourceError, match="the weights of 'smollm2-135m-refusal' are changed in memory"):
-        mh.load("smollm2-135m-refusal", max_memory="200 MB")

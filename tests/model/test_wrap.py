@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,20 +103,6 @@ def test_wrap_of_a_transformers_model_says_what_to_do(tiny):
         mh.wrap(transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2")))
 
 
-@only_on_4
-@pytest.mark.parametrize("name", ["granite", "bloom"])
-def test_scaled_logits_and_blocks_that_give_tuples(tiny, name):
-    scaled = mh.load(tiny(name))
-    run = scaled.cache(TEXTS, sites=("resid_pre",))
-    reference = transformers.AutoModelForCausalLM.from_pretrained(tiny(name)).eval()
-    for row, length in enumerate(run.tokens.lengths.tolist()):
-        with torch.no_grad():
-            wanted = reference(run.tokens.ids[row : row + 1, :length]).logits[0]
-        same(run.logits[row, :length], wanted, 1e-4)
-    for layer in range(3):
-        same(scaled.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
-
-
 def native() -> Any:
     """The same of TransformerLens 4: a bridge with no transformers model in it."""
     from transformer_lens.config import TransformerBridgeConfig
@@ -201,23 +186,6 @@ def test_text_for_a_model_without_tokenizer_is_an_error():
     with pytest.raises(ValueError, match=r"answer\[0\] = ' Paris': this model has no tokenizer; give a token id"):
         mh.Prompts([[1, 2]], answer=[" Paris"]).tokens(wrapped)
     assert wrapped.chat_template is None
-
-
-@only_on_3
-def test_both_backends_of_the_last_release_that_has_both(small):
-    folder = Path(small.name)
-    assert type(mh.load(folder, backend="hooked").model).__name__ == "HookedTransformer"
-    bridge = mh.load(folder, backend="bridge")
-    assert type(bridge.model).__name__ == "TransformerBridge"
-    mine, other = small.cache(TEXTS, sites=SITES), bridge.cache(TEXTS, sites=SITES)
-    same(mine.logits, other.logits, 1e-4)
-    for site in SITES:
-        for layer in range(small.n_layers):
-            same(mine.stores[site][layer], other.stores[site][layer], 1e-4)
-    same(small.W_E, bridge.W_E)
-    same(small.W_K[1], bridge.W_K[1])
-    effects = [mh.ablate(m, TEXTS, kind="uniform").values for m in (small, bridge)]
-    same(*(torch.as_tensor(effect.to_numpy()) for effect in effects), 1e-4)
 
 
 def test_a_gpt2_whose_mlps_have_a_width_of_their_own(tiny):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.engine.head_sets import SetRuns
-from mechheads.patching.circuit_curve import SIZES, CircuitCurve, areas, circuit_curve, heads_at
+from mechheads.patching.circuit_curve import SIZES, areas, circuit_curve, compare_areas, heads_at
 from mechheads.patching.circuits import faithfulness
 from mechheads.results.stats import cluster_draws
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.texts import PAIRS
 
@@ -42,11 +39,11 @@ def test_every_point_is_the_faithfulness_of_that_circuit(small: mh.Model):
     found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1)
     for name, order in found.order.items():
         assert sorted(order) == ALL
-        rows = found.table[found.table["ranking"] == name]
+        rows = found.table[found.table["which"] == name]
         assert rows["k"].tolist() == [1, 3, 6, 12]
         expected = [faithfulness(small, PAIRS, order[:k]).score for k in rows["k"]]
         np.testing.assert_allclose(rows["score"], expected, atol=1e-5)
-        row = found.areas.set_index("ranking").loc[name]
+        row = found.more["areas"].set_index("which").loc[name]
         np.testing.assert_allclose((row["cpr"], row["cmd"]), area_by_loop(SOME, expected), atol=1e-5)
     assert found.order[effect.name][:3] == effect.heads(3)
 
@@ -55,22 +52,22 @@ def test_intervals_are_those_of_resampled_prompts(llama: mh.Model):
     rankings = {"forwards": ALL, "backwards": ALL[::-1]}
     found = mh.settings(seed=3)(circuit_curve)(llama, PAIRS, rankings, sizes=SOME, draws=2)
     cpr, cmd = {}, {}
-    for name, values in zip(found.order, found.values, strict=True):
+    for name, values in zip(found.order, found.values.reshape(len(found.order), len(SOME), -1), strict=True):
         drawn = []
-        for counts in cluster_draws(found.cluster, 1000, 3):
+        for counts in cluster_draws(found.more["cluster"], 1000, 3):
             mean = lambda each: float((each * counts).sum() / counts.sum())  # noqa: B023, E731
-            empty, full = mean(found.empty), mean(found.full)
+            empty, full = mean(found.more["empty"]), mean(found.more["full"])
             drawn.append(area_by_loop(SOME, [(mean(each) - empty) / (full - empty) for each in values]))
         cpr[name], cmd[name] = np.array(drawn).T
-    for row in found.areas.to_dict("records"):
+    for row in found.more["areas"].to_dict("records"):
         for measure, drawn in (("cpr", cpr), ("cmd", cmd)):
-            expected = np.quantile(drawn[row["ranking"]], [0.025, 0.975])
+            expected = np.quantile(drawn[row["which"]], [0.025, 0.975])
             np.testing.assert_allclose((row[f"{measure}_low"], row[f"{measure}_high"]), expected, atol=1e-9)
-    difference = found.compare("forwards", "backwards").loc["cpr"]
+    difference = compare_areas(found, "forwards", "backwards").loc["cpr"]
     expected = np.quantile(cpr["forwards"] - cpr["backwards"], [0.025, 0.975])
     np.testing.assert_allclose((difference["ci_low"], difference["ci_high"]), expected, atol=1e-9)
-    of = found.areas.set_index("ranking")["cmd"]
-    random = found.compare("backwards", "random").loc["cmd", "difference"]
+    of = found.more["areas"].set_index("which")["cmd"]
+    random = compare_areas(found, "backwards", "random").loc["cmd", "difference"]
     assert random == pytest.approx(of["backwards"] - (of["random 1"] + of["random 2"]) / 2)
 
 
@@ -106,41 +103,23 @@ def test_heads_without_a_score_come_last(llama: mh.Model):
 def test_two_clusters_have_no_interval(llama: mh.Model):
     pairs = mh.PromptPairs(PAIRS.clean[:2], PAIRS.corrupted[:2], PAIRS.answer[:2], PAIRS.wrong[:2])
     found = circuit_curve(llama, pairs, ALL, sizes=SOME, draws=0)
-    assert np.isnan(found.table["ci_low"].to_numpy()).all() and np.isnan(found.areas["cmd_high"].to_numpy()).all()
-    assert np.isfinite(found.areas["cpr"].to_numpy()).all()
+    assert (
+        np.isnan(found.table["ci_low"].to_numpy()).all() and np.isnan(found.more["areas"]["cmd_high"].to_numpy()).all()
+    )
+    assert np.isfinite(found.more["areas"]["cpr"].to_numpy()).all()
     assert not any("nan" in text for trace in found.plot().data for text in trace.text or ())
 
 
-def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
-    monkeypatch.setattr(SetRuns, "values", stopped_at(4, SetRuns.values))  # once for all and none, then by ranking
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
-        part = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
-    np.testing.assert_array_equal(part.values[:2], whole.values[:2])
-    assert np.isnan(part.values[2]).all() and part.interrupted
-    assert part.areas["cpr"].notna().tolist() == [True, True, False]
-
-
-def test_ctrl_c_before_the_first_ranking_is_raised(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(SetRuns, "values", stopped_at(2, SetRuns.values))
-    with pytest.raises(KeyboardInterrupt):
-        circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=2)
-
-
-def test_it_is_saved_drawn_and_said(llama: mh.Model, tmp_path: Path):
+def test_it_is_drawn_and_said(llama: mh.Model):
     found = circuit_curve(llama, PAIRS, {"all": ALL, "back": ALL[::-1]}, sizes=SOME, draws=2)
-    again = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
-    np.testing.assert_array_equal(again.values, found.values)
-    assert again.order == found.order and again.table.equals(found.table)
-    figure = again.plot()
-    lines = {trace.name: trace for trace in figure.data if trace.showlegend is not False}
+    lines = {trace.name: trace for trace in found.plot().data if trace.showlegend is not False}
     assert list(lines) == ["random orders, 2 draws", "all", "back"]
     np.testing.assert_allclose(lines["back"].x, [10, 25, 50, 100])
-    rows = found.table[found.table["ranking"] == "back"]
+    rows = found.table[found.table["which"] == "back"]
     np.testing.assert_allclose(lines["back"].y, rows["score"])
-    assert f"CPR {found.areas.set_index('ranking').loc['back', 'cpr']:.2f}" in lines["back"].text[0]
+    assert f"CPR {found.more['areas'].set_index('which').loc['back', 'cpr']:.2f}" in lines["back"].text[0]
     assert "mueller2025mib" in found.citation()
-    assert repr(found).startswith("<CircuitCurve of logit_diff, 2 random orders; all: CPR ")
+    assert repr(found).startswith("<Curves 'circuit_curve' of 'logit_diff' in share: all ")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +144,6 @@ def test_bad_input(llama: mh.Model, rankings: Any, options: dict[str, Any], mess
 def test_unknown_rankings_cannot_be_compared(llama: mh.Model):
     found = circuit_curve(llama, PAIRS, ALL, sizes=SOME, draws=0)
     with pytest.raises(ValueError, match="no random orders"):
-        found.compare("ranking", "random")
+        compare_areas(found, "ranking", "random")
     with pytest.raises(ValueError, match="ranking is 'patching'"):
-        found.compare("patching", "ranking")
+        compare_areas(found, "patching", "ranking")

@@ -13,10 +13,9 @@ from scipy.special import softmax
 
 import mechheads as mh
 from mechheads.data import content
-from mechheads.patching.tasks import capitals, gendered_pronoun, indirect_object
-from mechheads.patching.tasks.circuit_task import _TASKS
-from mechheads.patching.tasks.greater_than import ProbabilityDifference
-from mechheads.patching.tasks.items import NOT_ALIGNED, NOT_ONE_TOKEN, TWICE, Item, fitting
+from mechheads.patching import task_items
+from mechheads.patching.circuit_task import NOT_ALIGNED, NOT_ONE_TOKEN, TWICE, fitting
+from mechheads.patching.task_items import Item, ProbabilityDifference
 
 SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
 CAPITALS = dict(content("relations", "country_to_capital")["pairs"])
@@ -32,7 +31,7 @@ def right_answer(name: str, text: str) -> str | set[str]:
         first, second = re.findall(r"(\w+) and (\w+)", text)[0]
         return f" {second if text.count(f' {first}') == 2 else first}"
     if name == "gendered_pronoun":
-        women = set(gendered_pronoun._WOMEN.split())
+        women = set(task_items._WOMEN.split())
         return " she" if women & set(re.findall(r"\w+", text)) else " he"
     if name == "docstring":
         arguments = re.findall(r"self, ([^)]*)\)", text)[0].split(", ")
@@ -95,9 +94,9 @@ def decisive(name: str, task: mh.patching.CircuitTask) -> set[str]:
     for text in map(str, task.pairs.clean):
         words = set(re.findall(r"\w+", text))
         if name == "indirect_object":
-            found |= words & {*indirect_object.NAMES}
+            found |= words & {*task_items.NAMES}
         elif name == "gendered_pronoun":
-            found |= words & {*gendered_pronoun._WOMEN.split(), *gendered_pronoun._MEN.split()}
+            found |= words & {*task_items._WOMEN.split(), *task_items._MEN.split()}
         elif name == "capitals":
             found |= {each for each in CAPITALS if re.search(rf"\b{each}\b", text)}
         elif name == "docstring":
@@ -175,9 +174,3 @@ def test_a_tokenizer_that_cannot_express_a_task_is_named(small: mh.Model) -> Non
 def test_errors_say_what_would_be_right(small: mh.Model, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mh.patching.circuit_task(small, **options)
-
-
-def test_every_task_names_its_source() -> None:
-    assert tuple(_TASKS) == mh.patching.CIRCUIT_TASKS
-    assert all(task.source for task in _TASKS.values())
-    assert "country_to_capital" in capitals.SOURCE

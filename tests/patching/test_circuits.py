@@ -145,14 +145,6 @@ def test_a_set_of_one_head_is_activation_patching(small: mh.Model) -> None:
     assert share.unit == "share restored"
 
 
-def test_chunks_and_budgets_change_nothing(small: mh.Model) -> None:
-    whole = patch_sets(small, PAIRS, SETS)
-    tight = mh.settings(budget="60 KB")(patch_sets)(small, PAIRS, SETS)
-    np.testing.assert_allclose(tight.values, whole.values, atol=1e-5)
-    chunked = mh.settings(budget=Limits(tokens=1))(patch_sets)(small, PAIRS, SETS)
-    np.testing.assert_allclose(chunked.values, whole.values, atol=1e-5)
-
-
 def test_a_run_patched_into_itself_changes_nothing(llama: mh.Model) -> None:
     same = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
     np.testing.assert_allclose(patch_sets(llama, same, SETS).values, 0, atol=1e-5)
@@ -399,37 +391,6 @@ def mlp_outputs(model: mh.Model, ids: Tensor) -> dict[str, Tensor]:
 
 def freeze(value: Tensor) -> Callable:
     return lambda _, hook: value
-
-
-def test_sets_that_were_finished_are_kept_after_ctrl_c(llama: mh.Model) -> None:
-    sets = [["L0H1"], ["L1H2", "L2H3"], ["L0H0", "L0H1"], ["L2H0"]]
-    one_by_one = mh.settings(budget=Limits(tokens=1, logit_rows=1))(patch_sets)
-    whole = one_by_one(llama, PAIRS, sets)
-    for call in range(1, 20):  # until Ctrl-C comes after the first set
-        try:
-            with pytest.warns(UserWarning, match=r"interrupted after [1-3] of 4 sets; the rest are NaN"):
-                part = one_by_one(llama, PAIRS, sets, metric=stopped_at(call, mh.logit_diff))
-        except KeyboardInterrupt:
-            continue
-        break
-    done = np.isfinite(part.values)
-    assert part.provenance["interrupted"] and 0 < done.all(1).sum() < 4
-    np.testing.assert_allclose(part.values[done], whole.values[done], atol=1e-6)
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-
-
-def test_self_repair_in_parts(llama: mh.Model) -> None:
-    whole = self_repair(llama, PAIRS)
-    some = mh.settings(budget=Limits(tokens=1))(self_repair)(llama, PAIRS, heads=["L0H1", "L2H3"])
-    for layer, head in ((0, 1), (2, 3)):
-        np.testing.assert_allclose(some.scores[layer, head], whole.scores[layer, head], atol=1e-5)
-    assert len(some.missing) == 10 and some.provenance["heads"] == ["L0H1", "L2H3"]
-    impatient = stopped_at(8, mh.logit_diff)
-    with pytest.warns(UserWarning, match="interrupted after"):
-        partial = mh.settings(budget=Limits(tokens=1, logit_rows=1))(self_repair)(llama, PAIRS, metric=impatient)
-    done = np.isfinite(np.asarray(partial.scores))
-    assert done[0, 0].all() and not done[2].any()
-    np.testing.assert_allclose(np.asarray(partial.scores)[done], np.asarray(whole.scores)[done], atol=1e-5)
 
 
 NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)

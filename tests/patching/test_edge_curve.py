@@ -13,13 +13,10 @@ import torch
 
 import mechheads as mh
 from mechheads.limits import Limits
-from mechheads.patching import attribute_edges, circuit_curve, edge_curve, faithfulness
-from mechheads.patching.circuit_curve import CircuitCurve
-from mechheads.patching.edges.edge_circuits import EdgeCircuits
+from mechheads.patching import attribute_edges, edge_curve, faithfulness
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.graph import EdgeGraph
 from support import oracles
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.plain_edge_circuits import circuit_logits, split_logits
 from support.releases import only_on_3, only_on_4
@@ -71,9 +68,9 @@ def plain_values(model: mh.Model, edges: set[tuple[str, str]], logits_of: Callab
 def test_every_point_is_a_plain_run_of_that_circuit(small: mh.Model):
     ranking = attribute_edges(small, PAIRS)
     found = mh.settings(seed=1)(edge_curve)(small, PAIRS, ranking, sizes=SOME, draws=1)
-    for ks, (name, order) in zip(found.table.groupby("ranking", sort=False)["k"], found.order.items(), strict=True):
+    for ks, (name, order) in zip(found.table.groupby("which", sort=False)["k"], found.order.items(), strict=True):
         assert ks[0] == name
-        for k, values in zip(ks[1], found.values[list(found.order).index(name)], strict=True):
+        for k, values in zip(ks[1], found.values[found.table["which"] == name], strict=True):
             expected = plain_values(small, set(edges_of(order[:k])), circuit_logits)
             np.testing.assert_allclose(values, expected, atol=2e-5)
 
@@ -83,8 +80,8 @@ def test_every_point_is_a_plain_run_of_that_circuit(small: mh.Model):
 def test_it_equals_a_run_with_split_inputs(loaded: Callable[[str], mh.Model], architecture: str):
     model = loaded(architecture)
     found = edge_curve(model, PAIRS, attribute_edges(model, PAIRS), sizes=SOME, draws=1)
-    for row, order in zip(found.values, found.order.values(), strict=True):
-        for share, values in zip(SOME, row, strict=True):
+    for name, order in found.order.items():
+        for share, values in zip(SOME, found.values[found.table["which"] == name], strict=True):
             edges = set(edges_of(order[: int(share * len(order))]))
             np.testing.assert_allclose(values, plain_values(model, edges, split_logits), atol=1e-4)
 
@@ -94,7 +91,7 @@ def test_all_edges_give_the_clean_run_and_none_the_corrupted_one(small: mh.Model
     clean = plain_values(small, everything, circuit_logits)
     corrupted = plain_values(small, set(), circuit_logits)
     found = edge_curve(small, PAIRS, made_scores(small, ()), sizes=(0, 1), draws=0)
-    for side, expected in ((found.empty, corrupted), (found.full, clean)):
+    for side, expected in ((found.more["empty"], corrupted), (found.more["full"], clean)):
         np.testing.assert_allclose(side, expected, atol=2e-5)
     assert found.table["score"].tolist() == [0, 1]
     # One edge into a query that leads nowhere is missing, so all others are computed.
@@ -102,7 +99,7 @@ def test_all_edges_give_the_clean_run_and_none_the_corrupted_one(small: mh.Model
     share = 1 - 1 / EdgeGraph.of(small).n_edges
     almost = edge_curve(small, PAIRS, wanted, sizes=(share, 1), draws=0)
     expected = plain_values(small, everything - {("input", "L0H0.q")}, circuit_logits)
-    np.testing.assert_allclose(almost.values[0, 0], expected, atol=2e-5)
+    np.testing.assert_allclose(almost.values[0], expected, atol=2e-5)
 
 
 def test_all_edges_out_of_some_nodes_are_the_circuit_of_these_nodes(small: mh.Model):
@@ -113,7 +110,7 @@ def test_all_edges_out_of_some_nodes_are_the_circuit_of_these_nodes(small: mh.Mo
         share = (len(inside) + 0.5) / graph.n_edges
         found = edge_curve(small, PAIRS, made_scores(small, inside), sizes=(share, 1), draws=0)
         expected = faithfulness(small, PAIRS, nodes, nodes="all").table["circuit"]
-        np.testing.assert_allclose(found.values[0, 0], expected, atol=2e-5)
+        np.testing.assert_allclose(found.values[0], expected, atol=2e-5)
 
 
 def test_edges_that_lead_nowhere_are_those_on_no_path():
@@ -162,31 +159,16 @@ def test_prompts_in_parts_and_a_job_give_the_same(llama: mh.Model, scores: EdgeS
 
 def test_clean_prompts_are_the_base_run_of_metrics(llama: mh.Model, scores: EdgeScores):
     found = edge_curve(llama, PAIRS, scores, metric=mh.kl_divergence, sizes=SOME, draws=0)
-    np.testing.assert_allclose(found.full, 0, atol=1e-6)
-    assert (found.empty > 0.01).all()
+    np.testing.assert_allclose(found.more["full"], 0, atol=1e-6)
+    assert (found.more["empty"] > 0.01).all()
 
 
-def test_it_is_saved_drawn_and_said(llama: mh.Model, scores: EdgeScores, tmp_path: Path):
-    found = edge_curve(llama, PAIRS, {"eap": scores}, sizes=SOME, draws=1)
-    again = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
-    assert again.order == found.order and again.table.equals(found.table) and again.components == "edges"
-    figure = again.plot()
-    assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
-    assert any("26 of all edges" in text for trace in figure.data for text in trace.text or ())
-    assert "other edges ablated by" in found._repr_html_()
-    assert circuit_curve(llama, PAIRS, ["L0H0"], sizes=SOME, draws=0).components == "heads"
+def test_it_is_drawn_and_leaves_no_hooks(llama: mh.Model, scores: EdgeScores):
     hooks = [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
-    edge_curve(llama, PAIRS, scores, sizes=SOME, draws=0)
+    figure = edge_curve(llama, PAIRS, {"eap": scores}, sizes=SOME, draws=1).plot()
     assert hooks == [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
-
-
-def test_ctrl_c_keeps_whole_rankings(llama: mh.Model, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch):
-    whole = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2)
-    monkeypatch.setattr(EdgeCircuits, "values", stopped_at(3, EdgeCircuits.values))
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 rankings"):
-        part = edge_curve(llama, PAIRS, scores, sizes=SOME, draws=2)
-    np.testing.assert_array_equal(part.values[:2], whole.values[:2])
-    assert np.isnan(part.values[2]).all() and part.interrupted
+    assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
+    assert any("26 edges in the circuit" in text for trace in figure.data for text in trace.text or ())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from mechheads.patching.circuit_curve import SIZES, areas, heads_at
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.learned_ranking import _Descent, _Gated, _Scale
 from support import oracles
-from support.ctrl_c import stopped_at
 from support.levels import few
 from support.texts import PAIRS
 
@@ -128,7 +127,7 @@ def test_a_node_that_all_others_need_stays_first_though_large_circuits_do_too_mu
 
 def area(model: mh.Model, ranking: mh.HeadScores, measure: str, nodes: str) -> float:
     curve = mh.patching.circuit_curve(model, PAIRS, ranking, nodes=nodes, draws=1)
-    return float(curve.areas.set_index("ranking").loc[ranking.name, measure])
+    return float(curve.more["areas"].set_index("which").loc[ranking.name, measure])
 
 
 @pytest.mark.parametrize(("measure", "better"), [("cpr", 1), ("cmd", -1)])
@@ -150,17 +149,6 @@ def test_other_ablations_and_seeds(llama):
     one, again, other = (mh.settings(seed=seed)(mh.patching.learn_ranking)(llama, PAIRS, **given) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.scores, again.scores)
     assert (one.scores != other.scores).any()
-
-
-def test_ctrl_c_keeps_the_ranking_so_far(llama, monkeypatch):
-    whole = _Gated.__call__
-    monkeypatch.setattr(_Gated, "__call__", stopped_at(3, whole))
-    with pytest.warns(UserWarning, match="interrupted after 2 of 9 updates; this is the ranking so far"):
-        found = mh.patching.learn_ranking(llama, PAIRS, updates=9)
-    assert found.provenance["interrupted"] and np.isfinite(found.scores).all()
-    monkeypatch.setattr(_Gated, "__call__", stopped_at(1, whole))
-    with pytest.raises(KeyboardInterrupt):
-        mh.patching.learn_ranking(llama, PAIRS, updates=9)
 
 
 @pytest.mark.parametrize(

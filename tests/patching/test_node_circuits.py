@@ -15,7 +15,6 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.heads import Mlp, Node, every_node
 from mechheads.patching import circuit_curve, faithfulness
-from mechheads.patching.circuit_curve import CircuitCurve
 from support import oracles
 from support.levels import few
 from support.made_workers import MadeWorkers
@@ -85,12 +84,12 @@ def test_a_curve_of_nodes_ranks_heads_and_mlps_together(small: mh.Model, tmp_pat
     assert effect.mlps is not None
     scores = {**effect.to_dataframe()["score"], **effect.mlps["score"]}
     assert [scores[str(node)] for node in order] == sorted(scores.values(), reverse=True)
-    rows = found.table[found.table["ranking"] == effect.name]
+    rows = found.table[found.table["which"] == effect.name]
     assert rows["k"].tolist() == [1, 4, 9, 15]
     expected = [faithfulness(small, PAIRS, order[:k], nodes="all").score for k in rows["k"]]
     np.testing.assert_allclose(rows["score"], expected, atol=1e-4)
-    back = CircuitCurve.load(found.save(tmp_path / "curve.nc"))
-    assert back.order == found.order and back.areas.equals(found.areas)
+    back = mh.patching.Curves.load(found.save(tmp_path / "curve.nc"))
+    assert back.order == found.order and back.more["areas"].equals(found.more["areas"])
 
 
 def test_a_ranking_of_heads_leaves_the_mlps_for_the_end(llama: mh.Model):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import plotly.io
 import pytest
 from hypothesis import given, strategies as st
 
 from mechheads import plots
-from mechheads.plots.parts.text import plain, token_label
+from mechheads.plots.heatmap import role_map
+from mechheads.plots.parts import plain, token_label
 from mechheads.results.scores import HeadScores
 
+ROLES = ("facilitation", "interference", "irrelevance")
 ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "demo"}
 
 
@@ -204,14 +205,31 @@ def test_bad_patterns_are_named(pattern, tokens, message):
         attention(pattern, tokens)
 
 
-def test_drawing_leaves_plotly_as_it_was():
-    before = plotly.io.templates.default
-    heatmap(scores())
-    attention(causal(), list("abcd"))
-    assert plotly.io.templates.default == before
+def role_scores(values: np.ndarray, name: str) -> HeadScores:
+    return HeadScores.from_scores(
+        values,
+        ci_low=values - 0.1,
+        ci_high=values + 0.1,
+        name=name,
+        unit="gate",
+        kind="roles",
+        provenance={"task": "<b>"},
+    )
 
 
-def test_figures_are_attributes_of_their_folder():
-    assert {"attention", "heatmap"} <= set(dir(plots))
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        plots.nothing  # noqa: B018
+def test_a_map_for_each_role_from_0_to_1() -> None:
+    roles = {
+        name: role_scores(np.full((2, 3), i / 10), name)
+        for i, name in enumerate(("facilitation", "interference", "irrelevance"))
+    }
+    roles["facilitation"].scores[1, 2] = 0.4
+    figure = role_map(roles)
+    assert [note.text for note in figure.layout.annotations] == ["Facilitation", "Interference", "Irrelevance"]
+    assert [trace.z[0][0] for trace in figure.data] == [0, 0.1, 0.2]
+    assert figure.data[0].z[1][2] == 0.4
+    assert figure.data[0].text[1][2].startswith("<b>L1H2</b> Facilitation<br>0.4 gate")
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+    assert figure.layout.title.text == "Roles of heads, &lt;b&gt;"
+    assert role_map(roles, title="mine").layout.title.text == "mine"
+    with pytest.raises(ValueError, match="roles must be the result of"):
+        role_map({})

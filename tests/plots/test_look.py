@@ -1,18 +1,23 @@
-"""The look that every figure can have, and how figures are saved."""
+"""The look that every figure can have, what none does, and how figures are saved."""
 
 from __future__ import annotations
 
 import inspect
+import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import plotly.io
 import pytest
 
 import mechheads as mh
+from mechheads import plots
 from mechheads.plots import saving
-from mechheads.plots.parts.axes import symlog
+from mechheads.plots.parts import Panels, figure_of, grid_of, symlog
+from support.made_scores import static_and_dynamic
 
 
 @pytest.fixture
@@ -20,9 +25,65 @@ def scores() -> mh.HeadScores:
     return mh.HeadScores.from_scores(np.eye(4) - 0.2, name="white", unit="ones", kind="demo")
 
 
+def square(**options: Any) -> mh.HeadScores:
+    return mh.HeadScores.from_scores(np.eye(2), name="square", **({"kind": "demo"} | options))
+
+
+def safety() -> mh.HeadScores:
+    angle = {f"generalized_ships{end}": (("layer", "head"), np.eye(2)) for end in ("", "_low", "_high")}
+    return square(kind="safety", provenance={"ablation": "zero", "k": 1}, variables=angle)
+
+
+VIEWS = {"view": ["phi"], "other": ["direct"], "spearman": [0.4], "ci_low": [0.1], "ci_high": [0.6], "n": [9]}
+EFFECTS = {"head": ["L0H0"], "relation": ["r"], "total": [1.0], "total_low": [0.5], "total_high": [1.5]}
+EFFECTS |= {"direct": [0.5], "direct_low": [0.4], "direct_high": [0.6]}
+DRAWN: dict[str, Callable[..., go.Figure]] = {
+    "attention": lambda **look: plots.attention(np.eye(2), ["white", "#222222"], **look),
+    "effect_scatter": lambda **look: plots.effect_scatter(pd.DataFrame(EFFECTS), **look),
+    "heatmap": lambda **look: plots.heatmap(square(), **look),
+    "path_matrix": lambda **look: plots.path_matrix(
+        mh.HeadScores.from_scores(np.eye(2)[None], name="paths", kind="demo", extra={"receiver": ["a", "b"]}), **look
+    ),
+    "role_map": lambda **look: plots.role_map({"facilitation": square(kind="roles")}, **look),
+    "safety_grid": lambda **look: plots.safety_grid({"panel": {"zero": safety()}}, **look),
+    "safety_map": lambda **look: plots.safety_map(safety(), **look),
+    "static_dynamic": lambda **look: plots.static_dynamic(*static_and_dynamic(np.random.default_rng(0)), **look),
+    "view_agreement": lambda **look: plots.view_agreement(pd.DataFrame(VIEWS), **look),
+}
+"""Each figure but the map of categories, which needs labels, and the curves."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_figure_is_json_shows_its_title_literally_and_leaves_plotly_as_it_was(name, theme):
+    before = plotly.io.templates.default
+    figure = DRAWN[name](title="<b> & $x$", theme=theme)
+    again = json.loads(figure.to_json())
+    assert again["layout"]["title"]["text"] == "&lt;b&gt; &amp; &#36;x&#36;"
+    assert again["layout"]["modebar"] == {"remove": ["sendChartToCloud"]}
+    assert again["data"] and plotly.io.templates.default == before
+
+
 def test_every_figure_takes_a_theme():
-    for name in set(mh.plots.__all__) - {"save"}:
-        assert inspect.signature(getattr(mh.plots, name)).parameters["theme"].default == "light", name
+    for name in set(plots.__all__) - {"save"}:
+        assert inspect.signature(getattr(plots, name)).parameters["theme"].default == "light", name
+
+
+def test_empty_figures_lack_the_button_that_uploads():
+    for figure in (figure_of([go.Scatter(y=[1])]), grid_of(rows=2, cols=1)):
+        assert list(figure.layout.modebar.remove) == ["sendChartToCloud"]
+        assert '"remove":["sendChartToCloud"]' in figure.to_html(include_plotlyjs=False)
+
+
+def test_panels_have_their_size_in_pixels():
+    panels = Panels(rows=2, columns=3, panel_width=100, panel_height=80, gap_across=10, gap_down=20)
+    figure = panels.figure(subplot_titles=list("abcde"))
+    assert (panels.width, panels.height) == (320, 180)
+    for axis in figure.select_xaxes():
+        assert (axis.domain[1] - axis.domain[0]) * panels.width == pytest.approx(100)
+    for axis in figure.select_yaxes():
+        assert (axis.domain[1] - axis.domain[0]) * panels.height == pytest.approx(80)
+    assert [panels.place(i) for i in (0, 2, 3)] == [{"row": 1, "col": 1}, {"row": 1, "col": 3}, {"row": 2, "col": 1}]
 
 
 def test_themes_are_templates_that_leave_the_default_alone(scores):
@@ -35,7 +96,7 @@ def test_themes_are_templates_that_leave_the_default_alone(scores):
 
 
 def test_an_unknown_theme_is_refused(scores):
-    with pytest.raises(ValueError, match="theme is 'black'; it must be 'light' or 'dark'"):
+    with pytest.raises(ValueError, match="theme is 'black'; choose one of 'light', 'dark'"):
         mh.plots.heatmap(scores, theme="black")  # type: ignore[arg-type]
 
 
@@ -58,8 +119,8 @@ def test_a_dark_figure_has_the_same_numbers_in_other_colours(scores):
         assert sign * (scale[0] - middle) > 0 and sign * (scale[-1] - middle) > 0
 
 
-def test_a_token_that_names_a_colour_stays(scores):
-    figure = mh.plots.attention(np.eye(2), ["white", "#222222"], theme="dark")
+def test_a_token_that_names_a_colour_stays():
+    figure = DRAWN["attention"](theme="dark")
     assert list(figure.layout.yaxis.ticktext) == ["white", "#222222"]
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
-import plotly.io
 import pytest
 
-from mechheads import plots
-from mechheads.plots.path_matrix import path_matrix
+from mechheads.plots.heatmap import path_matrix
 from mechheads.results.scores import HeadScores
 
 RECEIVERS = ["L2H1.q", "L2.mlp", "final"]
@@ -45,7 +42,6 @@ def test_senders_go_down_from_the_strongest_and_receivers_across_in_order():
     assert figure.layout.xaxis.title.text == "receiver"
     assert figure.layout.yaxis.title.text == "sender: the 4 strongest of 5"
     assert figure.layout.title.text == "paths"
-    assert path_matrix(matrix(EFFECTS), title="<mine>").layout.title.text == "&lt;mine&gt;"
 
 
 def test_no_more_senders_than_asked_for_and_one_where_none_does_anything():
@@ -91,13 +87,6 @@ def test_hover_names_sender_receiver_value_interval_and_q():
     )
     assert figure.data[0].hovertemplate == "%{text}<extra></extra>"
     assert figure.data[1].name == "90% interval excludes 0"
-
-
-def test_cells_without_a_score_are_gaps_on_grey():
-    figure = path_matrix(matrix(EFFECTS))
-    assert np.isnan(figure.data[0].z[2][1])
-    assert figure.data[0].hoverongaps is False
-    assert figure.layout.plot_bgcolor == "#d0d0d0"
 
 
 def test_no_text_is_markup():
@@ -151,9 +140,3 @@ def test_scores_with_receivers_draw_themselves_so_and_others_as_before():
 def test_what_cannot_be_drawn(scores, options, message):
     with pytest.raises(ValueError, match=message):
         path_matrix(scores, **options)
-
-
-def test_figure_is_valid_json_and_changes_no_global_template():
-    before = plotly.io.templates.default
-    assert json.loads(plots.path_matrix(matrix(EFFECTS)).to_json())["data"][0]["type"] == "heatmap"
-    assert plotly.io.templates.default == before

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
-import plotly.io
 import pytest
 
 from mechheads.heads import HeadId
@@ -16,85 +14,9 @@ from mechheads.results.scores import HeadScores
 SHAPE = (4, 3)
 
 
-def safety(ablation: str = "undifferentiated", k: int = 5, seed: int = 0, model: str = "demo", **extra: Any):
-    rng = np.random.default_rng(seed)
-    angle = rng.uniform(0, 30, size=SHAPE)
-    return HeadScores.from_values(
-        rng.exponential(size=(*SHAPE, 6)),
-        name="safety heads",
-        unit="nats",
-        kind="safety",
-        null=None,
-        provenance={"ablation": ablation, "k": k, "model": model},
-        variables={
-            "generalized_ships": (("layer", "head"), angle),
-            "generalized_ships_low": (("layer", "head"), angle / 2),
-            "generalized_ships_high": (("layer", "head"), angle * 2),
-            **extra,
-        },
-    )
-
-
 def marks(figure: Any) -> list[Any]:
     """The markers in the panels, without those of the legend."""
     return [trace for trace in figure.data if trace.showlegend is False]
-
-
-def test_a_ranking_by_both_ablations_says_so_and_its_score_is_in_the_hover_text():
-    scores = safety("scaling").with_provenance(score="refusal_attribution")
-    figure = safety_map(scores)
-    (legend,) = [trace.name for trace in figure.data if trace.showlegend is None]
-    assert legend == "Refusal attribution; colours by Scaling Contribution"
-    (trace,) = marks(figure)
-    first = scores.top(1).iloc[0]
-    assert f"Refusal attribution {first['score']:.4g} nats" in "".join(trace.text)
-
-
-def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_angle():
-    scores = safety()
-    figure = safety_map(scores)
-    (trace,) = marks(figure)
-    heads = scores.heads(5)
-    assert trace.x.tolist() == [head.layer for head in heads]
-    assert trace.y.tolist() == [head.head for head in heads]
-    angles = scores.dataset["generalized_ships"].values
-    assert trace.marker.color.tolist() == [angles[head.layer, head.head] for head in heads]
-    assert trace.marker.symbol == "circle-open"
-    assert trace.marker.coloraxis == "coloraxis"
-    assert figure.layout.coloraxis.cmin == 0
-    assert figure.layout.coloraxis.cmax == max(trace.marker.color)
-    assert "degrees" in figure.layout.coloraxis.colorbar.title.text
-    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
-    assert figure.layout.xaxis.range == (-0.7, 3.7)
-    assert figure.layout.yaxis.range == (-0.7, 2.7)
-    assert figure.layout.title.text == "Top 5 safety heads of demo"
-    assert len(safety_map(scores, k=2).data[0].x) == 2
-    assert safety_map(scores, title="<mine>").layout.title.text == "&lt;mine&gt;"
-
-
-def test_circles_and_crosses_share_one_scale():
-    first, second = safety(), safety("scaling", seed=1)
-    figure = safety_map([first, second])
-    circle, cross = marks(figure)
-    assert (circle.marker.symbol, cross.marker.symbol) == ("circle-open", "x-thin-open")
-    assert (circle.name, cross.name) == ("Undifferentiated Attention", "Scaling Contribution")
-    assert circle.marker.size > cross.marker.size
-    assert figure.layout.coloraxis.cmax == max(*circle.marker.color, *cross.marker.color)
-    assert safety_map(second).data[0].marker.symbol == "x-thin-open"
-
-
-def test_hover_names_head_rank_scores_and_intervals():
-    scores = safety()
-    head = scores.heads(1)[0]
-    row = scores[head]
-    angle = float(scores.dataset["generalized_ships"][head.layer, head.head])
-    assert safety_map(scores).data[0].text[0] == (
-        f"<b>{head}</b>, rank 1<br>Undifferentiated Attention<br>"
-        f"Ships {row['score']:.4g} nats (95% {row['ci_low']:.4g} to {row['ci_high']:.4g})<br>"
-        f"Generalized Ships {angle:.4g} degrees (95% {angle / 2:.4g} to {angle * 2:.4g})"
-    )
-    without = scores.dataset.assign(generalized_ships_low=np.nan * scores.scores)
-    assert safety_map(HeadScores(without)).data[0].text[0].endswith(f"{angle:.4g} degrees")
 
 
 def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenance: Any) -> HeadScores:
@@ -127,8 +49,31 @@ def places(trace: Any) -> list[str]:
     return [f"L{layer}H{head}" for layer, head in zip(trace.x.tolist(), trace.y.tolist(), strict=True)]
 
 
-def test_every_ablation_has_its_mark_and_name():
-    figure = safety_map([shown("L0H1", kind) for kind in ("resample", "mean", "zero", "scaling", "undifferentiated")])
+def test_a_ranking_by_both_ablations_says_so_and_its_score_is_in_the_hover_text():
+    figure = safety_map(shown("L3H2 L0H1").with_provenance(score="refusal_attribution"))
+    (legend,) = [trace.name for trace in figure.data if trace.showlegend is None]
+    assert legend == "Refusal attribution; colours by Scaling Contribution"
+    assert "Refusal attribution 9 nats" in marks(figure)[0].text[0]
+
+
+def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_angle():
+    scores = shown("L3H2 L0H1 L1H1", "undifferentiated")
+    figure = safety_map(scores)
+    (trace,) = marks(figure)
+    assert places(trace) == ["L3H2", "L0H1", "L1H1"]
+    assert trace.marker.color.tolist() == [20, 18, 16]
+    assert (trace.marker.symbol, trace.marker.coloraxis) == ("circle-open", "coloraxis")
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 20)
+    assert "degrees" in figure.layout.coloraxis.colorbar.title.text
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
+    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.7, 3.7), (-0.7, 2.7))
+    assert figure.layout.title.text == "Top 3 safety heads of demo"
+    assert len(safety_map(scores, k=2).data[0].x) == 2
+
+
+def test_every_ablation_has_its_mark_and_name_on_one_scale():
+    kinds = ("resample", "mean", "zero", "scaling", "undifferentiated")
+    figure = safety_map([shown("L0H1", kind) for kind in kinds])
     assert [(trace.name, trace.marker.symbol) for trace in marks(figure)] == [
         ("Undifferentiated Attention", "circle-open"),
         ("Scaling Contribution", "x-thin-open"),
@@ -136,6 +81,7 @@ def test_every_ablation_has_its_mark_and_name():
         ("mean ablation", "diamond-open"),
         ("resample ablation", "triangle-up-open"),
     ]
+    assert {trace.marker.coloraxis for trace in marks(figure)} == {"coloraxis"}
     assert safety_map(shown("L0H1", "mean")).data[0].marker.symbol == "diamond-open"
 
 
@@ -150,6 +96,10 @@ def test_hover_has_both_scores_and_the_share_of_resamples():
     ]
     by_angle = safety_map(shown("L3H2 L0H1", score="generalized_ships")).data[0].text[1].split("<br>")
     assert by_angle[2:4] == [lines[3], lines[2]]
+    bare = HeadScores(shown("L3H2").dataset.assign(generalized_ships_low=(("layer", "head"), np.full(SHAPE, np.nan))))
+    assert "Generalized Ships 20 degrees<br>in the top" in safety_map(bare).data[0].text[0]
+    stated = HeadScores(shown("L3H2").dataset.assign_attrs(statistics='{"level": 0.95}'))
+    assert "Ships 9 nats (95% 8 to 10)" in safety_map(stated).data[0].text[0]
 
 
 def test_an_angle_that_is_not_defined_is_said_to_be():
@@ -181,7 +131,6 @@ def test_a_panel_for_each_ablation_with_models_as_marks():
     assert {trace.marker.coloraxis for trace in marks(figure)} == {"coloraxis"}
     assert figure.layout.coloraxis.cmax == 20
     assert figure.layout.title.text == "Top 2 safety heads"
-    assert safety_grid({"one": {"a": shown("L3H2 L0H1")}}, k=1, title="<t>").layout.title.text == "&lt;t&gt;"
 
 
 def test_a_head_of_two_series_has_both_marks_and_tells_of_both():
@@ -262,38 +211,26 @@ def test_what_cannot_be_drawn():
     with pytest.raises(ValueError, match="has no Generalized Ships to colour by"):
         safety_map(HeadScores.from_scores(np.ones(SHAPE), name="x", unit="nats", kind="ships"))
     with pytest.raises(ValueError, match="is for ablation 'noise'; it must be one of undifferentiated, scaling, zero"):
-        safety_map(safety("noise"))
+        safety_map(shown("L0H0", "noise"))
     with pytest.raises(ValueError, match="two of the scores are for ablation 'scaling'"):
-        safety_map([safety("scaling"), safety("scaling", seed=1)])
+        safety_map([shown("L0H0"), shown("L0H1")])
     with pytest.raises(ValueError, match="the scores are of 2 models"):
-        safety_map([safety(), safety("scaling", model="another")])
+        safety_map([shown("L0H0"), shown("L0H0", "zero", model="another")])
     with pytest.raises(ValueError, match="k is 0"):
-        safety_map(safety(), k=0)
-
-
-def test_figure_is_valid_json_and_changes_no_global_template():
-    before = plotly.io.templates.default
-    figure = safety_map([safety(), safety("scaling")])
-    assert json.loads(figure.to_json())["data"][0]["type"] == "scatter"
-    assert plotly.io.templates.default == before
+        safety_map(shown("L0H0"), k=0)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (4, 3)])
 def test_marks_are_of_equal_lines_and_do_not_reach_their_neighbours(size):
     def all_heads(ablation: str) -> HeadScores:
-        angle = (("layer", "head"), np.ones(size))
-        return HeadScores.from_values(
-            np.ones((*size, 2)),
-            name="safety heads",
-            unit="nats",
-            kind="safety",
-            provenance={"ablation": ablation, "k": 3},
-            variables={"generalized_ships": angle, "generalized_ships_low": angle, "generalized_ships_high": angle},
-        )
+        ones = np.ones(size)
+        angles = {f"generalized_ships{end}": (("layer", "head"), ones) for end in ("", "_low", "_high")}
+        about = {"ablation": ablation, "k": 3}
+        return HeadScores.from_scores(ones, name="all", kind="safety", provenance=about, variables=angles)
 
     figure = safety_map([all_heads("undifferentiated"), all_heads("scaling")])
     circle, cross = marks(figure)
-    assert circle.marker.line.width == cross.marker.line.width
+    assert circle.marker.line.width == cross.marker.line.width and circle.marker.size > cross.marker.size
     layout = figure.layout
     across = layout.width - layout.margin.l - layout.margin.r
     up = layout.height - layout.margin.t - layout.margin.b
@@ -303,7 +240,8 @@ def test_marks_are_of_equal_lines_and_do_not_reach_their_neighbours(size):
 
 
 def test_a_panel_can_have_its_own_colours():
-    panels = {"a": {"undifferentiated": safety()}, "b": {"undifferentiated": safety(seed=1)}}
+    half = shown("L3H2").dataset.assign(generalized_ships=lambda data: data["generalized_ships"] / 2)
+    panels = {"a": {"scaling": shown("L3H2 L0H1")}, "b": {"scaling": HeadScores(half)}}
     figure = safety_grid(panels, own_scales=True)
     first, second = marks(figure)
     assert (first.marker.coloraxis, second.marker.coloraxis) == ("coloraxis", "coloraxis2")

@@ -39,6 +39,8 @@ def test_every_pair_has_its_cell_below_the_diagonal() -> None:
     at = dict(zip(zip(numbers.y, numbers.x, strict=True), numbers.text, strict=True))
     assert at == {(0, 0): "0.80", (1, 0): "0.50", (2, 0): "–", (1, 1): "-0.40", (2, 1): "0.20", (2, 2): "0.00"}
     assert figure.layout.yaxis.range == (2.5, -0.5)
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (-1, 1)
+    assert figure.layout.title.text == "Rank correlation of views of the same heads"
 
 
 def test_what_may_be_nothing_is_pale_and_its_number_grey() -> None:
@@ -55,12 +57,6 @@ def test_what_may_be_nothing_is_pale_and_its_number_grey() -> None:
     }
 
 
-def test_one_scale_from_minus_1_to_1() -> None:
-    figure: Any = view_agreement(table(ROWS[:1]))
-    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (-1, 1)
-    assert all(trace.coloraxis == "coloraxis" for trace in figure.data[:2])
-
-
 def test_hover_tells_interval_and_number_of_heads() -> None:
     sure, unsure, _ = view_agreement(table()).data
     assert sure.text[0][0] == "<b>phi and patching</b><br>ρ = 0.80 [0.60, 0.90]<br>270 heads"
@@ -73,11 +69,6 @@ def test_the_order_within_a_row_does_not_matter() -> None:
     one, other = view_agreement(table()), view_agreement(table(turned))  # type: ignore[arg-type]
     assert cells(one.data[0]) == cells(other.data[0])
     assert one.layout.xaxis.ticktext == other.layout.xaxis.ticktext
-
-
-def test_title() -> None:
-    assert view_agreement(table()).layout.title.text == "Rank correlation of views of the same heads"
-    assert view_agreement(table(), title="<i>").layout.title.text == "&lt;i&gt;"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ import mechheads as mh
 from mechheads.prompts.encoding import single_token
 
 FRANCE = " The capital of France is"
+ROWS = [(" France", " Italy"), (" Spain", " Germany")]
+ANSWERS = [(" Paris", " Rome"), (" Madrid", " Berlin")]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +72,6 @@ def test_any_text_is_tokenised_as_alone(gpt2, texts):
         assert len(strings) == length
 
 
-def test_the_default_model_has_no_beginning_token(model):
-    assert mh.Prompts(["The capital of France is"]).tokens(model).strings == (
-        ("The", " capital", " of", " France", " is"),
-    )
-
-
 @pytest.mark.parametrize("whose", ["llama", "default"])
 def test_chats_follow_the_models_template_and_open_the_answer(whose, request, model):
     small = model if whose == "default" else request.getfixturevalue("llama")
@@ -120,6 +117,7 @@ def test_rows_keep_everything_in_step(gpt2):
     assert part.answer.tolist() == tokens.answer.tolist()[1:]
     assert part.wrong.tolist() == tokens.wrong.tolist()[1:]
     assert part.cluster == ("b", "a")
+    assert mh.Prompts([FRANCE] * 2).tokens(gpt2).cluster == ("0", "1")
     assert part.strings == tokens.strings[1:]
 
 
@@ -127,15 +125,10 @@ def test_rows_keep_everything_in_step(gpt2):
 
 
 def test_answers_are_the_token_after_the_prompt(small):
+    assert mh.Prompts([FRANCE]).tokens(small).answer is None
     tokens = mh.Prompts([FRANCE], answer=[" Paris"], wrong=[7]).tokens(small)
     assert ids(small, FRANCE + " Paris")[len(ids(small, FRANCE)) :] == tokens.answer.tolist()
     assert tokens.wrong.tolist() == [7]
-
-
-def test_without_answers_there_are_none(small):
-    tokens = mh.Prompts([FRANCE]).tokens(small)
-    assert tokens.answer is None
-    assert tokens.wrong is None
 
 
 @pytest.mark.parametrize("column", ["answer", "wrong"])
@@ -147,17 +140,6 @@ def test_an_answer_of_several_tokens_names_them(small, column):
         "choose an answer that is one token (often with a leading space), or give a token id"
     ):
         mh.Prompts([FRANCE] * 2, **{column: [" Paris", " Lyon"]}).tokens(small)
-
-
-def test_an_empty_answer_is_refused(small):
-    with refused("answer[0] = '' is not one token but []..."):
-        mh.Prompts([FRANCE], answer=[""]).tokens(small)
-
-
-@pytest.mark.parametrize("beyond", [-1, 10**6])
-def test_an_answer_outside_the_vocabulary_is_refused(small, beyond):
-    with refused(f"answer[0] = {beyond} is outside the vocabulary 0..{small.d_vocab - 1}"):
-        mh.Prompts([FRANCE], answer=[beyond]).tokens(small)
 
 
 def test_single_token(small):
@@ -212,45 +194,99 @@ def test_a_piece_must_occur_once(gpt2, piece, times):
         assert f"occurs {times} times in {text!r}; give a piece that occurs once, a (start, end) span" in message
 
 
-@pytest.mark.parametrize("index", [5, -6])
-def test_an_index_beyond_the_prompt_is_refused(gpt2, index):
-    with refused(f"positions['it'] of prompt 0 is {index}; the prompt has 5 tokens"):
-        mh.Prompts([FRANCE, FRANCE], positions={"it": [index, 0]}).tokens(gpt2)
-
-
-def test_an_index_into_the_padding_is_refused(gpt2):
-    with refused("positions['it'] of prompt 1 is 3; the prompt has 2 tokens"):
-        mh.Prompts([FRANCE, " The dog"], positions={"it": [3, 3]}).tokens(gpt2)
-
-
-@pytest.mark.parametrize("span", [(3, 3), (90, 95)])
-def test_an_empty_span_is_refused(gpt2, span):
-    with refused(f"positions['it'] of prompt 0: no token is in characters {span} of {FRANCE!r}"):
-        mh.Prompts([FRANCE], positions={"it": [span]}).tokens(gpt2)
-
-
-def test_ids_have_no_text_to_look_in(gpt2):
-    with refused("positions['it'] of prompt 0 must be a token index, because this prompt has no text offsets"):
-        mh.Prompts([[5, 6]], positions={"it": [" France"]}).tokens(gpt2)
-
-
 # -- bad input ------------------------------------------------------------------------------------------
 
+TWO = [FRANCE] * 2
+MADE = {
+    "items is empty; give at least one prompt": lambda: mh.Prompts([]),
+    "items must be a list of prompts, got one string; write [' The capital of France is']": lambda: mh.Prompts(FRANCE),
+    "items[0] is 1; give a string...": lambda: mh.Prompts([1, 2, 3]),
+    "items[0] is {'role'...": lambda: mh.Prompts([{"role": "user", "content": "no"}]),
+    **{
+        f"{column} needs one entry for each of the 2 prompts, got {got}": partial(mh.Prompts, TWO, **{column: given})
+        for column in ("answer", "wrong", "cluster")
+        for got, given in (("1 entries", [" Paris"]), ("one string", "ab"))
+    },
+    **{
+        f"positions['it'] needs one entry for each of the 2 prompts, got {got}": partial(
+            mh.Prompts, TWO, positions={"it": given}
+        )
+        for got, given in (("3 entries", [1, 1, 1]), ("one string", " F"))
+    },
+    'positions["last"] is reserved for the last token; choose another name': lambda: mh.Prompts(
+        [FRANCE], positions={"last": [2]}
+    ),
+    "clean has 2 prompts, but corrupted has 1; give one of each a pair": lambda: mh.PromptPairs(TWO, [FRANCE]),
+    "answer needs one entry for each of the 1 prompts, got 2 entries": lambda: mh.PromptPairs(
+        [FRANCE], [FRANCE], answer=[" Paris", " Rome"]
+    ),
+    "clean must be a list of prompts, got one string...": lambda: mh.PromptPairs(FRANCE, [FRANCE]),
+    "corrupted must be a list of prompts, got one string...": lambda: mh.PromptPairs([FRANCE], FRANCE),
+    **{
+        f"template {template!r} must contain {{country}} exactly once": partial(
+            mh.PromptPairs.from_templates, [" of{country}", template], {"country": ROWS}, answer=ANSWERS
+        )
+        for template in (" The capital is", " The{country} of{country} is")
+    },
+    "template 'The {mood} {subject}' has {mood}, but fields has only...": lambda: mh.PromptPairs.from_templates(
+        "The {mood} {subject}", {"subject": [("a", "b")]}, answer=[("c", "d")]
+    ),
+    "fields['country'] has 1 rows, but answer has 2; give one per row": lambda: mh.PromptPairs.from_templates(
+        " of{country}", {"country": ROWS[:1]}, answer=ANSWERS
+    ),
+}
+"""What cannot be prompts or pairs for any model, by the message."""
 
-def test_an_empty_list_is_refused():
-    with refused("items is empty; give at least one prompt"):
-        mh.Prompts([])
+
+@pytest.mark.parametrize("message", MADE)
+def test_what_cannot_be_prompts_is_refused(message):
+    with refused(message):
+        MADE[message]()
 
 
-def test_one_string_is_no_list():
-    with refused("items must be a list of prompts, got one string; write [' The capital of France is']"):
-        mh.Prompts(FRANCE)
+TOKENISED = {
+    "answer[0] = '' is not one token but []...": mh.Prompts([FRANCE], answer=[""]),
+    "answer[0] = -1 is outside the vocabulary...": mh.Prompts([FRANCE], answer=[-1]),
+    "wrong[0] = 1000000 is outside the vocabulary...": mh.Prompts([FRANCE], wrong=[10**6]),
+    "positions['it'] of prompt 0 is 5; the prompt has 5 tokens": mh.Prompts(TWO, positions={"it": [5, 0]}),
+    "positions['it'] of prompt 0 is -6; the prompt has 5 tokens": mh.Prompts(TWO, positions={"it": [-6, 0]}),
+    "positions['it'] of prompt 1 is 3; the prompt has 2 tokens": mh.Prompts(  # in its padding
+        [FRANCE, " The dog"], positions={"it": [3, 3]}
+    ),
+    **{
+        f"positions['it'] of prompt 0: no token is in characters {span} of {FRANCE!r}": mh.Prompts(
+            [FRANCE], positions={"it": [span]}
+        )
+        for span in ((3, 3), (90, 95))
+    },
+    "positions['it'] of prompt 0 must be a token index, because this prompt has no text offsets": mh.Prompts(
+        [[5, 6]], positions={"it": [" France"]}
+    ),
+    "prompt 1 is empty; a prompt needs at least one token": mh.Prompts([FRANCE, ""]),
+    "prompt 0 is empty; a prompt needs at least one token": mh.Prompts([[]]),
+    "prompt 0 must be text, a chat, or a list of integer token ids; got [1.5, 2]": mh.Prompts([[1.5, 2]]),
+    "prompt 1 contains token id -1, outside...": mh.Prompts([[4], [-1, 4]]),
+    "prompt 1 contains token id 1000000, outside...": mh.Prompts([[4], [4, 10**6]]),
+    "pair 1 does not align: clean has 5 tokens and corrupted has 7; they first differ at token 3\n"
+    "  clean:     ' The' ' capital' ' of' >>' France'<< ' is'\n"
+    "  corrupted: ' The' ' capital' ' of' >>' Italy'<< ' and' ' Rome' ' is'\n"
+    "rewrite the pair so that both have the same number of tokens (names of equal token length help)": mh.PromptPairs(
+        TWO, [" The capital of Italy is", " The capital of Italy and Rome is"]
+    ),
+    "pair 0 does not align: clean has 2 tokens and corrupted has 3; they first differ at token 2\n"
+    "  clean:     ' The' ' dog'\n"
+    "  corrupted: ' The' ' dog' >>' is'<<\n...": mh.PromptPairs([" The dog"], [" The dog is"]),
+    "positions['pet'] of pair 1 is token 1 in clean and 3 in corrupted; it must be the same in both": mh.PromptPairs(
+        [FRANCE, " The dog and cat"], [FRANCE, " The cat and dog"], positions={"pet": ([0, " dog"], [0, " dog"])}
+    ),
+}
+"""What cannot be tokenised, by the message, or by its beginning where it ends in dots."""
 
 
-@pytest.mark.parametrize("empty", ["", [], ()])
-def test_an_empty_prompt_is_refused(gpt2, empty):
-    with refused("prompt 1 is empty; a prompt needs at least one token"):
-        mh.Prompts([FRANCE, empty]).tokens(gpt2)
+@pytest.mark.parametrize("message", TOKENISED)
+def test_what_cannot_be_tokenised_is_refused(gpt2, message):
+    with refused(message):
+        TOKENISED[message].tokens(gpt2)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(small):
@@ -259,32 +295,6 @@ def test_a_prompt_longer_than_the_context_is_refused(small):
     assert mh.Prompts([whole]).tokens(small).lengths.tolist() == [64]
     with refused("prompt 1 has 65 tokens; this model's context holds 64"):
         mh.Prompts([whole, whole + " and"]).tokens(small)
-
-
-@pytest.mark.parametrize("row", [[-1, 4], [4, 10**6]])
-def test_ids_outside_the_vocabulary_are_refused(small, row):
-    with refused(f"prompt 1 contains token id {next(t for t in row if t != 4)}, outside 0..{small.d_vocab - 1}..."):
-        mh.Prompts([[4], row]).tokens(small)
-
-
-@pytest.mark.parametrize("column", ["answer", "wrong", "cluster"])
-def test_a_column_of_another_length_is_refused(column):
-    with refused(f"{column} needs one entry for each of the 2 prompts, got 1 entries"):
-        mh.Prompts([FRANCE] * 2, **{column: [" Paris"]})
-    with refused(f"{column} needs one entry for each of the 2 prompts, got one string"):
-        mh.Prompts([FRANCE] * 2, **{column: "ab"})
-
-
-def test_a_position_of_another_length_is_refused():
-    with refused("positions['subject'] needs one entry for each of the 2 prompts, got 3 entries"):
-        mh.Prompts([FRANCE] * 2, positions={"subject": [1, 1, 1]})
-    with refused("positions['subject'] needs one entry for each of the 2 prompts, got one string"):
-        mh.Prompts([FRANCE] * 2, positions={"subject": " F"})
-
-
-def test_last_is_taken():
-    with refused('positions["last"] is reserved for the last token; choose another name'):
-        mh.Prompts([FRANCE], positions={"last": [2]})
 
 
 def test_a_chat_for_a_model_without_template_is_refused(gpt2):
@@ -331,11 +341,6 @@ def test_fingerprints_tell_answers_positions_and_order_apart(gpt2):
     assert prints == [prompts.tokens(gpt2).fingerprint() for prompts in different]
 
 
-def test_clusters(gpt2):
-    assert mh.Prompts([FRANCE] * 2).tokens(gpt2).cluster == ("0", "1")
-    assert mh.Prompts([FRANCE] * 2, cluster=[7, 7]).tokens(gpt2).cluster == ("7", "7")
-
-
 # -- pairs ----------------------------------------------------------------------------------------------
 
 
@@ -358,54 +363,7 @@ def test_pairs_that_align(small):
     assert [small.tokenizer.decode([i]) for i in corrupted.wrong] == [" Rome", " no"]
 
 
-def test_a_pair_that_does_not_align_shows_both_rows_and_the_first_difference(gpt2):
-    pairs = mh.PromptPairs([FRANCE, FRANCE], [" The capital of Italy is", " The capital of Italy and Rome is"])
-    with refused(
-        "pair 1 does not align: clean has 5 tokens and corrupted has 7; they first differ at token 3\n"
-        "  clean:     ' The' ' capital' ' of' >>' France'<< ' is'\n"
-        "  corrupted: ' The' ' capital' ' of' >>' Italy'<< ' and' ' Rome' ' is'\n"
-        "rewrite the pair so that both have the same number of tokens (names of equal token length help)"
-    ):
-        pairs.tokens(gpt2)
-
-
-def test_a_pair_that_goes_on_where_the_other_ends(gpt2):
-    with refused(
-        "pair 0 does not align: clean has 2 tokens and corrupted has 3; they first differ at token 2\n"
-        "  clean:     ' The' ' dog'\n"
-        "  corrupted: ' The' ' dog' >>' is'<<\n..."
-    ):
-        mh.PromptPairs([" The dog"], [" The dog is"]).tokens(gpt2)
-
-
-def test_positions_that_move_are_refused(gpt2):
-    pairs = mh.PromptPairs(
-        [FRANCE, " The dog and cat"], [FRANCE, " The cat and dog"], positions={"pet": ([0, " dog"], [0, " dog"])}
-    )
-    with refused("positions['pet'] of pair 1 is token 1 in clean and 3 in corrupted; it must be the same in both"):
-        pairs.tokens(gpt2)
-
-
-def test_lists_of_different_length_are_refused():
-    with refused("clean has 2 prompts, but corrupted has 1; give one of each a pair"):
-        mh.PromptPairs([FRANCE] * 2, [FRANCE])
-    with refused("answer needs one entry for each of the 1 prompts, got 2 entries"):
-        mh.PromptPairs([FRANCE], [FRANCE], answer=[" Paris", " Rome"])
-    with refused("items is empty..."):
-        mh.PromptPairs([], [])
-
-
-def test_one_string_a_side_is_no_list():
-    with refused("clean must be a list of prompts, got one string; write [' The capital of France is']"):
-        mh.PromptPairs(FRANCE, " The capital of Italy is")
-    with refused("corrupted must be a list of prompts, got one string..."):
-        mh.PromptPairs([FRANCE], FRANCE)
-
-
 # -- templates ------------------------------------------------------------------------------------------
-
-ROWS = [(" France", " Italy"), (" Spain", " Germany")]
-ANSWERS = [(" Paris", " Rome"), (" Madrid", " Berlin")]
 
 
 def test_templates_times_rows(gpt2):
@@ -445,13 +403,6 @@ def test_a_field_whose_text_stands_elsewhere_too_is_still_found(gpt2):
     assert corrupted.strings[0][other] == " France"
 
 
-def test_a_field_without_the_space_before_it(gpt2):
-    pairs = mh.PromptPairs.from_templates(
-        " The capital of {country} is", {"country": [("France", "Italy")]}, answer=[(" Paris", " Rome")]
-    )
-    assert pairs.tokens(gpt2)[0].positions["country"].tolist() == [3]
-
-
 def test_a_field_that_holds_braces_is_text(gpt2):
     pairs = mh.PromptPairs.from_templates(
         " The{a} is{b}", {"a": [("{b}", "{a}")], "b": [(" dog", " cat")]}, answer=[(" yes", " no")]
@@ -475,49 +426,6 @@ def test_every_field_is_where_it_was_put(gpt2, pieces, fields, values):
     where = {fields[0]: [1], fields[1]: [3], "last": [4]}  # every piece and value is one token
     for tokens in pairs.tokens(gpt2):
         assert {name: at.tolist() for name, at in tokens.positions.items()} == where
-
-
-@pytest.mark.parametrize("template", [" The capital is", " The{country} of{country} is", ""])
-def test_a_template_must_hold_each_field_once(template):
-    with refused(f"template {template!r} must contain {{country}} exactly once"):
-        mh.PromptPairs.from_templates([" of{country}", template], {"country": ROWS}, answer=ANSWERS)
-
-
-def test_columns_of_a_template_must_be_of_one_length():
-    with refused("fields['country'] has 1 rows, but answer has 2; give one per row"):
-        mh.PromptPairs.from_templates(" of{country}", {"country": ROWS[:1]}, answer=ANSWERS)
-
-
-def test_a_template_without_rows_is_refused():
-    with refused("items is empty..."):
-        mh.PromptPairs.from_templates(" of{country}", {"country": []}, answer=[])
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([1, 2, 3], r"items\[0\] is 1; give a string"),
-        ([None], r"items\[0\] is None"),
-        ([{"role": "user", "content": "no"}], r"items\[0\] is \{'role'"),
-    ],
-)
-def test_items_of_another_kind_are_named(items, message):
-    with pytest.raises(ValueError, match=message):
-        mh.Prompts(items)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_empty_text_and_broken_ids_are_refused(loaded, name):
-    small = loaded(name)
-    with pytest.raises(ValueError, match="prompt 0 is empty"):
-        mh.Prompts([""]).tokens(small)
-    with pytest.raises(ValueError, match="integer token ids"):
-        mh.Prompts([[1.5, 2]]).tokens(small)
-
-
-def test_a_field_that_is_not_given_is_named():
-    with pytest.raises(ValueError, match=r"has \{mood\}, but fields has only \['subject'\]"):
-        mh.PromptPairs.from_templates("The {mood} {subject}", {"subject": [("a", "b")]}, answer=[("c", "d")])
 
 
 def test_a_word_that_becomes_the_unknown_token_is_no_answer(gpt2):

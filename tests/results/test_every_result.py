@@ -1,4 +1,7 @@
-"""Every class of results, as the analyses make them, comes back from a file as it was."""
+"""Results of a model that knows, and what Ctrl-C leaves at worst, come back from a file as they were.
+
+The others are in tests/laws/test_every_analysis.py.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,13 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
+from mechheads.results.curves import Curves
+from mechheads.results.kinds import CURVES, KINDS
 from mechheads.results.tables import TableResult
-from mechheads.studies.faithfulness_curve import faithfulness_curve
-from mechheads.studies.head_patterns import head_patterns
-from mechheads.studies.head_weights import head_weights
+from support.every_analysis import EVERY, TABLES
 from support.same import assert_survives
 
-PAIRS = mh.PromptPairs(
-    [" The capital of France is", " Paris is the capital of"],
-    [" The capital of Italy is", " Rome is the capital of"],
-    [" Paris", " France"],
-    [" Rome", " Italy"],
-)
-CIRCUIT = ["L0H1", "L1H2", "L2H0"]
-
-TASK = mh.Task([" The capital of France is", " no"], [" Paris", " yes cat"], name="texts")
-REQUESTS = [" The capital of France is", " When John and Mary went to the store", " a big dog"]
-ANSWERED: dict[str, Any] = {
-    "ablation": "zero",
-    "draws": 1,
-    "answers": mh.safety.AnswerSettings(lambda asked, said: "refused", "bare", max_new_tokens=4),
-}
 CAPITALS: dict[str, Any] = {"n": 2, "shots": 1}
-
-
-def fitted(model: mh.Model) -> mh.gating.Gates:
-    return mh.fit_gates(model, TASK, seeds=2, updates=1)
 
 
 def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
@@ -52,65 +36,24 @@ def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
     return found
 
 
-MADE: dict[str, Callable[[mh.Model], TableResult]] = {
-    "SetScores": lambda model: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, ["L0H0"]]),
-    "Faithfulness": lambda model: mh.patching.faithfulness(model, PAIRS, CIRCUIT),
-    "CircuitCurve": lambda model: mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.2, 1), draws=1),
-    "EdgeScores": lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True),
-    "Completeness": lambda model: mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=2),
-    "Circuit": lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5),
-    "HeadExamples": lambda model: mh.behaviour.head_examples(model, [[1, *range(20)], [*range(30)]]),
-    "IndirectObjectRoles": lambda model: mh.behaviour.indirect_object_roles(
-        model,
-        mh.behaviour.indirect_object_pairs(
-            model,
-            8,
-            templates=[" The {first} and {second} to {subject} gave to"],
-            names=["France", "Italy", "Spain", "Germany", "Paris", "Rome"],
-        ),
-        min_share=0,
-    ),
-    "HeadPatterns": lambda model: head_patterns(model, REQUESTS),
-    "HeadWeights": lambda model: head_weights(model),
-    "FaithfulnessCurve": lambda model: faithfulness_curve(model, PAIRS, mh.activation_patch(model, PAIRS)),
-    "HeadGroup": lambda model: mh.safety.sahara(model, REQUESTS, 2, draws=1),
-    "RefusalTest": lambda model: mh.safety.refusal_test(
-        model, CIRCUIT, REQUESTS, REQUESTS[1:], texts=[" a big dog"], opening=" I", **ANSWERED
-    ),
-    "RefusalBrittleness": lambda model: mh.safety.refusal_brittleness(
-        model, 2, REQUESTS, REQUESTS[1:], texts=[" a big dog"], **ANSWERED
-    ),
-    "RefusalCurve": lambda model: mh.safety.attack_curve(model, CIRCUIT, REQUESTS, REQUESTS[1:], **ANSWERED),
-    "Gates": fitted,
-    "Roles": lambda model: mh.head_roles(fitted(model)),
-    "RoleCurves": lambda model: mh.gating.role_curve(model, TASK, fitted(model), counts=[0, 2], draws=1),
-}
 MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
-    "Removal": lambda model: mh.labels.cumulative_removal(
+    "removal": lambda model: mh.labels.cumulative_removal(
         model, "country_to_capital", ["L23H4", "L29H2"], draws=1, **CAPITALS
     ),
     "CausalEvidence": evidence,
 }
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_it_survives_a_file(name: str, llama: mh.Model, tmp_path: Path) -> None:
-    result = MADE[name](llama)
-    assert type(result).__name__ == name
-    assert_survives(result, tmp_path)
-
-
 @pytest.mark.release
 @pytest.mark.parametrize("name", MADE_BY_THE_DEFAULT_MODEL)
 def test_what_asks_for_a_model_that_knows_survives_a_file(name: str, model: mh.Model, tmp_path: Path) -> None:
     result = MADE_BY_THE_DEFAULT_MODEL[name](model)
-    assert type(result).__name__ == name
     assert_survives(result, tmp_path)
 
 
 def test_what_ctrl_c_left_survives_a_file(llama: mh.Model, tmp_path: Path) -> None:
     """Missing numbers, answers and verdicts, and a table without rows."""
-    whole = MADE["RefusalTest"](llama)
+    whole = EVERY["refusal test"].run(llama)
     assert isinstance(whole, mh.safety.RefusalTest)
     answers = whole.answers.assign(verdict=["refused", None, *[None] * (len(whole.answers) - 2)])
     table = whole.table.assign(loss=np.nan)
@@ -126,11 +69,14 @@ def test_what_ctrl_c_left_survives_a_file(llama: mh.Model, tmp_path: Path) -> No
     assert_survives(nothing, tmp_path)
 
 
-def test_every_class_of_the_package_is_tried() -> None:
+def test_every_class_of_results_has_a_kind_of_its_own_and_a_row(llama: mh.Model) -> None:
     for module in pkgutil.walk_packages(mh.__path__, "mechheads."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    ours = {each.__name__ for each in TableResult.__subclasses__() if each.__module__.startswith("mechheads.")}
-    assert ours == {*MADE, *MADE_BY_THE_DEFAULT_MODEL}
-    kinds = [each.KIND for each in TableResult.__subclasses__()]
+    ours = [each for each in TableResult.__subclasses__() if each.__module__.startswith("mechheads.")]
+    kinds = [each.KIND for each in ours]
     assert len(kinds) == len(set(kinds))
+    rows = [EVERY[name].run(llama) for name in TABLES]
+    assert {each.__name__ for each in ours} == {*(type(row).__name__ for row in rows), "CausalEvidence"}
+    curves = {name for name, kind in KINDS.items() if kind.plot == CURVES}
+    assert curves == {row.kind for row in rows if isinstance(row, Curves)} | {"removal"}

@@ -83,35 +83,27 @@ def test_rows_of_tables_are_named_after_their_heads():
     assert labelled.to_dataframe().loc["L0H1", "relation"].tolist() == ["x", "y"]
 
 
-def test_a_plan_is_a_few_lines(loaded):
-    plan = mh.plan(loaded("llama"), [" The capital of France is"], intervention=mh.Zero())
-    assert repr(plan) == str(plan) and 3 <= len(repr(plan).splitlines()) <= 6
-    assert "HeadId" not in repr(plan)
-
-
-def test_pairs_and_prompts_are_a_few_lines():
+def test_what_is_asked_for_is_a_few_lines(loaded):
+    small = loaded("llama")
+    plan = mh.plan(small, [" The capital of France is"], intervention=mh.Zero())
+    assert repr(plan) == str(plan) and 3 <= len(repr(plan).splitlines()) <= 6 and "HeadId" not in repr(plan)
     pairs = mh.PromptPairs.from_templates(
         "The capital of {subject} is",
         {"subject": [("France", "Italy"), ("Spain", "Japan")]},
         answer=[(" Paris", " Rome"), (" Madrid", " Tokyo")],
     )
-    assert repr(pairs) == (
+    task = mh.Task(["The capital of France is"] * 40, [" Paris"] * 40, name="capitals", cluster=["a", "b"] * 20)
+    tokens = mh.Prompts([" The capital of France is"], positions={"subject": [" France"]}).tokens(small)
+    items = mh.Task([" The capital of France is"], [" Paris"]).tokens(small)
+    assert [repr(each) for each in (pairs, mh.Prompts(["Hi"]), task, tokens, items)] == [
         "<PromptPairs: 2 pairs, position subject, 2 clusters\n"
         "  clean:     'The capital of France is' -> ' Paris', ...\n"
-        "  corrupted: 'The capital of Italy is' -> ' Rome', ...>"
-    )
-    assert repr(mh.Prompts(["Hi"])) == "<Prompts: 1 prompt\n  'Hi'>"
-    assert len(repr(mh.Prompts(["word " * 500] * 100))) < 200
-    assert len(repr(mh.Prompts([list(range(500))]))) < 200
-
-
-def test_tasks_and_tokens_are_a_few_lines(loaded):
-    task = mh.Task(["The capital of France is"] * 40, [" Paris"] * 40, name="capitals", cluster=["a", "b"] * 20)
-    assert repr(task) == "<Task 'capitals': 40 items in 2 clusters\n  'The capital of France is' -> ' Paris', ...>"
-    assert len(repr(mh.Task(["word " * 500], ["x"]))) < 200
-    small = loaded("llama")
-    assert (
-        repr(mh.Task([" The capital of France is"], [" Paris"]).tokens(small)) == "<TaskTokens of 1 item, up to 7 each>"
-    )
-    tokens = mh.Prompts([" The capital of France is"], positions={"subject": [" France"]}).tokens(small)
-    assert repr(tokens) == "<Tokens of 1 prompt, up to 6 each; positions last, subject>"
+        "  corrupted: 'The capital of Italy is' -> ' Rome', ...>",
+        "<Prompts: 1 prompt\n  'Hi'>",
+        "<Task 'capitals': 40 items in 2 clusters\n  'The capital of France is' -> ' Paris', ...>",
+        "<Tokens of 1 prompt, up to 6 each; positions last, subject>",
+        "<TaskTokens of 1 item, up to 7 each>",
+    ]
+    long = "word " * 500
+    for each in (mh.Prompts([long] * 100), mh.Prompts([list(range(500))]), mh.Task([long], ["x"])):
+        assert len(repr(each)) < 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import h5netcdf
 import numpy as np
 import pytest
 import xarray as xr
@@ -306,30 +305,14 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         from_values().save(tmp_path / "nowhere" / "s.nc")
 
-    def refused(message):
-        before = path.read_bytes()
-        with pytest.raises(ValueError, match=message):
-            HeadScores.load(path)
-        assert path.read_bytes() == before
-
     path.write_text("layer,head\n")
-    refused("is not a netCDF file that mechheads can read")
+    with pytest.raises(ValueError, match="is not a netCDF file that mechheads can read"):
+        HeadScores.load(path)
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
-    path.write_bytes(checksums.sealed(path.read_bytes()))
-    refused("was not written by mechheads: it contains no head scores")
-    from_values().save(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:2000])
-    refused("is not a netCDF file that mechheads can read")
-    path.write_bytes(b"XXXX".join(whole.rsplit(b"OHDR", 1)))  # one object's header
-    refused("is damaged, or was changed after it was saved")
-    path.write_bytes(checksums.sealed(path.read_bytes()))
-    refused("is not a netCDF file that mechheads can read")
-    from_values().save(path)
-    with h5netcdf.File(path, "a") as file:
-        file.attrs["schema_version"] = 2
-    path.write_bytes(checksums.sealed(path.read_bytes()))
-    refused(r"written by a newer mechheads \(schema version 2; this one reads up to 1\): update mechheads")
+    path.write_bytes(before := checksums.sealed(path.read_bytes()))
+    with pytest.raises(ValueError, match="was not written by mechheads: it contains no head scores"):
+        HeadScores.load(path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -368,10 +351,6 @@ def test_bad_input_is_named(options, message):
         (
             lambda s: HeadScores.from_scores(np.ones((2, 3)), ci_low=np.ones((3, 2)), **ABOUT),
             r"ci_low has shape \(3, 2\); score has \(2, 3\)",
-        ),
-        (
-            lambda s: HeadScores.from_scores(np.ones((2, 3)), values=np.ones((3, 2, 1)), **ABOUT),
-            r"values has shape \(3, 2, 1\); it needs \(2, 3\)",
         ),
     ],
 )
@@ -445,11 +424,3 @@ def test_where_some_heads_have_two_clusters_the_others_keep_their_intervals():
     assert "some with ranges of 2 clusters, not intervals" in repr(scores)
     assert np.isfinite(scores.dataset["ci_low"].values).tolist() == [[False, True]]
     assert np.isfinite(scores.dataset["range_low"].values).tolist() == [[True, False]]
-
-
-def test_files_that_name_a_number_of_draws_take_part_in_arithmetic(tmp_path):
-    scores = from_values()
-    recorded = json.loads(scores.dataset.attrs["statistics"]) | {"n_bootstrap": 2000}
-    HeadScores(scores.dataset.assign_attrs(statistics=json.dumps(recorded))).save(tmp_path / "old.nc")
-    added = HeadScores.load(tmp_path / "old.nc") + 1
-    np.testing.assert_allclose(added.dataset["ci_low"], scores.dataset["ci_low"] + 1)

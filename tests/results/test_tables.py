@@ -15,9 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 from mechheads.files import checksums
 from mechheads.heads import HeadId
-from mechheads.results.contents import from_dataset, to_dataset
 from mechheads.results.scores import HeadScores
-from mechheads.results.tables import TableResult
+from mechheads.results.tables import TableResult, from_dataset, to_dataset
 from support.same import assert_same, assert_survives
 
 

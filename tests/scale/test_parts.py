@@ -110,6 +110,24 @@ def test_parts_on_the_command_line(small, tmp_path: Path):
     assert command("runs", "list", tmp_path / "all.ledger") == ""
 
 
+def test_fits_and_profiles_run_from_a_file_as_a_whole(small, tmp_path: Path):
+    task = mh.Task([" The capital of France is", " no"], [" Paris", " yes"])
+    asked = {"seeds": [0, 4], "updates": 2, "fit": mh.gating.FitSettings(lr=(0.2, 0.1))}
+    spec = write_analysis(tmp_path / "fit.json", mh.fit_gates, small, task=task, **asked)
+    assert "fit.ledger: 2 units\n" in command(
+        "run", spec, "--store", tmp_path / "fit.ledger", "--out", tmp_path / "g.nc"
+    )
+    assert mh.gating.Gates.load(tmp_path / "g.nc").dataset.identical(mh.fit_gates(small, task, **asked).dataset)
+    assert "fit_gates" in command("runs", "list", tmp_path / "fit.ledger")
+    rows = [list(range(3, 60))]
+    spec = write_analysis(tmp_path / "profile.json", mh.profile_heads, small, texts=rows, window=16)
+    refused = CliRunner().invoke(main, ["run", str(spec), "--part", "1/2", "--store", str(tmp_path / "p.ledger")])
+    assert refused.exit_code == 1 and "part: each step of this analysis needs all steps before" in refused.output
+    assert "p.ledger: 1 units" in command("run", spec, "--store", tmp_path / "p.ledger", "--out", tmp_path / "p.nc")
+    profile = mh.profile_heads(small, rows, window=16)
+    assert mh.behaviour.HeadProfile.load(tmp_path / "p.nc").dataset.identical(profile.dataset)
+
+
 @pytest.mark.parametrize("part", ["3", "0/4", "5/4", "a/b", "1/4/2"])
 def test_a_part_that_is_none_is_refused(part: str):
     with pytest.raises(ValueError, match=f"part is '{part}'; give its number, from 1"):
@@ -203,7 +221,7 @@ def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
         (lambda spec: spec.pop("model"), "'model' is unknown or missing"),
         (lambda spec: spec.update(function=3), "is not an analysis as .* AttributeError"),
         (lambda spec: spec["arguments"].update(prompts={"$made": ["x"]}), "is not an analysis as .* TypeError"),
-        (lambda spec: spec["arguments"].update(checkpoint="x"), "an unexpected keyword argument 'checkpoint'"),
+        (lambda spec: spec["arguments"].update(sites="x"), "an unexpected keyword argument 'sites'"),
         (lambda spec: spec["model"]["$made"][1].update(cache_dir="/x"), "unexpected keyword argument 'cache_dir'"),
         (lambda spec: spec["model"]["$made"][1].update(trust_remote_code="no"), "asks to run code that comes with"),
         (lambda spec: spec["model"]["$made"][1].update(dtype={"$dtype": "__builtins__"}), "the dtype '__builtins__'"),

@@ -83,13 +83,6 @@ def test_what_is_neither_is_an_error_before_the_model_is_loaded(words: list[str]
     assert "workers is 'x'; give a number of workers on this machine" in refused(words, "x", tmp_path)
 
 
-@pytest.mark.parametrize("asked", ["0", "-1", "1.5", "ray", "ray:x", ""])
-def test_neither_a_number_nor_an_address(asked: str, tmp_path: Path):
-    assert "give a number of workers on this machine, such as 2, the address of a Ray" in refused(
-        ["profile"], asked, tmp_path
-    )
-
-
 def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert 'workers need ray: pip install "mechheads[ray]"' in refused(["profile"], "2", tmp_path)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import random
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -25,11 +23,13 @@ from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves_module
-from mechheads.labels.static_layers import LayerScorer
+from mechheads.labels.static import RelationScorer
 from mechheads.model.backends import temporary_changes
-from mechheads.model.backends.temporary_changes import Forward, HookOn, NoGradient, alone
+from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting, alone
 from mechheads.progress import Bar
-from support.interrupts import ARCHITECTURES, FUNCTIONS, HARMFUL, PAIRS, Trial, changes_on
+from support.every_analysis import EVERY
+from support.interrupts import ARCHITECTURES, HARMFUL, Trial, changes_on
+from support.texts import PAIRS
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
 
 
-FEW = ["ablate", "path_matrix", "attribution_patch", "relation_scores", "generate", "fit_gates"]
+FEW = ["ablate", "matrix of paths", "attribution", "relation", "generate", "gates"]
 """Hooks, other forwards and weights without gradients, in forward passes, gradients and fits."""
 
 
@@ -45,13 +45,12 @@ FEW = ["ablate", "path_matrix", "attribution_patch", "relation_scores", "generat
     ("architecture", "names", "tries"),
     [
         ("llama", FEW, 4),
-        *(pytest.param(name, list(FUNCTIONS), 20, marks=pytest.mark.release) for name in ARCHITECTURES),
+        *(pytest.param(name, list(EVERY), 6, marks=pytest.mark.release) for name in ARCHITECTURES),
     ],
     ids=["a few", *ARCHITECTURES],
 )
 def test_random_interrupts_of_long_functions_leave_nothing(tiny, architecture, names, tries):
-    functions = {name: FUNCTIONS[name] for name in names}
-    trial = Trial(mh.load(tiny(architecture)), functions, random.Random(architecture))  # other moments on each
+    trial = Trial(mh.load(tiny(architecture)), names, random.Random(architecture))  # other moments on each
     ended = [trial.interrupt(name) for _ in range(tries) for name in names]
     assert ended.count("interrupted") > tries
 
@@ -98,7 +97,8 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
 
     @alone
     def analyse(model: mh.Model) -> None:
-        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *map(NoGradient, weights[:2])]
+        frozen = [Setting(weight, "requires_grad", False) for weight in weights[:2]]
+        made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *frozen]
         backend.changes.during(made, lambda: backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None))
 
     def state() -> Any:
@@ -212,21 +212,6 @@ def test_of_many_threads_at_once_each_is_right_or_refused(llama):
     assert len(right) + len(refused) == 24 and changes_on(llama) == before
 
 
-def test_every_public_analysis_has_its_model_for_itself():
-    only_tokens = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "shuffled_labels", "with_opening"}
-    only_tokens |= {"circuit_task", "indirect_object_pairs", "repeated_tokens"}
-    rooms = (mh, mh.behaviour, mh.gating, mh.generation, mh.labels, mh.patching, mh.safety, mh.studies, mh.testing)
-    public = {name: getattr(room, name) for room in rooms for name in room.__all__}
-
-    def takes_a_model(each: Any) -> bool:
-        first = next(iter(inspect.signature(each).parameters.values()), None)
-        return first is not None and re.search(r"\bModel\b", str(first.annotation)) is not None
-
-    analyses = {name: each for name, each in public.items() if inspect.isfunction(each) and takes_a_model(each)}
-    without = {name for name, each in analyses.items() if each.__code__.co_filename != temporary_changes.__file__}
-    assert len(analyses) > 30 and without == only_tokens
-
-
 def test_an_interrupted_bar_does_not_stop_the_bars_of_other_threads(monkeypatch):
     for name in ("refresh", "clear"):
         with mh.settings(progress=True):
@@ -261,14 +246,14 @@ def label_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
 
 
 def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_command, tmp_path, monkeypatch):
-    score = LayerScorer.score
+    score = RelationScorer.score
 
     def stops(*args: Any) -> None:
         if args[-1] == 2:
             raise KeyboardInterrupt
         score(*args)
 
-    monkeypatch.setattr(LayerScorer, "score", stops)
+    monkeypatch.setattr(RelationScorer, "score", stops)
     with pytest.warns(UserWarning, match="was interrupted"):
         done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Done" not in done.output
@@ -280,7 +265,7 @@ def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_comman
 
 
 def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
-    monkeypatch.setattr(LayerScorer, "score", _interrupt)
+    monkeypatch.setattr(RelationScorer, "score", _interrupt)
     done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Interrupted before there was a result." in done.output
 

@@ -21,7 +21,7 @@ from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.safety import load_requests
-from mechheads.studies import build, short_fit
+from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas, capital_pairs
 from support import gated_micro
@@ -88,9 +88,9 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     assert atlas.circuit.heads[:4] == alone.heads(4) and atlas.circuit.table["k"].tolist() == [1, 2, 4, 8]
     assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
     task = relation_task(small, "country_to_capital", shots=0, n=8)
-    tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), **short_fit.SETTINGS).losses
+    tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), **build.SHORT_FIT).losses
     best = tried.query("fit == 'none' and update == 2").nsmallest(3, "loss")["seed"]
-    gates = fit_gates(small, task, seeds=sorted(best), updates=5, **short_fit.SETTINGS)
+    gates = fit_gates(small, task, seeds=sorted(best), updates=5, **build.SHORT_FIT)
     for role, scores in head_roles(gates).items():
         assert scores.values is not None
         np.testing.assert_array_equal(atlas.results[role].values, scores.values)
@@ -224,7 +224,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
 
 def test_the_short_fit_finds_roles_that_are_known(tmp_path):
     model = gated_micro.build(tmp_path / "model")
-    gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, **short_fit.SETTINGS)
+    gates = fit_gates(model, gated_micro.capitals(), updates=22, seeds=3, **build.SHORT_FIT)
     lowest = {role: scores.values.min("prompt").values for role, scores in head_roles(gates).items()}
     assert lowest["facilitation"][gated_micro.NEEDED] > 0.9
     assert lowest["interference"][gated_micro.HURTS] > 0.9
@@ -257,7 +257,7 @@ def test_a_quick_look_is_too_short_for_roles(quick):
 
 @pytest.mark.slow
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
-    monkeypatch.setattr(short_fit, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
+    monkeypatch.setattr(build, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
     atlas = build_atlas(small, updates=5)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
     assert any(note.startswith("roles left out: n is 9; relation 'country_to_capital' gives 8") for note in atlas.notes)
@@ -271,7 +271,7 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
             raise LossNotFinite("the loss of seed 1 is not finite", gates)
         return gates
 
-    monkeypatch.setattr(short_fit, "fit_gates", breaks)
+    monkeypatch.setattr(build, "fit_gates", breaks)
     atlas = build_atlas(small, updates=5)
     assert atlas.roles is None and atlas.safety
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
@@ -450,7 +450,7 @@ def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tm
         with pytest.warns(UserWarning, match="interrupted after 0 updates"):
             stopped = CliRunner().invoke(main, arguments)
     assert stopped.exit_code == 130
-    assert f"the same command continues from {tmp_path / 'out' / 'gates.checkpoint'}" in stopped.output
+    assert f"the same command continues from {tmp_path / 'out' / 'gates.ledger'}" in stopped.output
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     heads = pd.read_csv(tmp_path / "out" / "heads.csv")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import mechheads as mh
-from mechheads.studies import short_fit
+from mechheads.studies import build
 from support.made_workers import MadeWorkers
 
 
 def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(loaded):
     small, workers = loaded("llama"), MadeWorkers(2)
-    starts, _ = mh.settings(workers=workers)(short_fit.choose_starts)(small, 2)
-    assert starts == short_fit.choose_starts(small, 2)[0]
+    starts, _ = mh.settings(workers=workers)(build.choose_starts)(small, 2)
+    assert starts == build.choose_starts(small, 2)[0]
     before = len(workers.computed)
-    assert before >= short_fit.TRIED
-    assert mh.settings(workers=workers)(short_fit.fit_briefly)(small, starts, 2).seeds == tuple(starts)
-    assert len(workers.computed) - before >= short_fit.KEPT
+    assert before >= build.TRIED
+    assert mh.settings(workers=workers)(build.fit_briefly)(small, starts, 2).seeds == tuple(starts)
+    assert len(workers.computed) - before >= build.KEPT

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
+from mechheads.limits import current
 from mechheads.plots import saving
 from mechheads.studies import categories_figure, roles_figure, safety_figure
 from mechheads.studies.figures import (
@@ -132,15 +133,6 @@ def test_categories_are_those_of_label_heads(asked, tiny, relation):
 
 
 @pytest.mark.slow
-def test_the_same_request_computes_nothing_twice(asked, monkeypatch):
-    first = categories_figure(**asked)
-    monkeypatch.setattr(categories_module, "load", refuse)
-    again = categories_figure(**asked)
-    assert again.figure == first.figure
-    pd.testing.assert_frame_equal(again.tables["heads"], first.tables["heads"])
-
-
-@pytest.mark.slow
 def test_a_damaged_panel_is_computed_again(asked, monkeypatch):
     first = categories_figure(**asked)
     (asked["out"] / "gpt2" / "labels.nc").write_bytes(b"nothing")
@@ -205,27 +197,6 @@ def test_another_request_in_the_folder_is_refused(asked, relation, monkeypatch):
     relation.write_text(json.dumps({"name": "capitals", "category": "Knowledge", "pairs": PAIRS[:3]}))
     with pytest.raises(ValueError, match=r"of another study: .*capitals.json is '\w+' there and '\w+' here"):
         categories_figure(**asked)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"models": []}, "models is empty"),
-        ({"models": ["gpt2", "gpt2"]}, "models contains 'gpt2' twice"),
-        ({"models": [3]}, "models contains a int"),
-        ({"relations": []}, "relations is empty"),
-        ({"relations": ["capital"]}, "there is no relation 'capital'"),
-        ({"relations": [mh.Relation("r", "Knowledge", [("a", "b")])]}, "relations contains a Relation"),
-        ({"rule": "best"}, "rule is 'best'"),
-        ({"source": "mlp"}, "source is 'mlp'"),
-        ({"min_pairs": 0}, "min_pairs is 0"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_a_model_is_loaded(asked, monkeypatch, wrong, message):
-    monkeypatch.setattr(categories_module, "load", refuse)
-    with pytest.raises(ValueError, match=message):
-        categories_figure(**asked | wrong)
-    assert not asked["out"].exists()
 
 
 def test_a_relation_without_category_is_refused(asked, tmp_path, monkeypatch):
@@ -334,37 +305,6 @@ def test_a_set_of_requests_that_a_model_cannot_read_is_named(asked_safety, tmp_p
     assert "llama, yours left out: " in made.summary() and "64" in made.summary()
 
 
-@pytest.mark.release
-def test_safety_goes_on_with_the_missing_panels(asked_safety, monkeypatch):
-    compare = Calls(mh.safety.compare_ablations, {2: KeyboardInterrupt()})
-    monkeypatch.setattr(safety_module, "compare_ablations", compare)
-    asked_safety |= {"ablations": ["scaling"]}
-    assert safety_figure(**asked_safety).interrupted
-    assert not safety_figure(**asked_safety).interrupted
-    assert len(compare.seen) == 2 + 3
-    monkeypatch.setattr(safety_module, "load", refuse)
-    assert not safety_figure(**asked_safety).interrupted
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"requests": "AdvBrench"}, "'AdvBrench' is neither a file nor one of .*Did you mean \"AdvBench\""),
-        ({"requests": []}, "requests is empty"),
-        ({"ablations": []}, "ablations is empty"),
-        ({"ablations": ["scale"]}, r"ablations\[0\] is 'scale'"),
-        ({"ablations": "scaling"}, r"ablations is 'scaling'; give a list, such as \['scaling'\]"),
-        ({"k": 0}, "k is 0"),
-        ({"template": "none"}, "template is 'none'"),
-    ],
-)
-def test_wrong_safety_requests_are_refused_before_a_model_is_loaded(asked_safety, monkeypatch, wrong, message):
-    monkeypatch.setattr(safety_module, "load", refuse)
-    with pytest.raises(ValueError, match=message):
-        safety_figure(**asked_safety | wrong)
-    assert not asked_safety["out"].exists()
-
-
 def test_the_safety_command_draws(asked_safety, tiny):
     arguments = ["figure", "safety", "--model", str(tiny("llama")), "--out", str(asked_safety["out"]), "--k", "3"]
     for file in asked_safety["requests"]:
@@ -400,16 +340,15 @@ def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
 
 
 def test_a_half_done_fit_goes_on(asked_roles, monkeypatch):
-    """The second call gives the fit the checkpoint of the first, and the same result as an undisturbed call."""
+    """The second call gives the fit the ledger of the first, and the same result as an undisturbed call."""
     asked_roles["models"] = asked_roles["models"][:1]
     whole = roles_figure(**asked_roles | {"out": asked_roles["out"] / "whole"})
     real, found = mh.fit_gates, []
 
     def fit(*args: Any, **options: Any) -> Any:
-        if checkpoint := options.get("checkpoint"):
-            found.append(checkpoint.exists())
+        found.append(Path(str(current().store)).exists())
         gates = real(*args, **options)
-        if checkpoint and len(found) == 1:
+        if len(found) == 1:
             raise KeyboardInterrupt
         return gates
 
@@ -438,7 +377,7 @@ def test_a_task_that_a_model_cannot_do_is_named(asked_roles, tmp_path):
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": " dog" * 99, "target": " cat"}))
     tasks = [asked_roles["tasks"], tmp_path / "long.jsonl"]
     made = roles_figure(**asked_roles | {"tasks": tasks, "models": asked_roles["models"][:1]})
-    assert isinstance(made.panels["capitals"]["llama"], mh.gating.RoleCurves)
+    assert isinstance(made.panels["capitals"]["llama"], mh.patching.Curves)
     assert list(made.panels) == ["capitals"] and "llama, long left out: " in made.summary()
 
 
@@ -448,26 +387,6 @@ def test_a_quick_look_takes_few_items(asked_roles):
     assert curves.provenance["gates"]["seeds"] == [0, 1] and curves.provenance["gates"]["batch"] == 8
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"tasks": "maths"}, "task 'maths' is neither a file nor one of"),
-        ({"tasks": []}, "tasks is empty"),
-        ({"tasks": ["math", "math"]}, "tasks contains 'math' twice"),
-        ({"seeds": 0}, "seeds is 0"),
-        ({"updates": 0}, "updates is 0"),
-        ({"most": 0}, "most is 0"),
-        ({"n": 1}, "n is 1"),
-        ({"n": 50}, "n is 50, but .*capitals.jsonl has 10 items"),
-    ],
-)
-def test_wrong_role_requests_are_refused_before_a_model_is_loaded(asked_roles, monkeypatch, wrong, message):
-    monkeypatch.setattr(roles_module, "load", refuse)
-    with pytest.raises(ValueError, match=message):
-        roles_figure(**asked_roles | wrong)
-    assert not asked_roles["out"].exists()
-
-
 def test_the_roles_command_draws(asked_roles, tiny):
     arguments = ["figure", "roles", "--model", str(tiny("llama")), "--tasks", str(asked_roles["tasks"])]
     arguments += ["--seeds", "2", "--updates", "2", "--most", "3", "--out", str(asked_roles["out"])]
@@ -475,6 +394,56 @@ def test_the_roles_command_draws(asked_roles, tiny):
     assert done.exit_code == 0, done.output
     assert "llama, capitals: facilitation" in done.output
     assert pd.read_csv(asked_roles["out"] / "curves.csv")["k"].tolist()[-1] == 3
+
+
+WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "categories": [
+        ({"models": []}, "models is empty"),
+        ({"models": ["gpt2", "gpt2"]}, "models contains 'gpt2' twice"),
+        ({"models": [3]}, "models contains a int"),
+        ({"relations": []}, "relations is empty"),
+        ({"relations": ["capital"]}, "there is no relation 'capital'"),
+        ({"relations": [mh.Relation("r", "Knowledge", [("a", "b")])]}, "relations contains a Relation"),
+        ({"rule": "best"}, "rule is 'best'"),
+        ({"source": "mlp"}, "source is 'mlp'"),
+        ({"min_pairs": 0}, "min_pairs is 0"),
+    ],
+    "safety": [
+        ({"requests": "AdvBrench"}, "'AdvBrench' is neither a file nor one of .*Did you mean \"AdvBench\""),
+        ({"requests": []}, "requests is empty"),
+        ({"ablations": []}, "ablations is empty"),
+        ({"ablations": ["scale"]}, r"ablations\[0\] is 'scale'"),
+        ({"ablations": "scaling"}, r"ablations is 'scaling'; give a list, such as \['scaling'\]"),
+        ({"k": 0}, "k is 0"),
+        ({"template": "none"}, "template is 'none'"),
+    ],
+    "roles": [
+        ({"tasks": "maths"}, "task 'maths' is neither a file nor one of"),
+        ({"tasks": []}, "tasks is empty"),
+        ({"tasks": ["math", "math"]}, "tasks contains 'math' twice"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"updates": 0}, "updates is 0"),
+        ({"most": 0}, "most is 0"),
+        ({"n": 1}, "n is 1"),
+        ({"n": 50}, "n is 50, but task 'capitals' has 10 items"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("figure", "wrong", "message"), [(figure, *row) for figure, some in WRONG.items() for row in some]
+)
+def test_a_wrong_request_is_refused_before_a_model_is_loaded(request, monkeypatch, figure, wrong, message):
+    draw, module, given = {
+        "categories": (categories_figure, categories_module, "asked"),
+        "safety": (safety_figure, safety_module, "asked_safety"),
+        "roles": (roles_figure, roles_module, "asked_roles"),
+    }[figure]
+    asked = request.getfixturevalue(given)
+    monkeypatch.setattr(module, "load", refuse)
+    with pytest.raises(ValueError, match=message):
+        draw(**asked | wrong)
+    assert not asked["out"].exists()
 
 
 def test_images_are_written_if_a_browser_draws_them(asked, monkeypatch):

@@ -66,7 +66,7 @@ def test_an_interrupted_safety_figure_goes_on_with_workers(asked_safety: Given, 
 def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
     asked_roles: Given, tmp_path: Path, monkeypatch
 ) -> None:
-    """The first call is interrupted in the middle of the fits; the second one goes on from its checkpoint."""
+    """The first call is interrupted in the middle of the fits; the second one goes on from its ledger."""
     alone = roles_figure(**asked_roles | {"out": tmp_path / "alone"})
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", stopped_at(2, log_probs))
@@ -75,13 +75,13 @@ def test_fits_of_a_roles_figure_that_one_process_began_go_on_with_workers(
             pytest.raises(KeyboardInterrupt, match="goes on"),
         ):
             roles_figure(**asked_roles)
-    assert list(asked_roles["out"].rglob("gates.checkpoint"))
+    assert list(asked_roles["out"].rglob("gates.ledger"))
     workers = MadeWorkers(2)
     whole = mh.settings(workers=workers)(roles_figure)(**asked_roles)
     units = [str(unit) for batch in workers.computed for unit in batch]
     assert {"the fit keep and drop of seed 1", "the curve of interference", "the curve of random 5"} <= set(units)
     close(whole.tables["curves"], alone.tables["curves"])
-    assert not list(asked_roles["out"].rglob("gates.checkpoint"))
+    assert not list(asked_roles["out"].rglob("gates.ledger"))
 
 
 @pytest.mark.slow

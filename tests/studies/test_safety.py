@@ -310,9 +310,3 @@ def test_the_command_takes_requests_of_a_file(tiny, tmp_path: Path):
     (tmp_path / "mine.csv").write_text("prompt\n Mary went\n")
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1 and "mine.csv has 1 harmful requests; give at least 18" in done.output
-
-
-def test_the_command_says_what_is_wrong(tmp_path: Path):
-    (tmp_path / "file").touch()
-    done = CliRunner().invoke(main, ["safety", "--model", "/nowhere", "--out", str(tmp_path / "file" / "safety")])
-    assert done.exit_code == 2 and "--out" in done.output

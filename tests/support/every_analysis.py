@@ -1,66 +1,258 @@
-"""Every kind of analysis on a tiny model; each gives its numbers."""
+"""Every kind of analysis on a tiny model: the rows of the tables in tests/laws, tests/model and tests/slow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+import xarray as xr
 
 import mechheads as mh
-from support.texts import CLEAN, CORRUPTED, PAIRS, WORD_PAIRS
+from mechheads.patching.circuit_curve import faithfulness_curve
+from mechheads.results.tables import TableResult
+from mechheads.studies.head_patterns import head_patterns
+from mechheads.studies.head_weights import head_weights
+from support.made_gates import made_gates
+from support.texts import CAPITALS, CLEAN, CORRUPTED, PAIRS, WORD_PAIRS
 
-
-def _read(*tensors: torch.Tensor) -> np.ndarray:
-    return torch.cat([tensor.flatten() for tensor in tensors]).float().cpu().numpy()
-
-
-def _run(model: mh.Model) -> mh.patching.HeadCache:
-    return model.cache(CLEAN)
-
-
-ANALYSES: dict[str, Callable[[mh.Model], Any]] = {
-    "cache": lambda model: _read(_run(model).z.layer(2), _run(model).logits),
-    "ablate": lambda model: mh.ablate(model, CLEAN, kind="mean", metric="kl_divergence").scores,
-    "patch z": lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff).scores,
-    "patch k": lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each").scores,
-    "paths": lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff).scores,
-    "mlps": lambda model: mh.activation_patch(model, PAIRS, nodes="all").dataset["mlp_values"],
-    "edges": lambda model: mh.patching.attribute_edges(model, PAIRS).score,
-    "learned": lambda model: mh.patching.learn_ranking(model, PAIRS, updates=2).scores,
-    "ships": lambda model: mh.ships(model, CLEAN, template="bare").scores,
-    "angle": lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare").scores,
-    "profile": lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16).values,
-    "written": lambda model: _read(*(model.W_O[layer] for layer in range(3))),
-    "read": lambda model: _read(model.W_Q[1], model.W_K[1], model.W_V[1]),
-    "scales": lambda model: _read(model.attention_scale(0), model.final_scale()),
-    "generate": lambda model: list(map(str, mh.generate(model, CLEAN, 3).texts)),
-}
-
+NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
 _ONE_PAIR = mh.PromptPairs(CLEAN[:1], CORRUPTED[:1], answer=[" Paris"], wrong=[" Rome"])
 _WORDS = mh.Relation("words", None, WORD_PAIRS)
+_CAPITALS = mh.Relation("capitals", "Knowledge", CAPITALS)
 _SMALL = mh.patching.Limits(memory=200_000, tokens=20)
-
-MORE: dict[str, Callable[[mh.Model], Any]] = {
-    "patch q": lambda model: mh.activation_patch(model, PAIRS, site="q").scores,
-    "patch v": lambda model: mh.activation_patch(model, PAIRS, site="v").scores,
-    "patch pattern": lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern").scores,
-    "uniform": lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()).scores,
-    "small parts": lambda model: mh.ablate(model, CLEAN, budget=_SMALL).scores,
-    "sets": lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]).values,
-    "paths of MLPs": lambda model: mh.path_patch(model, PAIRS, nodes="all", receivers=["L2H1.v"]).scores,
-    "frozen MLPs": lambda model: mh.path_patch(model, PAIRS, mlps="frozen").scores,
-    "self-repair": lambda model: mh.patching.self_repair(model, PAIRS).values,
-    "attribution": lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2).scores,
-    "logits": lambda model: mh.behaviour.logit_attribution(model, PAIRS).values,
-    "composition": lambda model: mh.behaviour.composition_scores(model, "K").scores.values,
-    "copying": lambda model: mh.behaviour.copying_scores(model).scores.values,
-    "relation": lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1).scores.values,
-    "contribution": lambda model: (
-        mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare").values
-    ),
-    "sahara": lambda model: repr(mh.safety.sahara(model, CLEAN, 2, template="bare")),
-    "result": lambda model: _read(_run(model).result["L2H1"]),
-    "first MLP": lambda model: _read(model.first_mlp(model.W_E[:4])),
+_CIRCUIT = ["L0H1", "L1H2", "L2H0"]
+_TASK = mh.Task([" The capital of France is", " no"], [" Paris", " yes cat"], name="texts")
+_ROWS = [[1, *range(20)], [*range(3, 33)], [*range(8, 40)]]
+_HAY: dict[str, Any] = {
+    "n": 3,
+    "length": 56,
+    "needles": ((" Paris is the", "big store of John", " Paris"), (" Rome is the", "small book of Mary", " Rome")),
+    "depths": (0.1, 0.5, 0.9),
 }
+_RANKED = mh.HeadScores.from_scores(np.arange(12.0).reshape(3, 4), name="a ranking", unit="share", kind="ablate")
+_LONG = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
+_SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the"}
+
+
+_GATES = made_gates(*np.random.default_rng(0).random((2, 2, 3, 4)))
+
+
+def _judge(request: str, answer: str) -> str:
+    return "refused" if len(answer) % 2 else "complied"
+
+
+_ANSWERED: dict[str, Any] = {
+    "ablation": "zero",
+    "draws": 1,
+    "answers": mh.safety.AnswerSettings(_judge, "bare", max_new_tokens=4),
+}
+_TESTED: dict[str, Any] = {"texts": [" a big dog"], "opening": " I", **_ANSWERED}
+
+
+def _fitted(model: mh.Model) -> mh.gating.Gates:
+    return mh.fit_gates(model, _TASK, seeds=2, updates=2)
+
+
+def _named_movers(model: mh.Model) -> mh.behaviour.IndirectObjectRoles:
+    templates = [" The {first} and {second} to {subject} gave to"]
+    pairs = mh.behaviour.indirect_object_pairs(model, 8, templates=templates, names=NAMES)
+    return mh.behaviour.indirect_object_roles(model, pairs, min_share=0)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis, and what it promises for Ctrl-C.
+
+    Attributes:
+        run: gives its result.
+        kept: what it says after Ctrl-C of what it keeps, as a regular expression; None if it has nothing to keep.
+        at: the share of the work after which Ctrl-C comes.
+        of_fewer: whether what it keeps are numbers of fewer inputs, not some of the whole result's numbers.
+        read: the numbers by which a model is compared with another.
+    """
+
+    run: Callable[[mh.Model], Any]
+    kept: str | None = None
+    at: float = 0.9
+    of_fewer: bool = False
+    read: str = "scores"
+
+    def numbers(self, model: mh.Model) -> Any:
+        """What tells a result from another, without what it says about itself."""
+        found = self.run(model)
+        if isinstance(found, mh.generation.Generated):
+            return list(found.texts)
+        if isinstance(found, mh.safety.HeadGroup):
+            return repr(found)
+        if isinstance(found, (torch.Tensor, tuple)):
+            return np.concatenate([array.ravel() for array in fields(found).values()])
+        return attrgetter(self.read)(found)
+
+
+def fields(found: Any) -> dict[str, np.ndarray]:
+    """Everything measured in a result, by its name."""
+    if isinstance(found, torch.Tensor):
+        return {"": found.float().cpu().numpy()}
+    if isinstance(found, np.ndarray):
+        return {"": found} if found.dtype.kind in "fiu" else {}
+    if isinstance(found, mh.HeadScores):
+        names = [name for name in ("values", "mlp_values") if name in found.dataset] or ["score"]
+        return {name: found.dataset[name].values for name in names}
+    if isinstance(found, xr.Dataset):
+        return {str(name): array.values for name, array in found.items() if array.dtype.kind == "f"}
+    if isinstance(found, pd.DataFrame):
+        return {name: found[name].to_numpy() for name in found.select_dtypes("float")}
+    if isinstance(found, TableResult):
+        found = vars(found)
+    parts = found.items() if isinstance(found, Mapping) else enumerate(found) if isinstance(found, tuple) else ()
+    return {f"{name} {inner}": array for name, part in parts for inner, array in fields(part).items()}
+
+
+_A = Analysis
+_REST = "the rest are NaN"
+_OF_THESE = "of these"
+ANALYSES: dict[str, Analysis] = {
+    "cache": _A(lambda model: (model.cache(CLEAN).z.layer(2), model.cache(CLEAN).logits)),
+    "ablate": _A(lambda model: mh.ablate(model, CLEAN, kind="mean", metric="kl_divergence"), _REST),
+    "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), _REST),
+    "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), _REST),
+    "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), _REST),
+    "mlps": _A(lambda model: mh.activation_patch(model, PAIRS, nodes="all"), _REST, read="dataset.mlp_values"),
+    "edges": _A(lambda model: mh.patching.attribute_edges(model, PAIRS), read="score"),
+    "learned": _A(
+        lambda model: mh.patching.learn_ranking(model, PAIRS, updates=2), "of 2 updates", 0.95, of_fewer=True
+    ),
+    "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), _REST),
+    "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), _REST),
+    "profile": _A(lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16), read="values"),
+    "written": _A(lambda model: tuple(model.W_O[layer] for layer in range(3))),
+    "read": _A(lambda model: (model.W_Q[1], model.W_K[1], model.W_V[1])),
+    "scales": _A(lambda model: (model.attention_scale(0), model.final_scale())),
+    "generate": _A(lambda model: mh.generate(model, CLEAN, 3), "of 3 answers", of_fewer=True),
+}
+MORE: dict[str, Analysis] = {
+    "patch q": _A(lambda model: mh.activation_patch(model, PAIRS, site="q"), _REST),
+    "patch v": _A(lambda model: mh.activation_patch(model, PAIRS, site="v"), _REST),
+    "patch pattern": _A(lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern"), _REST),
+    "uniform": _A(lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()), _REST),
+    "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), _REST),
+    "sets": _A(lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), _REST, read="values"),
+    "paths of MLPs": _A(lambda model: mh.path_patch(model, PAIRS, nodes="all", receivers=["L2H1.v"]), _REST),
+    "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), _REST),
+    "self-repair": _A(lambda model: mh.patching.self_repair(model, PAIRS), _REST, read="values"),
+    "attribution": _A(lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2)),
+    "logits": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS), _OF_THESE, read="values"),
+    "composition": _A(lambda model: mh.behaviour.composition_scores(model, "K"), read="scores.values"),
+    "copying": _A(lambda model: mh.behaviour.copying_scores(model), read="scores.values"),
+    "relation": _A(lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1), "layers 0", read="scores.values"),
+    "contribution": _A(
+        lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare"),
+        _REST,
+        0.6,
+        read="values",
+    ),
+    "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, template="bare"), _REST),
+    "result": _A(lambda model: model.cache(CLEAN).result["L2H1"]),
+    "first MLP": _A(lambda model: model.first_mlp(model.W_E[:4])),
+}
+"""Analyses of which every device, release and tokenizer gives the same numbers."""
+FURTHER: dict[str, Analysis] = {
+    "patch k of a head": _A(
+        lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", heads="L1H2"), _REST
+    ),
+    "contribution of some heads": _A(
+        lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare", heads=_CIRCUIT),
+        _REST,
+        0.6,
+    ),
+    "profile of two lengths": _A(
+        lambda model: mh.profile_heads(model, [list(range(3, 60))], window=20), _OF_THESE, 0.6, of_fewer=True
+    ),
+    "matrix of paths": _A(
+        lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"], senders=_CIRCUIT),
+        _REST,
+    ),
+    "faithfulness": _A(lambda model: mh.patching.faithfulness(model, PAIRS, _CIRCUIT)),
+    "completeness": _A(lambda model: mh.patching.completeness(model, PAIRS, _CIRCUIT, subsets=2)),
+    "circuit": _A(lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5), "trials", of_fewer=True),
+    "circuit by rounds": _A(
+        lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.4, order="each"), "trials", of_fewer=True
+    ),
+    "curve of circuits": _A(
+        lambda model: mh.patching.circuit_curve(model, PAIRS, _CIRCUIT, sizes=(0.2, 1), draws=1), _REST
+    ),
+    "curve of edges": _A(
+        lambda model: mh.patching.edge_curve(
+            model, PAIRS, mh.patching.attribute_edges(model, PAIRS), sizes=(0.2, 1), draws=1
+        ),
+        _REST,
+    ),
+    "edges by prompt": _A(lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True)),
+    "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
+    "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.55, of_fewer=True),
+    "copy suppression": _A(
+        lambda model: mh.behaviour.copy_suppression(model, _ROWS, window=32, top=1000), _OF_THESE, 0.6, of_fewer=True
+    ),
+    "retrieval": _A(lambda model: mh.behaviour.retrieval_heads(model, _LONG, **_HAY), _OF_THESE),
+    "successors": _A(
+        lambda model: mh.behaviour.successor_scores(model, {"words": ["one", "two", "three", "yes", "no"]}, draws=20),
+        _REST,
+        0.95,
+    ),
+    "function vectors": _A(lambda model: mh.behaviour.function_vector_heads(model, _WORDS, **_SHOTS), _REST, 0.95),
+    "indirect objects": _A(_named_movers),
+    "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
+    "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
+    "patterns": _A(lambda model: head_patterns(model, CLEAN)),
+    "weights": _A(lambda model: head_weights(model)),
+    "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
+    "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST),
+    "safety heads by contribution": _A(
+        lambda model: mh.safety_heads(model, CLEAN, 2, harmless=CORRUPTED, heads=_CIRCUIT), _REST
+    ),
+    "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST),
+    "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
+    "refusal direction": _A(lambda model: mh.safety.refusal_direction(model, CLEAN, CORRUPTED)),
+    "refusal test": _A(
+        lambda model: mh.safety.refusal_test(model, _CIRCUIT, CLEAN, CORRUPTED, **_TESTED), "answers are judged"
+    ),
+    "refusal tests": _A(
+        lambda model: mh.safety.refusal_tests(
+            model, {"one": ["L1H1"], "two": ["L1H1", "L2H2"]}, CLEAN, CORRUPTED, **_TESTED
+        ),
+        "answers are judged",
+    ),
+    "brittleness": _A(
+        lambda model: mh.safety.refusal_brittleness(model, 2, CLEAN, CORRUPTED, texts=[" a big dog"], **_ANSWERED),
+        "were judged",
+    ),
+    "attack curve": _A(
+        lambda model: mh.safety.attack_curve(model, _CIRCUIT, CLEAN, CORRUPTED, **_ANSWERED), "were judged"
+    ),
+    "gates": _A(_fitted, "updates", of_fewer=True),
+    "contrast of gates": _A(
+        lambda model: mh.gating.contrast_gates(model, _TASK, mh.Task([" yes", " no"], [" no"] * 2), seeds=1, updates=2),
+        "updates",
+        of_fewer=True,
+    ),
+    "roles": _A(lambda model: mh.head_roles(_GATES)),
+    "curves of roles": _A(lambda model: mh.gating.role_curve(model, _TASK, _GATES, counts=[0, 2], draws=1), _REST),
+    "effects on a task": _A(
+        lambda model: mh.gating.ablation_effects(model, _TASK, ("zero", "mean"), heads=_CIRCUIT), _REST
+    ),
+}
+"""The others, which are made of those."""
+REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "paths of MLPs", "result"}
+REPEATED |= {"edges by prompt", "logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
+REPEATED |= {"angle", "safety heads", "patch k", "contribution"}
+"""Those that promise nothing that another does not, as they are made in the same way."""
+EVERY = ANALYSES | MORE | FURTHER
+TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "curve of circuits", "examples")
+TABLES += ("indirect objects", "patterns", "weights", "first heads", "refusal test", "brittleness", "attack curve")
+TABLES += ("gates", "roles", "curves of roles")
+"""One of each class of results about sets of heads."""

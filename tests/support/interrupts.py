@@ -18,59 +18,10 @@ import torch
 
 import mechheads as mh
 from mechheads.engine.row_layout import layout_of
-from mechheads.generation.generate import generate
-from mechheads.generation.sampling import Sampling
-from support.texts import CAPITALS
+from support.every_analysis import EVERY
 
 ARCHITECTURES = ("llama", "gpt2", "gemma", "neox")
 HARMFUL = [" The capital of France is the", " a big dog gave", " one two three"]
-HARMLESS = [" The capital of Italy is the", " a small cat gave", " two one three"]
-PAIRS = mh.PromptPairs(
-    clean=[" The capital of France is", " The capital of Spain is"],
-    corrupted=[" The capital of Italy is", " The capital of Germany is"],
-    answer=[" Paris", " Madrid"],
-    wrong=[" Rome", " Berlin"],
-)
-TASK = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
-RELATION = mh.Relation("capitals", "Knowledge", CAPITALS)
-
-
-def _refused(request: str, answer: str) -> str:
-    return "refused" if len(answer) % 2 else "complied"
-
-
-_ANSWERS: dict[str, Any] = {"draws": 1, "answers": mh.safety.AnswerSettings(_refused, "bare", max_new_tokens=4)}
-
-FUNCTIONS: dict[str, Callable[[mh.Model], Any]] = {
-    "cache": lambda m: m.cache(HARMFUL),
-    "ablate": lambda m: mh.ablate(m, HARMFUL),
-    "activation_patch": lambda m: mh.activation_patch(m, PAIRS, site="k", positions="each"),
-    "path_matrix": lambda m: mh.path_matrix(m, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"]),
-    "attribution_patch": lambda m: mh.patching.attribution_patch(m, PAIRS),
-    "faithfulness": lambda m: mh.patching.faithfulness(m, PAIRS, ["L1H1", "L2H2"]),
-    "self_repair": lambda m: mh.patching.self_repair(m, PAIRS, heads=["L1H1"]),
-    "logit_attribution": lambda m: mh.behaviour.logit_attribution(m, PAIRS, by="source"),
-    "relation_scores": lambda m: mh.relation_scores(m, [RELATION], min_pairs=1),
-    "dynamic_scores": lambda m: mh.labels.dynamic_scores(m, [RELATION], min_pairs=1),
-    "safety_heads": lambda m: mh.safety_heads(m, mh.Prompts(HARMFUL), k=2),
-    "sahara": lambda m: mh.safety.sahara(m, mh.Prompts(HARMFUL), 2, draws=1),
-    "refusal_contribution": lambda m: mh.safety.refusal_contribution(
-        m, HARMFUL, HARMLESS, template="bare", opening=" I cannot", ablation="scaling"
-    ),
-    "refusal_test": lambda m: mh.safety.refusal_test(
-        m, ["L1H1"], HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
-    ),
-    "refusal_tests": lambda m: mh.safety.refusal_tests(
-        m, {"one": ["L1H1"], "two": ["L1H1", "L2H2"]}, HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
-    ),
-    "refusal_brittleness": lambda m: mh.safety.refusal_brittleness(
-        m, 2, HARMFUL, HARMLESS, texts=[" one two three"], **_ANSWERS
-    ),
-    "attack_curve": lambda m: mh.safety.attack_curve(m, ["L1H1", "L2H2"], HARMFUL, HARMLESS, most=2, **_ANSWERS),
-    "generate": lambda m: generate(m, HARMFUL, Sampling(8)),
-    "fit_gates": lambda m: mh.fit_gates(m, TASK, seeds=2, updates=3),
-}
-"""Every kind of change that the package makes on a model: hooks, other forwards, weights without gradients."""
 
 
 def changes_on(model: mh.Model) -> Counter[str]:
@@ -127,13 +78,13 @@ class Trial:
     """One model, and what it gives undisturbed."""
 
     model: mh.Model
-    functions: dict[str, Callable[[mh.Model], Any]]
+    names: list[str]
     rng: random.Random
 
     def __post_init__(self) -> None:
         self.before = changes_on(self.model)
         self.ids = self.model.backend.trial_tokens(2, 7)
-        self.seconds = {name: self._seconds(run) for name, run in self.functions.items()}
+        self.seconds = {name: self._seconds(EVERY[name].run) for name in self.names}
         self.layout, self.logits, self.sweep = layout_of(self.model), self._logits(), self._sweep()
 
     def _seconds(self, run: Callable[[mh.Model], Any]) -> float:
@@ -172,7 +123,7 @@ class Trial:
             warnings.simplefilter("ignore")
             try:
                 with interrupt_after(*delays):
-                    self.functions[name](self.model)
+                    EVERY[name].run(self.model)
             except KeyboardInterrupt:
                 ended = "interrupted"
         assert again or not self.left, f"{name} left {self.left}"

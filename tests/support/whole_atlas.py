@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 
 import mechheads as mh
-from mechheads.labels.static import RelationScorer
-from mechheads.labels.static_layers import Scoring
+from mechheads.labels.static import RelationScorer, Scoring
 from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
 

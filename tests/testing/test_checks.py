@@ -12,7 +12,7 @@ import torch
 
 import mechheads as mh
 from mechheads.patching import Resample, Scale, UniformAttention
-from mechheads.testing import CheckFailed, check_intervention, check_metric, material, trials
+from mechheads.testing import CheckFailed, check_intervention, check_metric, checks, trials
 from support.levels import few
 
 SITES = ("z", "q", "k", "v", "pattern", "scored_q")
@@ -73,7 +73,7 @@ def negate(z, context):
 
 
 def test_nothing_global_changes():
-    material.tiny_model.cache_clear()
+    checks.tiny_model.cache_clear()
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy(), torch.is_grad_enabled()
     check_intervention(negate)
     check_metric(mh.log_prob)
@@ -206,9 +206,9 @@ BROKEN_INTERVENTIONS = [
 ]
 
 
-def fails_one(checks, broken, name, message):
+def fails_one(check, broken, name, message):
     with pytest.raises(CheckFailed) as caught:
-        checks(broken)
+        check(broken)
     (failed,) = caught.value.report.failed
     assert failed.name == name and message in failed.seen
     assert str(caught.value).endswith(f" fails 1 of 11 checks\n  {name}: {failed.seen}")
@@ -393,3 +393,18 @@ def test_notes_of_metrics():
     assert store.startswith("cannot be used with store=: metric cannot be fingerprinted")
     root = check_metric(lambda logits, context: (logits - context.base_logits)[:, 0, 0].abs().sqrt())
     assert "cannot be used with attribution_patch: its gradient is not finite at the unchanged run" in root.notes
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (2, "Right: Half.\n"),
+        (4, "Not yet: Halve it.\n"),
+        (None, "No answer yet.\n"),
+        (..., "No answer yet.\n"),
+        (0, "Not yet: the check stopped with ZeroDivisionError: division by zero\nHalve it.\n"),
+    ],
+)
+def test_the_answer_to_an_exercise_is_right_or_not_or_missing(answer, said, capsys):
+    mh.testing.check_answer(answer, lambda number: [1] * (1 / number == 0.5), right="Half.", hint="Halve it.")
+    assert capsys.readouterr().out == said

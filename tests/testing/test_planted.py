@@ -80,18 +80,28 @@ def test_weights_hold_what_was_planted_and_nothing_else(planted, seed):
     check_shares(planted(seed))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_layers": 2, "n_heads": 12, "d_model": 384},
+        {"n_layers": 1, "n_heads": 4, "d_model": 128, "plant": {"L0H1": ["to_south"]}},
+        {"n_layers": 2, "noise": 0, "plant": {"L0H1": NAMES[:3], "L1H1": NAMES[3:6]}},
+    ],
+    ids=["other sizes", "one layer", "as many pairs as there is room for"],
+)
+def test_models_of_other_sizes_hold_what_was_planted(options):
+    there = planted_model(**options)
+    sizes = {"n_layers": 6, "n_heads": 8, "d_model": 256} | options
+    assert all(getattr(there.model, name) == sizes[name] for name in ("n_layers", "n_heads", "d_model"))
+    assert there.model.d_head == sizes["d_model"] // sizes["n_heads"]
+    check_shares(there)
+
+
 def test_a_null_holds_nothing():
     null = planted_model(seed=3, plant={})
     assert null.heads == {} and null.categories == {} and len(null.looks_at) == 48
     check_shares(null)
     assert repr(null) == "<PlantedModel of 48 heads, seed 3: nothing planted>"
-
-
-def test_other_sizes():
-    check_shares(planted_model(n_layers=2, n_heads=12, d_model=384))
-    one = planted_model(n_layers=1, n_heads=4, d_model=128, plant={"L0H1": ["to_south"]})
-    assert (one.model.n_layers, one.model.n_heads, one.model.d_model, one.model.d_head) == (1, 4, 128, 32)
-    check_shares(one)
 
 
 @pytest.mark.parametrize("seed", few([0, 1], 0))
@@ -103,7 +113,8 @@ def test_labels_from_weights_are_the_categories(planted, seed):
 
 @pytest.mark.parametrize("seed", few(range(3), 0))
 def test_the_default_plant(planted, seed):
-    heads = planted(seed).heads if seed < 2 else planted_model(seed=seed).heads
+    there = planted(seed)
+    heads = there.heads
     assert list(heads) == sorted(heads) and len(heads) == 17
     of = {
         kind: [(head, held.relations) for head, held in heads.items() if held.kind == kind]
@@ -115,11 +126,7 @@ def test_the_default_plant(planted, seed):
     assert all(implemented.count(name) == 2 for _, (name,) in of["suppresses"])
     ((reader, read),), ((tagger, tagged),) = of["in context"], of["tags"]
     assert tagger.layer < reader.layer and tagged == read
-
-
-def test_default_categories(planted):
-    there = planted(0)
-    lengths = [len(found) for head, found in there.categories.items() if there.heads[head].kind == "implements"]
+    lengths = [len(found) for head, found in there.categories.items() if heads[head].kind == "implements"]
     assert sorted(lengths) == [1] * 10 + [2] * 2
     assert {name for found in there.categories.values() for name in found} == set(mh.labels.CATEGORIES)
 
@@ -354,9 +361,3 @@ def test_errors(options, message):
 def test_an_unknown_kind():
     with pytest.raises(ValueError, match="kind is 'copies'; choose one of 'implements', 'suppresses', "):
         PlantedHead("copies", ["plurals"])
-
-
-def test_as_many_pairs_as_there_is_room_for():
-    """Three relations fill a head nearly; without noise they are all there."""
-    there = planted_model(n_layers=2, noise=0, plant={"L0H1": NAMES[:3], "L1H1": NAMES[3:6]})
-    check_shares(there)

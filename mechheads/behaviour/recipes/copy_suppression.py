@@ -13,8 +13,6 @@ such a head needs a prediction of the token (by earlier layers), attention to it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -22,7 +20,7 @@ from torch import Tensor
 from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.copying import copying_scores
 from mechheads.behaviour.frozen_maps import FrozenRun
-from mechheads.behaviour.windows import Texts, Windows, check_window, windows_of
+from mechheads.behaviour.windows import Texts, check_window, windows_of
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
@@ -64,9 +62,8 @@ def copy_suppression(
         Scores [layer, head, window] in logits, with intervals over texts; ``control``, and ``excess`` with
         ``excess_low`` and ``excess_high``, to which ``p_value`` and ``q_value`` belong; ``attention`` and
         ``attention_control``: the mean attention to the token; ``predicted`` (layer): the share of queries that count;
-        ``copying`` (layer, head): the copying score by
-        weights, negative if the head suppresses the tokens that it attends to. Soft caps on logits are left out. After
-        Ctrl-C, of the windows until then.
+        ``copying`` (layer, head): the copying score by weights, negative if the head suppresses the tokens that it
+        attends to. Soft caps on logits are left out. After Ctrl-C, of the windows until then.
 
     Raises:
         ValueError: if an argument is not valid, the texts have no window of 16 tokens, or the architecture does
@@ -85,9 +82,11 @@ def copy_suppression(
     check_at_least(1, top=top)
     draw = torch.Generator().manual_seed(seed)
     found: list[tuple[Tensor, Tensor, list[int]]] = []
-    with until_interrupted() as work, torch.no_grad():
-        for windows in _shown(windows_of(model, texts, window, n_tokens), n_tokens):
+    bar = Bar(total=n_tokens, desc="copy suppression", unit="token", leave=False)
+    with until_interrupted() as work, torch.no_grad(), bar:
+        for windows in windows_of(model, texts, window, n_tokens):
             found.append((*_measured(model, windows.ids, top, draw), windows.text))
+            bar.update(windows.ids.numel())
     work.stop_unless(found)
     work.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
     if not found:
@@ -97,14 +96,13 @@ def copy_suppression(
     measured = dict(zip(MEASURES, values, strict=True))
     copying = copying_scores(model)
     dims = ("layer", "head")
-    text = [text for *_, of_batch in found for text in of_batch]
-    scores = HeadScores.from_values(
+    return against_control(
         measured["score"],
+        measured["control"],
+        cluster=[text for *_, of_batch in found for text in of_batch],
+        seed=seed,
         name="copy suppression on text",
         kind="copy_suppression",
-        cluster=text,
-        null=None,
-        seed=seed,
         provenance=make_provenance(
             model,
             texts="of the package" if texts is None else "given",
@@ -122,14 +120,6 @@ def copy_suppression(
             "copying": (dims, copying.scores.values),
         },
     )
-    return against_control(scores, measured["control"], text, seed=seed)
-
-
-def _shown(batches: Iterator[Windows], total: int) -> Iterator[Windows]:
-    with Bar(total=total, desc="copy suppression", unit="token", leave=False) as bar:
-        for windows in batches:
-            yield windows
-            bar.update(windows.ids.numel())
 
 
 def _measured(

@@ -137,15 +137,14 @@ def function_vector_heads(
         means = [mean_over_prompts(effects[..., of_prompt == i]) for i in range(len(names))]
         return _DIMS, np.stack(means, axis=-1)
 
-    cluster = list(clean.cluster or ())
-    scores = HeadScores.from_values(
+    return against_control(
         values,
+        control,
+        cluster=list(clean.cluster or ()),
+        seed=seed,
         name="function-vector heads",
         unit=MetricInfo.of(metric).unit,
         kind="function_vector",
-        cluster=cluster,
-        null=None,
-        seed=seed,
         provenance=make_provenance(about, relations=names, shots=shots, template=template, seed=seed),
         variables={
             "relation": ("relation", text_array(names)),
@@ -160,7 +159,6 @@ def function_vector_heads(
             "shuffled_metric": ("prompt", found.dataset["base_metric"].values),
         },
     )
-    return against_control(scores, control, cluster, seed=seed)
 
 
 @alone

@@ -114,14 +114,13 @@ def retrieval_heads(
     work.warn(f"{len(found)} of {len(prompts)} prompts", "the scores are of these")
     prompts = prompts[: len(found)]
     both = {name: torch.stack([each[name] for each in found], -1).double().cpu().numpy() for name in found[0]}
-    haystack = [prompt.haystack for prompt in prompts]
-    scores = HeadScores.from_values(
+    return against_control(
         both["score"],
+        both["control"],
+        cluster=[prompt.haystack for prompt in prompts],
+        seed=seed,
         name="retrieval of a needle",
         kind="retrieval",
-        cluster=haystack,
-        null=None,
-        seed=seed,
         provenance=make_provenance(
             model,
             texts="of the package" if texts is None else "given",
@@ -139,7 +138,6 @@ def retrieval_heads(
             "needle": ("prompt", text_array([prompt.needle for prompt in prompts])),
         },
     )
-    return against_control(scores, both["control"], haystack, seed=seed)
 
 
 @dataclass(frozen=True)

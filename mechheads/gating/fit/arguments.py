@@ -149,7 +149,7 @@ class Rules:
             raise ValueError(f"batch is {self.batch!r}; give the number of items per update, at least 1")
 
     def about(self, updates: list[int], *, unused: str) -> dict[str, Any]:
-        """All settings, for provenance and checkpoints.
+        """All settings, for provenance and the key of a store.
 
         Args:
             unused: the setting of ``fit`` that this kind of fit does not use.

@@ -14,21 +14,19 @@ gate that is shut at the end is shut because its head serves F and not R.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
-from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
@@ -63,13 +61,12 @@ def contrast_gates(
     updates: int = 500,
     batch: int = 64,
     fit: FitSettings = USUAL,
-    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Gates:
     """Gates under which a model still does one variant of a task but not the other.
 
     Args:
         retain, forget: the two variants of the task; item i of both is the same question in two forms.
-        seeds, updates, batch, fit, checkpoint: as in ``fit_gates``. A negative ``fit.regularisation`` pulls gates shut.
+        seeds, updates, batch, fit: as in ``fit_gates``. A negative ``fit.regularisation`` pulls gates shut.
 
     Returns:
         Gates of one fit, "contrast", for every seed. ``1 - gates.scores("contrast")`` is high for heads that the
@@ -97,7 +94,6 @@ def contrast_gates(
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
     settings = rules.about(made, unused="lr_regularised")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
-    limits = current().limits
     rows = _rows_of_pairs(model, retained, forgotten)
 
     name = f"{retain.name} without {forget.name}"
@@ -105,9 +101,9 @@ def contrast_gates(
     stage = Stage(("contrast",), (Pull(fit.regularisation, made[0], settings["lr"]),))
     about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
     loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
-    whole = Fit(model, loss, len(retained), [stage], rules, name, about, limits)
-    keep = Checkpoint(checkpoint, partial(marks_of, model, items, settings), rows, model.device)
-    return run_stages(whole, keep)
+    whole = Fit(model, loss, len(retained), [stage], rules, name, about)
+    with Store(current().store, analysis="contrast_gates") as store:
+        return run_stages(whole, rows, store.open(model, {}, items=items, **settings))
 
 
 def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:

@@ -12,7 +12,7 @@ A step makes a new ``State`` from the old one, so an interruption between any tw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,16 +77,9 @@ class State:
         stopped = torch.zeros(len(logits), dtype=torch.long)
         return cls(logits, logits, zeros, zeros, 0, stopped, curve, curve)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors of the state, for a file."""
-        return {name: torch.as_tensor(value).cpu() for name, value in vars(self).items()}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> State:
-        """The state from ``tensors``, with the tensors that the steps use on the device."""
-        there = {name: tensors[name].to(device) for name in ("logits", "good", "first", "second")}
-        here = {name: tensors[name] for name in ("stopped", "loss", "objective")}
-        return cls(done=int(tensors["done"]), **there, **here)
+    def to(self, device: torch.device) -> State:
+        """The state with the tensors that the steps use on a device."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in ("logits", "good", "first", "second")})
 
     def some(self, sets: Sequence[int]) -> State:
         """The state of some of the sets."""
@@ -107,6 +100,11 @@ class State:
     def running(self) -> Bool[Tensor, " set"]:
         """The sets that are not done."""
         return self.stopped == 0
+
+    @property
+    def updates(self) -> Int[Tensor, " set"]:
+        """The number of updates made of each set."""
+        return torch.where(self.running, self.done, self.stopped)
 
 
 @dataclass(frozen=True, eq=False)

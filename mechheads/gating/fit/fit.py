@@ -27,9 +27,8 @@ Nam et al. 2025 ("Causal Head Gating", arXiv 2505.13737).
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,19 +38,24 @@ from jaxtyping import Float
 from scipy.special import logit
 from torch import Tensor
 
+from mechheads.engine.each import IndependentUnits
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_positive, check_seeds, check_updates
-from mechheads.gating.fit.by_workers import SeedFit, descend_by_workers
-from mechheads.gating.fit.checkpoint import Checkpoint, marks_of
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.fitted import Course, Gates
-from mechheads.gating.fit.gates import Loss, log_probs, rows_at_once, usable_items
+from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.limits import DEFAULT_LIMITS, Limits, current
+from mechheads.ledger.ledger import Ledger
+from mechheads.ledger.stored_progress import StoredProgress
+from mechheads.ledger.sweep_key import Store
+from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
+from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
+
+_CPU = torch.device("cpu")
 
 
 class LossNotFinite(ValueError):
@@ -99,7 +103,6 @@ class Fit:
         rules: what all stages share.
         name: the name of the task.
         provenance: what is needed to repeat the fit.
-        limits: if they have workers, these fit one seed after the other.
     """
 
     model: Model
@@ -109,7 +112,6 @@ class Fit:
     rules: Rules
     name: str
     provenance: dict[str, Any]
-    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +136,14 @@ def fit_gates(
     updates: int | tuple[int, int, int] = (500, 500, 500),
     batch: int = 64,
     fit: FitSettings = USUAL,
-    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Gates:
     """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
 
     The fit "none" starts from gates drawn uniformly from 0 to 1 and maximises only the log-probability of the targets.
     Two fits continue from there. "keep" pulls gates open, so that it shuts only heads that hurt. "drop" pulls gates
     shut, so that only heads that help stay open. All seeds run at once, and so do "keep" and "drop". The model's
-    weights are not changed.
+    weights are not changed. With ``mh.settings(store=)``, the file keeps how far the fits are: after an interrupt or a
+    kill, the same call continues, with exactly the same result.
 
     Args:
         task: prompts and targets; rejected items are left out (see ``Task.tokens``).
@@ -149,17 +151,15 @@ def fit_gates(
         updates: the largest number of updates of each fit; one number, or one for each of the three fits.
         batch: number of items in an update; each pass goes through all items in a new random order.
         fit: learning rates, the pull, clipping and when a fit ends early.
-        checkpoint: a file that stores the progress of the fit. After an interrupt or a kill, the same call continues
-            from it, with exactly the same result.
 
     Returns:
         Gates of the fits "none", "keep" and "drop" for every seed, with loss curves. After Ctrl-C, the gates so far;
         NaN for fits that have not begun.
 
     Raises:
-        ValueError: if an argument does not fit, no item can be used, or ``checkpoint`` is from another fit.
+        ValueError: if an argument does not fit, or no item can be used.
         LossNotFinite: if a loss is not finite; it names the update, and holds the last gates with a finite loss.
-        RuntimeError: if a seed ends every worker that tries it; with ``checkpoint``, the same call goes on.
+        RuntimeError: if a seed ends every worker that tries it; with a store, the same call goes on.
 
     Nam et al. 2025 (arXiv 2505.13737), section 3. The docstring of this function's module compares the paper, its
     released code and the defaults here.
@@ -178,7 +178,6 @@ def fit_gates(
     strengths = 0.0, fit.regularisation, -fit.regularisation
     none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
     tokens = usable_items(model, task)
-    limits = current().limits
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
 
@@ -192,56 +191,61 @@ def fit_gates(
         n_items=len(tokens),
         n_rejected=len(tokens.rejected),
     )
-    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about, limits)
-    marks = partial(marks_of, model, tokens.fingerprint(), settings)
-    return run_stages(whole, Checkpoint(checkpoint, marks, rows, model.device))
+    whole = Fit(model, TargetLoss(by_length, fit.reduce), len(tokens), stages, rules, task.name, about)
+    with Store(current().store, analysis="fit_gates") as store:
+        return run_stages(whole, rows, store.open(model, {}, items=tokens.fingerprint(), **settings))
 
 
-def run_stages(fit: Fit, keep: Checkpoint) -> Gates:
+def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
     """The gates after all stages, each fitted from the end of the one before.
 
     Args:
-        keep: the progress so far; it is updated.
+        rows: how many rows to run at once. A ledger keeps the number of the first call, because another number would
+            change the last bits of the result.
+        ledger: keeps the state of each stage; None keeps nothing.
 
     Raises:
         LossNotFinite: if a loss is not a finite number.
     """
     model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
+    states: dict[str, State] = {}
+    if ledger is not None:
+        rows = Rows(**ledger.remember("rows", asdict(rows)))
+
+    def see(state: State) -> None:
+        states[stage.name] = state
+        progress.see(stage.name, state, int(state.updates.sum()))
 
     def descend_stages() -> None:
         nonlocal stage
         logits = start_logits(seeds, model.n_layers, model.n_heads).to(model.device)
         for stage in fit.stages:
             begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
-            pulls = [pull for pull in stage.pulls for _ in seeds]
-            seen = partial(keep.see, stage.name)
-            found = keep.state(stage.name) or begin
-            if fit.limits.workers is not None:
-                of_seed = SeedFit(fit.loss, fit.n_items, stage.pulls, fit.rules, keep.rows)
-                stop_if(descend_by_workers(model, of_seed, found, fit.limits, seen=seen, name=stage.name))
-                found = keep.state(stage.name) or found
+            states[stage.name] = found = progress.state(stage.name, begin)
+            if current().limits.workers is not None:
+                stop_if(_descend_by_workers(fit, stage, rows, found, see))
             else:
-                descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, keep.rows)
-                found = descend(descent, found, seen=seen, name=f"fit {stage.name}")
-            logits = found.logits
+                pulls = [pull for pull in stage.pulls for _ in seeds]
+                descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, rows)
+                descend(descent, found, seen=see, name=f"fit {stage.name}")
+            progress.write()
+            logits = states[stage.name].logits
 
     try:
-        with until_interrupted() as work:
+        with StoredProgress(ledger) as progress, until_interrupted() as work:
             model.backend.with_frozen_weights(descend_stages)
     except NotFinite as error:
         name, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
         raise LossNotFinite(
             f"the loss of seed {seed} is not finite at update {error.state.done + 1} of the fit {name!r}; this error's "
             "gates are the last with a finite loss. A lower learning rate, or the model in float32, may help",
-            _gather(fit, keep, {stage.name: error.state.good}, interrupted=True),
+            _gather(fit, states, {stage.name: error.state.good}, interrupted=True),
         ) from error
-    finally:
-        keep.write()
     work.warn(
-        _reached(keep.state(stage.name), stage, fit),
-        "" if keep.path is None else f"the same call continues from {keep.path}",
+        _reached(states.get(stage.name), stage, fit),
+        "" if ledger is None else f"the same call continues from {ledger.path}",
     )
-    gates = _gather(fit, keep, {}, interrupted=work.interrupted)
+    gates = _gather(fit, states, {}, interrupted=work.interrupted)
     stuck = ", ".join(f"seed {seed} of the fit {name!r}" for name, far in gates.stuck.items() for seed in far)
     if stuck and not work.interrupted:
         warn(
@@ -251,9 +255,80 @@ def run_stages(fit: Fit, keep: Checkpoint) -> Gates:
     return gates
 
 
+@dataclass(frozen=True, eq=False)
+class _SeedState:
+    """Where the fits of one seed begin, or go on.
+
+    Attributes:
+        name: the fits and the seed.
+        sets: the indices of its sets of gates among those of all seeds.
+        begin: their state, on the CPU.
+    """
+
+    name: str
+    sets: tuple[int, ...]
+    begin: State
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: Callable[[State], None]) -> bool:
+    """Fit all seeds of a stage that are not done, each by a worker.
+
+    Args:
+        state: the states of all seeds, to start from.
+        seen: called with the states of all seeds after every seed.
+
+    Returns:
+        Whether Ctrl-C stopped the work after the seeds that were in flight.
+
+    Raises:
+        NotFinite: if a loss is not a finite number.
+        RuntimeError: if a seed ended every worker that tried it.
+    """
+    model, seeds, units = fit.model, fit.rules.seeds, []
+    for number, seed in enumerate(seeds):
+        sets = tuple(range(number, len(state.logits), len(seeds)))
+        if state.running[list(sets)].any():
+            units.append(_SeedState(f"the fit {stage.name} of seed {seed}", sets, state.some(sets).to(_CPU)))
+    fit_seed = partial(_fit_seed, fit.loss, fit.n_items, list(stage.pulls), fit.rules, rows)
+    each = IndependentUnits(model, fit_seed, current().limits)
+    with Bar(total=len(units), desc=f"fit {stage.name}", unit="seed", leave=False) as bar:
+
+        def take(index: int, end: State) -> None:
+            nonlocal state
+            state = state.put(units[index].sets, end.to(model.device))
+            seen(state)
+            bar.update()
+
+        try:
+            return each(units, take)
+        except NotFinite as error:
+            sets = tuple(range(error.set % len(seeds), len(state.logits), len(seeds)))
+            whole = state.put(sets, error.state.to(model.device))
+            raise NotFinite(error.set, replace(whole, done=error.state.done)) from error
+
+
+def _fit_seed(
+    loss: Loss, n_items: int, pulls: list[Pull], rules: Rules, rows: Rows, model: Model, unit: _SeedState
+) -> State:
+    """The state of a seed at the end, on the CPU.
+
+    Raises:
+        NotFinite: as ``descend`` does, with the index of the set among those of all seeds.
+    """
+    descent = Descent(partial(loss, model), n_items, pulls, rules, rows)
+    run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
+    try:
+        return model.backend.with_frozen_weights(run).to(_CPU)
+    except NotFinite as error:
+        raise NotFinite(unit.sets[error.set], error.state.to(_CPU)) from error
+
+
 def _reached(state: State | None, stage: Stage, fit: Fit) -> str:
     """How far a stage has come."""
-    if fit.limits.workers is None:
+    if current().limits.workers is None:
         return f"{0 if state is None else state.done} updates of the fit {stage.name}"
     seeds = len(fit.rules.seeds)
     done = 0 if state is None else int((~state.running).view(-1, seeds).all(0).sum())
@@ -267,11 +342,16 @@ def start_logits(seeds: Sequence[int], n_layers: int, n_heads: int) -> Float[Ten
 
 
 def _gather(
-    fit: Fit, keep: Checkpoint, instead: Mapping[str, Float[Tensor, "set layer head"]], *, interrupted: bool
+    fit: Fit,
+    states: Mapping[str, State],
+    instead: Mapping[str, Float[Tensor, "set layer head"]],
+    *,
+    interrupted: bool,
 ) -> Gates:
     """The result so far.
 
     Args:
+        states: the state of each stage that has begun, by its name.
         instead: logits to use instead of a stage's own, by the name of the stage.
     """
     model, seeds = fit.model, fit.rules.seeds
@@ -279,17 +359,16 @@ def _gather(
     gates, curves, made = [], [], []
     for stage in fit.stages:
         n = len(stage.fits), len(seeds)
-        state = keep.state(stage.name)
+        state = states.get(stage.name)
         if state is None:
             state = State.begin(torch.full((math.prod(n), model.n_layers, model.n_heads), torch.nan), stage.most)
-        of_each = torch.where(state.running, state.done, state.stopped)
-        not_begun = (of_each == 0)[:, None, None].to(state.logits.device)
+        not_begun = (state.updates == 0)[:, None, None].to(state.logits.device)
         logits = instead.get(stage.name, state.logits.masked_fill(not_begun, torch.nan)).double().cpu()
         gates.append(logits.sigmoid().unflatten(0, n))
         both = torch.stack([state.loss, state.objective])
         wide = torch.nn.functional.pad(both, (0, most - both.shape[-1]), value=torch.nan)
         curves.append(wide.unflatten(1, n))
-        made.append(of_each.view(n))
+        made.append(state.updates.view(n))
     loss, objective = torch.cat(curves, 1).double().numpy()
     return Gates.of(
         torch.cat(gates).numpy(),

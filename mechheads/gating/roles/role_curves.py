@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -30,10 +30,9 @@ from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.results.kinds import KINDS
+from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts
-from mechheads.results.tables import TableResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,47 +119,6 @@ def measure_curves(
 Over = Literal["items", "seeds"]
 
 
-@dataclass(frozen=True, eq=False)
-class RoleCurves(TableResult):
-    """The curve of each role, and of heads in random order.
-
-    Attributes:
-        table: one row for each curve and number ``k`` of heads: ``which`` (a role, or "random 1" and so on), ``change``
-            in nats, ``ci_low`` and ``ci_high``.
-        values: for each row of the table, one value per item or per seed; NaN for steps that an interrupted run did
-            not reach.
-        heads: for each curve, the heads in the order in which they are gated; with ``over="seeds"``, the order of the
-            first seed.
-        name: the name of the task.
-        model: the name of the model.
-        provenance: what is needed to repeat the analysis.
-    """
-
-    KIND = "role_curves"
-    unit = KINDS[KIND].unit
-
-    table: pd.DataFrame
-    values: Float[np.ndarray, "row each"]
-    heads: dict[str, tuple[HeadId, ...]]
-    name: str
-    model: str
-    provenance: dict[str, Any]
-
-    @property
-    def band(self) -> pd.DataFrame:
-        """The curves of random orders at each ``k``: ``mean``, ``low`` (the least) and ``high`` (the largest)."""
-        random = self.table[self.table["which"].str.startswith("random ")]
-        return random.groupby("k")["change"].agg(mean="mean", low="min", high="max").reset_index()
-
-    def __repr__(self) -> str:
-        last = self.table[self.table["k"] == self.table["k"].max()].set_index("which")["change"]
-        ends = ", ".join(f"{role} {last[role]:+.2f}" for role in ROLES)
-        return f"<RoleCurves of {self.name!r} with {self.table['k'].max()} heads gated off: {ends} nats>"
-
-    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        return self.table.pivot(index="k", columns="which", values="change"), []
-
-
 @alone
 def role_curve(
     model: Model,
@@ -173,7 +131,7 @@ def role_curve(
     over: Over = "items",
     draws: int = 5,
     reduce: Reduce = "mean",
-) -> RoleCurves:
+) -> Curves:
     """The change in a task's log-probability when the top k heads of each role are gated off, for growing k.
 
     The change is log p(target | top k gated 0) - log p(target | the same k gated 1).
@@ -190,7 +148,8 @@ def role_curve(
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
 
     Returns:
-        The curves. After Ctrl-C, the curves so far; the rest is NaN.
+        The change in nats, a line for each role and random order, with a value for each item or seed. With
+        ``over="seeds"``, ``order`` is that of the first seed. After Ctrl-C, the curves so far; the rest is NaN.
 
     Raises:
         ValueError: if an argument does not fit, the gates belong to another model, or their fit was interrupted.
@@ -236,12 +195,12 @@ def role_curve(
         {
             "which": np.repeat(list(found), len(steps)),
             "k": np.tile(steps, len(found)),
-            "change": mean_over_prompts(values),
+            "score": mean_over_prompts(values),
             "ci_low": low,
             "ci_high": high,
         }
     )
-    heads = {
+    ranked = {
         which: tuple(HeadId(*divmod(int(flat), model.n_heads)) for flat in order[0][: max(steps)])
         for which, order in orders.items()
     }
@@ -258,7 +217,7 @@ def role_curve(
         interrupted=work.interrupted,
         gates=gates.provenance,
     )
-    return RoleCurves(table, values, heads, task.name, model.name, about)
+    return Curves("role_curves", task.name, table, ranked, values, {}, about)
 
 
 def _check(
@@ -274,7 +233,7 @@ def _check(
         if found != shape:
             raise ValueError(f"{name} are from a model of {found} layers and heads; this model has {shape}")
     if gates.interrupted:
-        raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same checkpoint")
+        raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same store")
     check_known("over", over, Over)
     if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
         raise ValueError(f'over="seeds" needs roles with the {len(gates.seeds)} seeds of the gates')

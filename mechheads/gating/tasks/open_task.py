@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mechheads.files.rows import read_rows
+from mechheads.gating.tasks.questions import some_items
 from mechheads.gating.tasks.shipped import load_task, relation_task, task_names
 from mechheads.gating.tasks.task import Task
 from mechheads.gating.tasks.task_files import (
@@ -72,11 +71,7 @@ def open_task(name_or_path: str | Path, *, model: Model | None = None, n: int | 
     if model is not None and (rejected := task.tokens(model).rejected):
         kept = [index for index in range(len(task)) if index not in rejected]
         task = task.items(sound(kept, [f"item {i}: {why}" for i, why in rejected.items()], str(name_or_path)))
-    if n is None:
-        return task
-    if not 1 <= n <= len(task):
-        raise ValueError(f"n is {n}, but {name_or_path} has {len(task)} items; give 1 to {len(task)}, or None for all")
-    return task.items(np.random.default_rng(seed).permutation(len(task))[:n].tolist())
+    return task if n is None else some_items(task, n, seed)
 
 
 def needs_model(name_or_path: str | Path) -> bool:

@@ -89,6 +89,16 @@ def question_task(
     )
 
 
+def some_items(task: Task, n: int | None, seed: int) -> Task:
+    """``n`` items of a task, or all for None, in random order.
+
+    Raises:
+        ValueError: if it has fewer.
+    """
+    check_n(n, len(task), task.name)
+    return task.items(np.random.default_rng(seed).permutation(len(task))[:n].tolist())
+
+
 def check_n(n: int | None, most: int, name: str) -> None:
     """Check that a task can give ``n`` items.
 

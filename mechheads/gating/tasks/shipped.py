@@ -10,10 +10,11 @@ import numpy as np
 
 from mechheads.data import content
 from mechheads.gating.tasks.arithmetic_problems import MOST, STORIES, arithmetic_problems
-from mechheads.gating.tasks.questions import Question, check_n, lettered, question_task
+from mechheads.gating.tasks.questions import Question, check_n, lettered, question_task, some_items
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations, relation_names
+from mechheads.messages.arguments import check_at_least
 from mechheads.messages.suggest import did_you_mean
 from mechheads.prompts.encoding import single_token
 
@@ -111,8 +112,6 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
     Country: Belgium, capital city: Brussels
     """
     relation = load_relations(relation)[0]
-    if n is not None and n < 1:
-        raise ValueError(f"n is {n}; give the number of prompts, at least 1, or None for all")
     prompts: list[str] = []
     targets: list[str] = []
     sources: list[str] = []
@@ -124,9 +123,7 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
         targets += map(str, made.answer or ())
         sources += map(str, made.cluster or ())
     task = Task(prompts, targets, name=relation.name, source=relation.source, cluster=sources)
-    if n is not None and n > len(task):
-        raise ValueError(f"n is {n}; relation {relation.name!r} gives {len(task)} prompts for this model")
-    return task.items(np.random.default_rng(seed).permutation(len(task))[:n].tolist())
+    return some_items(task, n, seed)
 
 
 def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int = _DEFAULT_N, seed: int = 0) -> Task:
@@ -152,8 +149,7 @@ def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int =
     """
     if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):
         raise ValueError(f'patterns is {patterns!r}; give a list of "ABA", "ABB" or both')
-    if n < 1:
-        raise ValueError(f"n is {n}; give the number of prompts, at least 1")
+    check_at_least(1, n=n)
     words = _common_words(model)
     rng = np.random.default_rng(seed)
     prompts, targets = [], []

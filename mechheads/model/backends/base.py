@@ -1,4 +1,10 @@
-"""``Backend``: what an adapter to a TransformerLens model provides to the rest of the package."""
+"""``Backend``: what an adapter to a TransformerLens model provides to the rest of the package.
+
+The hooks at which q and k of each layer are read and changed are found by watching one run. TransformerLens' ``hook_q``
+comes before a norm of q. If the norm spans all heads, changing one head's q there changes what the other heads'
+attention sees, so ``q`` is read after the norm. ``scored_q`` is the q that is multiplied with k: the last hook that
+fires before the scores. Some of these hooks have heads before positions, or all heads in one axis.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import einops
@@ -16,11 +22,9 @@ from torch import Tensor
 
 from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
 from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
-from mechheads.model.backends.norm_scales import scale_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
-from mechheads.model.backends.points import Point, find_points, has_user_hooks
 from mechheads.model.backends.protocols import Blocks, Keys
-from mechheads.model.backends.temporary_changes import HookOn, NoGradient, changes_of
+from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
@@ -39,7 +43,10 @@ SITES = {
     "z": "attn.hook_z",
     "mlp_out": "hook_mlp_out",
 }
-"""The name of an activation -> the name of its hook inside a block, the same in both adapters; see also ``points``."""
+"""The name of an activation -> the name of its hook inside a block, the same in both adapters; see also ``Point``."""
+Form = Literal["positions first", "heads first", "side by side"]
+_NORMED = ("attn.hook_{}_normed", "attn.{}_norm.hook_out")
+_ROTATED = "attn.hook_rot_{}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,27 @@ class Sizes:
     d_model: int
     d_vocab: int
     n_ctx: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """A hook and the shape of its value: [row, pos, head, d_head], [row, head, pos, d_head] or [row, pos, d]."""
+
+    name: str
+    form: Form = "positions first"
+
+    def adapt(self, hook: Callable[..., Any], heads: int) -> Callable[..., Any]:
+        """The hook function, called with [row, pos, head, d_head] for every shape."""
+        if self.form == "positions first":
+            return hook
+        return partial(self._call, given=hook, heads=heads)
+
+    def _call(self, value: Tensor, hook: Any, given: Callable[..., Any], heads: int) -> Tensor | None:
+        if self.form == "heads first":
+            new = given(value.transpose(1, 2), hook=hook)
+            return None if new is None else new.transpose(1, 2)
+        new = given(value.unflatten(-1, (heads, -1)), hook=hook)
+        return None if new is None else new.flatten(-2)
 
 
 class Backend(ABC):
@@ -94,7 +122,37 @@ class Backend(ABC):
 
     @cached_property
     def _found_points(self) -> dict[tuple[str, int], Point]:
-        return find_points(self)
+        """The hooks of the sites q, k, scored_q and scored_k, in the layers whose q or k is normed."""
+        normed = [
+            layer
+            for layer in range(self.sizes.n_layers)
+            if getattr(self.module.blocks[layer].attn, "q_norm", None) is not None
+        ]
+        fired: dict[str, tuple[int, ...]] = {}
+
+        def note(value: Tensor, hook: Any, name: str) -> None:
+            fired[name] = tuple(value.shape)
+
+        names = {
+            (kind, layer): [f"blocks.{layer}.{each.format(kind)}" for each in (*_NORMED, _ROTATED)]
+            for kind in ("q", "k")
+            for layer in normed
+        }
+        watched = [name for of_layer in names.values() for name in of_layer if name in self.hook_points]
+        if not watched:
+            return {}
+        ids = self.trial_tokens(1, self.trial_length)
+        self.run(ids, [(name, partial(note, name=name)) for name in watched])
+        found = {}
+        for (kind, layer), candidates in names.items():
+            heads = self.sizes.n_heads if kind == "q" else self.sizes.n_kv_heads
+            order = [name for name in fired if name in candidates]
+            across = [name for name in order if len(fired[name]) == 3]
+            if across:
+                found[kind, layer] = Point(across[0], "side by side")
+            if order:
+                found[f"scored_{kind}", layer] = Point(order[-1], _form(fired[order[-1]], heads))
+        return found
 
     @cached_property
     def _adapted(self) -> dict[str, tuple[Point, int]]:
@@ -121,7 +179,7 @@ class Backend(ABC):
     def with_frozen_weights(self, run: Callable[[], R]) -> R:
         """Call ``run`` while no weight requires a gradient; afterwards the same weights do as before."""
         wanted = [weight for weight in self.module.parameters() if weight.requires_grad and not weight.is_inference()]
-        return self.changes.during(map(NoGradient, wanted), run)
+        return self.changes.during((Setting(weight, "requires_grad", False) for weight in wanted), run)
 
     @cached_property
     def hook_points(self) -> dict[str, Any]:
@@ -227,6 +285,11 @@ class Backend(ABC):
         """Tokens for trial runs of the model, from the middle of its vocabulary."""
         return trial_tokens(self.sizes.d_vocab, rows, pos, self.devices.home)
 
+    @property
+    def trial_length(self) -> int:
+        """A number of tokens that differs from every number of heads, so that shapes cannot be confused."""
+        return next(n for n in range(5, 9) if n not in (self.sizes.n_heads, self.sizes.n_kv_heads))
+
     def check_same_logits(self, trial: Trial) -> None:
         """Check that block by block, the model gives the logits of transformers.
 
@@ -245,7 +308,7 @@ class Backend(ABC):
     @property
     def carries_hooks(self) -> bool:
         """Whether the user has put hooks on the model; a trial run would run these too."""
-        return any(map(has_user_hooks, self.hook_points.values()))
+        return any(map(_has_user_hooks, self.hook_points.values()))
 
     @property
     def about(self) -> str:
@@ -361,15 +424,21 @@ class Backend(ABC):
         return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
-        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None."""
+        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None.
+
+        It is measured on a vector that every norm leaves unchanged except for its scale.
+        """
         if layer is None:
             module = getattr(self.module, "ln_final", None)
         else:
             module = getattr(self.module.blocks[layer], norm, None)
+        home = self.devices.home
         if module is None:
-            return torch.ones(self.sizes.d_model, dtype=torch.float32, device=self.devices.home)
-        with in_memory(self.on_disk, layer, module):
-            return scale_of(module, self.sizes.d_model, self.parameter.dtype, self.devices.home)
+            return torch.ones(self.sizes.d_model, dtype=torch.float32, device=home)
+        with in_memory(self.on_disk, layer, module), torch.no_grad():
+            x = balanced(self.sizes.d_model, next((weight.device for weight in module.parameters()), home))
+            up, down = module((1e3 * torch.stack([x, -x])).to(self.parameter.dtype)[None])[0].float()
+        return ((up - down) / (2 * x)).to(home)
 
     @property
     def d_mlp(self) -> int:
@@ -381,3 +450,25 @@ class Backend(ABC):
         sizes = self.sizes
         attention = sizes.d_model * sizes.d_head * 2 * (sizes.n_heads + sizes.n_kv_heads)
         return attention + sizes.d_model * self.d_mlp * (3 if getattr(self.module.cfg, "gated_mlp", False) else 2)
+
+
+def _form(shape: tuple[int, ...], heads: int) -> Form:
+    if len(shape) == 3:
+        return "side by side"
+    return "heads first" if shape[1] == heads else "positions first"
+
+
+def _has_user_hooks(point: Any) -> bool:
+    """Whether a hook point has hooks besides those by which TransformerLens 4 calls one hook point from another."""
+    return any(
+        not getattr(getattr(handle, "user_hook", None), "__qualname__", "").startswith("_wire_symbolic_hooks.")
+        for handle in point.fwd_hooks
+    )
+
+
+def balanced(d_model: int, device: torch.device) -> Float[Tensor, " d_model"]:
+    """A vector of mean 0 and mean square 1 without zeros, which every norm leaves unchanged except for its scale."""
+    x = 1 - 2.0 * (torch.arange(d_model, device=device) % 2)
+    if d_model % 2:
+        x[-3:] = torch.tensor([1.0, 1.0, -2.0], device=device)
+    return x / x.square().mean().sqrt()

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, Hook, Weight
-from mechheads.model.backends.points import trial_length
 
 _READ = ("resid_pre", "q", "k", "v", "pattern", "z")
 _QUERY, _KEY = 1, 2
@@ -68,7 +67,7 @@ def first_sentence(error: BaseException) -> str:
 
 
 def _check(backend: Backend) -> None:
-    ids = backend.trial_tokens(1, trial_length(backend))
+    ids = backend.trial_tokens(1, backend.trial_length)
     own = backend.own_logits(ids).float()
     if not own.isfinite().all():
         raise _Unreadable("its logits contain NaN or infinity, so its weights are damaged")

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mechheads.model.backends.state import as_usual
 
@@ -84,19 +84,6 @@ class Setting:
 
     def undo(self) -> None:
         setattr(self._owner, self._name, self._before)
-
-
-class NoGradient:
-    """A weight that requires no gradient."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self._weight, self._before = weight, weight.requires_grad
-
-    def make(self) -> None:
-        self._weight.requires_grad_(False)
-
-    def undo(self) -> None:
-        self._weight.requires_grad_(self._before)
 
 
 class Reservation:

@@ -5,9 +5,8 @@ Each gives a plain transformers model with eager attention, so the rest of the p
 
 from mechheads.model.sources.converted_models import cache_directory
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, default_folder
-from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.load import Pretrained, load_pretrained
-from mechheads.model.sources.source import Source
+from mechheads.model.sources.source import ModelSourceError, Source
 
 __all__ = [
     "DEFAULT_MODEL",

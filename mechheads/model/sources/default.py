@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from mechheads.files.checksums import file_sha256
-from mechheads.model.sources.converted_models import cache_directory, kept_folder
-from mechheads.model.sources.errors import ModelSourceError
-from mechheads.model.sources.gguf import convert
+from mechheads.model.sources.converted_models import cache_directory, convert, kept_folder
+from mechheads.model.sources.source import ModelSourceError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """The name of the model that :func:`mechheads.load` loads by default."""

@@ -24,7 +24,7 @@ from transformers.modeling_gguf_pytorch_utils import (
     get_gguf_hf_weights_map,
 )
 
-from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.source import ModelSourceError
 
 _ABOUT_THE_FILE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "split.")
 """Beginnings of keys that say nothing of what the network computes. The notes of other tools are texts."""

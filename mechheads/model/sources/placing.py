@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.source import ModelSourceError
 from mechheads.units import show_bytes
 
 

@@ -12,10 +12,10 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from mechheads.model.sources.errors import ModelSourceError
 from mechheads.model.sources.gguf_contents import complete_config
 from mechheads.model.sources.placing import ON_DISK, Room, Spread, no_warning_of_disk, place
 from mechheads.model.sources.sizes import no_larger_than
+from mechheads.model.sources.source import ModelSourceError
 
 
 def read_model(

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from mechheads.files.text import read_json
-from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.source import ModelSourceError
 
 _SLACK = 2**20
 """How many numbers a model may have that are not in its files, such as computed positions."""

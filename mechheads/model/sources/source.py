@@ -1,4 +1,4 @@
-"""``Source``: what loads a model again, in another process or on another machine."""
+"""``Source``: what loads a model again, elsewhere; and the error that every source of models raises."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import torch
 from mechheads.model.backends.base import AttnImplementation
 
 BackendName = Literal["bridge", "hooked"]
+
+
+class ModelSourceError(ValueError):
+    """A model cannot be loaded. The message says which model, what is wrong with it and what to do."""
 
 
 @dataclass(frozen=True)

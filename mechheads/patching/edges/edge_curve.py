@@ -5,7 +5,7 @@
 | the first ``int(share * n_edges)`` edges of a ranking (``apply_topn``) | a circuit, ``k`` in the table |
 | edges on no path from the input to the logits are removed (``prune``) | they change nothing; their parts do not run |
 | edges outside carry the corrupted run's output (``evaluate_graph``, "patching") | ``edge_circuits`` |
-| f, CPR and CMD | ``CircuitCurve``, as for circuits of heads |
+| f, CPR and CMD | ``circuits_by_size``, as for circuits of heads |
 
 Mueller et al. 2025, "MIB: A Mechanistic Interpretability Benchmark" (arXiv 2504.13151), section 3; Hanna et al. 2024,
 "Have Faith in Faithfulness" (arXiv 2403.17806), section 2.
@@ -32,7 +32,7 @@ from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.patching.circuit_curve import SIZES, CircuitCurve, check_sizes, heads_at, named_rankings
+from mechheads.patching.circuit_curve import SIZES, check_sizes, circuits_by_size, heads_at, named_rankings
 from mechheads.patching.circuits import check_gap, warn_of_nan
 from mechheads.patching.edges.edge_circuits import Circuit, EdgeCircuits
 from mechheads.patching.edges.edge_scores import EdgeScores, graph_of
@@ -40,6 +40,7 @@ from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.edges.sender_changes import find_indirect
 from mechheads.patching.pairs import check_pairs
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 
 By = Literal["absolute", "support"]
@@ -57,7 +58,7 @@ def edge_curve(
     sizes: Sequence[float] = SIZES,
     by: By = "absolute",
     draws: int = 5,
-) -> CircuitCurve:
+) -> Curves:
     """How faithful the first edges of a ranking are at every size, with the areas CPR and CMD, beside random orders.
 
     A circuit has the first ``int(share * n_edges)`` edges. What a receiver reads is the sum of what its senders write:
@@ -77,8 +78,8 @@ def edge_curve(
         draws: the number of random orders for comparison. Their circuits take the longest, as they touch all heads.
 
     Returns:
-        f of every ranking and size, with intervals; ``areas`` and ``compare`` give CPR and CMD. After Ctrl-C, rankings
-        that were not reached are NaN.
+        f of every ranking and size, CPR and CMD, as from ``mh.patching.circuit_curve``. After Ctrl-C, rankings that
+        were not reached are NaN.
 
     Raises:
         ValueError: if an argument is not valid, the metric is the same with all edges and with none, or the model puts
@@ -90,8 +91,8 @@ def edge_curve(
     >>> pairs = mh.PromptPairs(["The capital of France is"], ["The capital of Italy is"], [" Paris"], [" Rome"])
     >>> edges = mh.patching.attribute_edges(model, pairs)
     >>> found = mh.patching.edge_curve(model, pairs, edges, sizes=(0.01, 1), draws=0)
-    >>> found.table["k"].tolist(), found.components
-    ([1232, 123211], 'edges')
+    >>> found.table["k"].tolist()
+    [1232, 123211]
     """
     seed = current().seed
     model, asked, cached = given(model, pairs, "pairs")
@@ -131,18 +132,8 @@ def edge_curve(
         seed=seed,
         interrupted=work.interrupted,
     )
-    return CircuitCurve(
-        shares,
-        {name: _names(graph, edges) for name, edges in order.items()},
-        values,
-        runs.full,
-        runs.empty,
-        list(job.clean.tokens.cluster),
-        name_of(measured),
-        describe_intervention(job.intervention),
-        seed,
-        about,
-    )
+    names = {name: _names(graph, edges) for name, edges in order.items()}
+    return circuits_by_size(names, values, runs.full, runs.empty, job.clean.tokens.cluster, about)
 
 
 def _check_direct(model: Model) -> EdgeGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -25,8 +25,7 @@ from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, rule_judge, verdicts, without_fixed
 from mechheads.safety.heads.ablations import Ablation
-from mechheads.safety.requests.prompts import TEMPLATES, Template
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template
 
 
 class HeadsOff(NamedTuple):
@@ -68,28 +67,6 @@ class Write:
             changes = [way.changes(model, heads, run)]
             (found,) = generate_under(model, self.prompts, changes, self.sampling)
         return np.frombuffer(json.dumps([found.texts, found.ids, found.finished]).encode(), np.uint8)
-
-
-def write_by_workers(
-    model: Model,
-    write: Write,
-    conditions: Sequence[Condition],
-    take: Callable[[int, Generated], object],
-) -> bool:
-    """Write the answers under several conditions; ``take`` gets the index of each condition and its answers.
-
-    Returns:
-        Whether Ctrl-C stopped the work after the conditions that were in flight.
-
-    Raises:
-        RuntimeError: if a condition ended every worker that tried it.
-    """
-
-    def taken(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
-        texts, ids, finished = json.loads(value.tobytes())
-        take(index, Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished)))
-
-    return IndependentUnits(model, write, current().limits)(conditions, taken)
 
 
 @dataclass(frozen=True)
@@ -156,14 +133,14 @@ class Answering:
         self.way.check_for_sets()
         if current().limits.workers is not None:
             source_of(self.model)
-        for prompts in (self.sides.harmful, self.sides.harmless):
-            check_writing(self.model, prompts, self.settings.sampling())
+        for side in self.sides.by_kind().values():
+            check_writing(self.model, side.prompts, self.settings.sampling())
 
     def mean_run(self) -> HeadCache | None:
         """A run of the prompts over which a mean ablation averages; None for other ablations."""
         if self.way.kind != "mean":
             return None
-        return HeadCache.run(self.model, self.sides.harmful, sites=("z",))
+        return HeadCache.run(self.model, self.sides.harmful.prompts, sites=("z",))
 
     def answers(self, sets: Mapping[str, HeadsOff], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
         """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
@@ -176,13 +153,13 @@ class Answering:
             and answers that are unfinished or not judged have no verdict (None).
         """
         parts, work = [], until_interrupted()
-        for kind, prompts, requests in self.sides.by_kind():
-            n = len(requests)
+        for kind, side in self.sides.by_kind().items():
+            n = len(side)
             written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
             with work:
                 if not work.interrupted:
-                    stop_if(self._write(prompts, sets, run, written))
-            part = pd.concat([_table(name, kind, requests, each) for name, each in zip(sets, written, strict=True)])
+                    stop_if(self._write(side.prompts, sets, run, written))
+            part = pd.concat([_table(name, kind, side.texts, each) for name, each in zip(sets, written, strict=True)])
             parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns="done"))
         return pd.concat(parts, ignore_index=True), work.interrupted
 
@@ -194,9 +171,14 @@ class Answering:
             conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
             written[:] = generate_under(self.model, prompts, conditions, self.settings.sampling())
             return written[0].interrupted
-        write = Write(prompts, self.sides.harmful, self.settings.sampling(), current().limits.in_one_process)
+
+        def take(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
+            texts, ids, finished = json.loads(value.tobytes())
+            written[index] = Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished))
+
+        write = Write(prompts, self.sides.harmful.prompts, self.settings.sampling(), current().limits.in_one_process)
         named = [Condition(name, off) for name, off in sets.items()]
-        return write_by_workers(self.model, write, named, written.__setitem__)
+        return IndependentUnits(self.model, write, current().limits)(named, take)
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the answers."""
@@ -206,7 +188,7 @@ class Answering:
             asdict(self.settings.sampling()),
             template=self.sides.template,
             judge=_name(self.settings.judge),
-            prompts=[side.tokens(self.model) for side in (self.sides.harmful, self.sides.harmless)],
+            prompts=[side.prompts.tokens(self.model) for side in self.sides.by_kind().values()],
         )
 
 

@@ -3,77 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from mechheads.heads import HeadId, HeadLike, check_head
+from mechheads.heads import HeadLike, check_head
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
-from mechheads.results.kinds import KINDS
+from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
-from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
 from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.requests.prompts import Requests
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-
-_SHOWN = ("attack_success", "deflected")
-"""The columns of which the repr gives the first and the last number."""
 _SHORT = AnswerSettings(max_new_tokens=32)
 """Only the beginning of an answer matters here."""
-
-
-@dataclass(frozen=True, eq=False)
-class RefusalCurve(TableResult):
-    """Attack success against the number of heads ablated together.
-
-    Attributes:
-        heads: the heads ablated, in this order; with ``group="kv"``, the first head of each group.
-        table: one row for each line (``which``: "heads", "random 1" and so on) and number ``k`` of heads:
-            ``attack_success`` with ``ci_low`` and ``ci_high`` (Wilson's, 95%); ``deflected`` and ``degenerate``, the
-            shares of such answers to harmful requests; ``over_refusal``. After Ctrl-C, NaN if an answer is missing.
-        answers: as in ``RefusalTest``, with conditions "heads 3" and so on. Not part of the repr.
-        provenance: what is needed to repeat the analysis.
-    """
-
-    KIND = "attack_curve"
-    name, unit = "attack curve", KINDS[KIND].unit
-
-    heads: tuple[HeadId, ...]
-    table: pd.DataFrame
-    answers: pd.DataFrame
-    provenance: dict[str, Any]
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Conditions that are incomplete after Ctrl-C."""
-        rows = self.table[self.table.isnull().any(axis=1)]
-        names = (_condition(which, k) for which, k in zip(rows["which"], rows["k"], strict=True))
-        return tuple(dict.fromkeys(names))
-
-    def __repr__(self) -> str:
-        own = self.table.loc[self.table["which"] == "heads", list(_SHOWN)].dropna()
-        stopped = ", interrupted" if self.provenance["interrupted"] else ""
-        ends = {name: f"{own[name].iloc[0]:.2f} to {own[name].iloc[-1]:.2f}" for name in _SHOWN if len(own)}
-        summary = ", ".join(f"{name.replace('_', ' ')} {said}" for name, said in ends.items())
-        summary = summary or "attack success is not known"
-        return f"<RefusalCurve of {len(self.heads)} heads{stopped}: {summary}>"
-
-    def plot(self, **options: Any) -> go.Figure:
-        """Attack success over the number of heads, with the random band; see ``mechheads.plots.refusal_curve``."""
-        from mechheads.plots.refusal_curve import refusal_curve
-
-        return refusal_curve(self.table, unit=self.provenance.get("unit", "head"), **options)
 
 
 @alone
@@ -87,7 +35,7 @@ def attack_curve(
     ablation: AblationLike = "undifferentiated",
     draws: int = 3,
     answers: AnswerSettings = _SHORT,
-) -> RefusalCurve:
+) -> Curves:
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
 
     Args:
@@ -99,7 +47,10 @@ def attack_curve(
             matters here.
 
     Returns:
-        The curve. After Ctrl-C, the answers so far; ``missing`` lists the conditions that are incomplete.
+        Attack success of the line "heads" and of random lines; with ``group="kv"``, ``order`` has the first head of
+        each group. The table also has ``deflected`` and ``degenerate``, the shares of such answers to harmful requests,
+        and ``over_refusal``. ``more["answers"]`` is as in ``RefusalTest``, with conditions "heads 3" and so on. After
+        Ctrl-C, the answers so far; points whose answers are incomplete are NaN.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before anything is run.
@@ -133,15 +84,16 @@ def attack_curve(
     written, interrupted = asked.answers(sets, asked.mean_run())
     if interrupted:
         warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))
-    rows = []
+    rows, values = [], []
     for which in lines:
         for k in sizes:
             condition = _condition(which, k)
             share, low, high = verdict_share(written, condition, "harmful", "complied")
+            values.append(is_verdict(written, condition, "harmful", "complied"))
             row = {
                 "which": which,
                 "k": k,
-                "attack_success": share,
+                "score": share,
                 "ci_low": low,
                 "ci_high": high,
                 "deflected": is_verdict(written, condition, "harmful", "deflected").mean(),
@@ -150,7 +102,7 @@ def attack_curve(
             }
             rows.append(row)
     about = make_provenance(asked, lines=lines, interrupted=interrupted)
-    return RefusalCurve(heads, pd.DataFrame(rows), written, about)
+    return Curves("attack_curve", "requests", pd.DataFrame(rows), lines, np.stack(values), {"answers": written}, about)
 
 
 def _condition(which: str, k: int) -> str:

@@ -25,8 +25,7 @@ from mechheads.safety.answers.refusal import condition_table
 from mechheads.safety.answers.verdicts import VERDICTS
 from mechheads.safety.heads.ablations import Ablation, AblationLike
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
-from mechheads.safety.requests.prompts import Requests
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
 

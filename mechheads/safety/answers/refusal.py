@@ -39,9 +39,8 @@ from mechheads.safety.answers.answering import (
 )
 from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
-from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_opening
-from mechheads.safety.requests.prompts import Requests
-from mechheads.safety.requests.sides import Sides, value_of
+from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_opening
+from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
 MOST_LOSS = 0.1
@@ -221,10 +220,10 @@ def refusal_tests(
     drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
-    begins = None if opening is None else find_opening(model, sides.harmful, opening)
+    begins = None if opening is None else find_opening(model, sides.harmful.prompts, opening)
     asked = {name: Answering(model, sides, way, answers) for name, way in ways.items()}
-    metric = OpeningLogProb(begins or find_opening(model, sides.harmful))
-    begun = with_opening(model, sides.harmful, metric.opening)
+    metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))
+    begun = with_opening(model, sides.harmful.prompts, metric.opening)
     begun.tokens(model)
     conditions = {"intact": HeadsOff(next(iter(ways.values())))}
     for name, way in ways.items():
@@ -250,7 +249,7 @@ def refusal_tests(
         if work.interrupted:
             critical, verdict = False, _how_far(own, rows)
         else:
-            critical, verdict = _conclude(own, rows, _independent(sides.harmful.tokens(model)), model.name)
+            critical, verdict = _conclude(own, rows, _independent(sides.harmful.prompts.tokens(model)), model.name)
         heads, random = groups.members(units[name]), tuple(map(groups.members, drawn[name].values()))
         about = make_provenance(
             asked[name], heads=heads, random=random, opening=metric.opening, interrupted=work.interrupted

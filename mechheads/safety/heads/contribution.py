@@ -28,9 +28,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.run import run
+from mechheads.engine.run import batches
+from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Context, Intervention
 from mechheads.ledger.ledger import Ledger
@@ -44,15 +44,15 @@ from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.self_repair import measure_repair
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import PATCH, Ablation, AblationLike
 from mechheads.safety.heads.groups import Groups
-from mechheads.safety.requests.openings import OpeningLogProb, find_opening, with_answer, with_opening
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Sides, shared_end, value_of
+from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
+from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 Heads = Sequence[HeadLike] | HeadLike | None
 
@@ -113,26 +113,25 @@ class RefusalLoss:
         change = found.dataset["values"].values
         moved = 0.0
         if self.answered is not None:
-            job, evaluator = self._job(self.answered, self._shift, every, store=store)
-            measured = run(job, evaluator)
-            moved = self.groups.spread(measured.values[:, :, 0])
+            job = self._job(self.answered, self._shift, every, store=store)
+            measured = measure(effects(job), batches(job))
+            moved = self.groups.spread(measured.heads[:, :, 0])
             found = found.with_provenance(interrupted=stopped or measured.interrupted)
         return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
 
     def _change(self, heads: Sequence[HeadId]) -> HeadScores:
         """The total and the direct change of R."""
-        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store)[0])
+        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store))
 
     @property
     def _shift(self) -> Metric:
         """Ships over as many tokens as the opening has."""
         return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
 
-    def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> tuple[Job, Evaluator]:
-        """A job that changes each group of heads, and what evaluates it."""
+    def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> Job:
+        """A job that changes each group of heads."""
         spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed)
-        job = replace(make_ready(self.model, spec, store=store), together=self.groups.size)
-        return job, Evaluator(metric, job.base, limits=spec.limits)
+        return replace(make_ready(self.model, spec, store=store), together=self.groups.size)
 
 
 LEAST_REFUSAL = 0.1
@@ -214,15 +213,15 @@ def refusal_contribution(
     sides.check_pairs()
     groups = way.groups(model)
     every = groups.units(heads)
-    metric = OpeningLogProb(find_opening(model, sides.harmful, opening))
-    harmful, harmless = (with_opening(model, side, metric.opening) for side in (sides.harmful, sides.harmless))
+    metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
+    harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
     _warn_of_few_refusals(model, refusal)
     if way.kind == PATCH:
         change = _from_look_alikes(model, harmful, harmless)
         about: dict[str, Any] = {"group": way.group, **groups.about()}
     else:
-        change = _Change(way.intervention, with_answer(model, sides.harmless, metric.reads - 1))
+        change = _Change(way.intervention, with_answer(model, sides.harmless.prompts, metric.reads - 1))
         about = way.about(model)
     about |= {"by": way.kind, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
     with Store(store, analysis="refusal_contribution", group=way.group, **change.known_by) as kept:
@@ -255,6 +254,19 @@ def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts) -> _Cha
     intervention = FromOther(other, n)
     known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
     return _Change(intervention, last_tokens=n, known_by=known_by)
+
+
+def shared_end(*sides: Tokens) -> int:
+    """The number of last tokens that all prompts share (the template's tokens after the request); at least 1."""
+    rows = [
+        row[:length]
+        for tokens in sides
+        for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
+    ]
+    n = 0
+    while n < min(map(len, rows)) and len({row[-1 - n] for row in rows}) == 1:
+        n += 1
+    return max(n, 1)
 
 
 def _warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -> None:

@@ -26,8 +26,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.requests.prompts import Requests, Template
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -71,7 +70,7 @@ def refusal_direction(
     sides.check_pairs()
     groups = Groups.of(model, group)
     chosen = groups.units(heads)
-    runs = [_Run(model, prompts) for prompts in (sides.harmful, sides.harmless)]
+    runs = [_Run(model, prompts) for prompts in (sides.harmful.prompts, sides.harmless.prompts)]
     apart = runs[0].last.mean(0) - runs[1].last.mean(0)
     distance = float(apart.norm())
     if not distance > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.batches import Batch, Values
+from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.run import Altering, batches, finals
-from mechheads.engine.work import Finished, finish
+from mechheads.engine.run import UnitRuns, batches
+from mechheads.engine.work import Finished, Work, finish
 from mechheads.heads import HeadLike
 from mechheads.interventions.base import site_of
 from mechheads.ledger.fingerprints import fingerprint
@@ -24,12 +24,11 @@ from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
-from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.heads.angles import Turn
-from mechheads.safety.requests.prompts import Requests, Template, request_prompts
+from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
 @dataclass(frozen=True)
@@ -52,28 +51,24 @@ class Pass:
     """Which heads of a model are ablated one at a time, and on which prompts.
 
     Attributes:
-        prompts: the requests in their template.
-        template: the name of the template, or "prompts as given".
+        requests: the requests in their template.
         heads: as in ``mh.sweep``.
     """
 
     model: Model
-    prompts: Prompts
-    template: str
+    requests: Side
     heads: Sequence[HeadLike] | HeadLike | None
 
     @classmethod
     def of(
-        cls, model: Model, requests: Requests, template: Template, *, heads: Sequence[HeadLike] | HeadLike | None
+        cls, model: Model, requests: Requests, template: Template | None, *, heads: Sequence[HeadLike] | HeadLike | None
     ) -> Pass:
         """A pass over requests as a user gives them.
 
         Raises:
             ValueError: if ``request_prompts`` rejects them.
         """
-        prompts = request_prompts(model, requests, template)
-        used = "prompts as given" if isinstance(requests, Prompts) else template
-        return cls(model, prompts, used, heads)
+        return cls(model, Side.of(model, requests, template), heads)
 
     def jobs(self, ablations: Sequence[Ablation], store: Store = NO_STORE) -> list[Job]:
         """A job for each ablation.
@@ -89,15 +84,11 @@ class Pass:
         costliest = max(ablations, key=lambda ablation: sites[ablation] != "z")
         groups = costliest.groups(self.model)
         units, way = groups.units(self.heads), costliest.intervention
-        spec = Spec(self.prompts, way, kl_divergence, units, seed=current().seed)
+        spec = Spec(self.requests.prompts, way, kl_divergence, units, seed=current().seed)
         wanted = tuple(dict.fromkeys(sites.values()))
         job = make_ready(self.model, spec, sites=wanted, store=store)
         job = replace(job, together=groups.size)
         return [job if one is costliest else job.intervening(one.intervention, store) for one in ablations]
-
-    def about(self) -> dict[str, Any]:
-        """What a result records about its prompts."""
-        return {"template": self.template, "prompts": self.prompts.tokens(self.model), "n_prompts": len(self.prompts)}
 
 
 def measure(
@@ -116,15 +107,15 @@ def measure(
     """
     model = asked.model
     if r is not None:
-        check_r(r, asked.prompts.tokens(model), model)
+        check_r(r, asked.requests.prompts.tokens(model), model)
     kind, n_draws, done = ShipsKind(with_kl, r, draws), 0 if draws is None else len(draws), 0
     with kind.stored_in(current().store, ablations[0].group) as kept:
         jobs = asked.jobs(ablations, store=kept)
-        work = kind(jobs[0])
+        reading = kind.reading(jobs[0])
         found = [empty(jobs[0], about_pass(asked, ablation, r), n_draws) for ablation in ablations]
         with until_interrupted() as interrupts:
             for job, one in zip(jobs, found, strict=True):
-                finished = fill(work.on(job), one)
+                finished = fill(Work(job, kind, UnitRuns(job), reading), kind, one)
                 done += len(finished.values)
                 stop_if(finished.interrupted)
     interrupts.warn(f"{done} of {len(jobs[0].heads) * len(ablations)} heads")
@@ -135,7 +126,7 @@ def measure(
 def about_pass(asked: Pass, ablation: Ablation, r: int | None) -> dict[str, Any]:
     """The provenance of what a pass measures for one ablation."""
     of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
-    return make_provenance(asked.model, ablation.about(asked.model), asked.about(), of_angle)
+    return make_provenance(asked.model, ablation.about(asked.model), asked.requests.about(asked.model), of_angle)
 
 
 @dataclass(frozen=True)
@@ -151,56 +142,45 @@ class ShipsKind:
         draws = None if self.draws is None else fingerprint(self.draws, "draws")
         return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, draws=draws, group=group)
 
-    def __call__(self, job: Job) -> ShipsWork:
-        judge = Evaluator(kl_divergence, job.base) if self.with_kl else None
+    def __call__(self, job: Job) -> Work:
+        return Work(job, self, UnitRuns(job), self.reading(job))
+
+    def reading(self, job: Job) -> Reading:
+        """Reads the values of each head, compared with the job's base run."""
         turn = None
         if self.r is not None:
             turn = Turn(last_states(job.base.final_at(job.at)), self.r, job.tokens.cluster, self.draws)
-        return ShipsWork(job, self, judge, turn, Altering(job))
+        return Reading(job.evaluator if self.with_kl else None, turn, self.draws is not None)
 
 
 @dataclass(frozen=True, eq=False)
-class ShipsWork:
-    """The values of each head in one row: the KL of each prompt, the angle with its interval, the resampled angles."""
+class Reading:
+    """Reads the values of each head in one row: the KL of each prompt, the angle with its interval, resampled ones."""
 
-    job: Job
-    factory: ShipsKind
-    judge: Evaluator | None
+    kl: Evaluator | None
     turn: Turn | None
-    altering: Altering
+    resampled: bool
 
-    def for_part(self, job: Job) -> ShipsWork:
-        return replace(self, job=job)
-
-    def on(self, job: Job) -> ShipsWork:
-        """The same work in a job with another ablation and the same intact run."""
-        return replace(self, job=job, altering=Altering(job))
-
-    def batches(self) -> list[Batch]:
-        return batches(self.job)
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
-        for units, final in finals(self.job, batches, self.altering):
-            kl = [[]] * len(units) if self.judge is None else self.judge(final)
-            yield units, [np.concatenate([one, *self._turned(states)]) for one, states in zip(kl, final, strict=True)]
+    def __call__(self, units: Sequence[Unit], finals: list[Tensor]) -> Values:
+        kl = [[]] * len(units) if self.kl is None else self.kl(finals[0])
+        return [np.concatenate([one, *self._turned(states)]) for one, states in zip(kl, finals[0], strict=True)]
 
     def _turned(self, final: Tensor) -> list[np.ndarray]:
         if self.turn is None:
             return []
         states = last_states(final)
-        resampled = [] if self.factory.draws is None else [self.turn.resampled(states)]
-        return [np.array(self.turn(states)), *resampled]
+        return [np.array(self.turn(states)), *([self.turn.resampled(states)] if self.resampled else [])]
 
 
-def fill(work: ShipsWork, found: Measured) -> Finished:
+def fill(work: Work, kind: ShipsKind, found: Measured) -> Finished:
     """Measure the heads of a job and store the results."""
-    finished = finish(work, what=f"{len(work.job.heads)} heads")
-    n = len(work.job.tokens) if work.judge is not None else 0
+    finished = finish(work, batches(work.job), what=f"{len(work.job.heads)} heads")
+    n = len(work.job.tokens) if kind.with_kl else 0
     for (head, _), values in finished.values.items():
         at = slice(head.head, head.head + work.job.together)
-        if work.judge is not None:
+        if kind.with_kl:
             found.kl[head.layer, at] = values[:n]
-        if work.turn is not None:
+        if kind.r is not None:
             found.angle[:, head.layer, at] = values[n : n + 3, None]
             found.resampled[:, head.layer, at] = values[n + 3 :, None]
     return finished

@@ -40,7 +40,7 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
-from mechheads.safety.requests.prompts import Requests, Template, request_prompts, template_or_chat
+from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
 @alone
@@ -89,8 +89,8 @@ def refusal_attribution(
     groups = Groups.of(model, group)
     every = groups.members(groups.units(heads))
     ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
-    used = template_or_chat(model, template)
-    prompts = request_prompts(model, harmful, used)
+    side = Side.of(model, harmful, template)
+    prompts = side.prompts
     begins = find_openings(model, prompts, openings, seed=seed)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
     metric, limits = EndLogProb(len(begins[0])), current().limits
@@ -100,7 +100,7 @@ def refusal_attribution(
 
     specs = [Spec(runs.prompts, way.intervention, metric, every, limits=limits) for way in ways]
     estimates = estimate_each(model, specs, runs=runs)
-    parts, base = dict[str, np.ndarray](), by_opening(estimates[0].evaluator.base_value.cpu().numpy())
+    parts, base = dict[str, np.ndarray](), by_opening(estimates[0].job.evaluator.base_value.cpu().numpy())
     for way, found in zip(ways, estimates, strict=True):
         falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
@@ -111,16 +111,13 @@ def refusal_attribution(
             f"{model.name} begins {share:.1%} of its answers to harmful requests with an opening that is asked for: "
             "hardly any refusal is counted, so the scores may be noise, and other refusals may depend on other heads"
         )
-    tokens = prompts.tokens(model)
     about = {
         "ablation": list(parts),
         "epsilon": epsilon,
         "group": group,
         **groups.about(),
-        "template": "prompts as given" if prompts is harmful else used,
         "openings": [list(opening) for opening in begins],
-        "prompts": tokens,
-        "n_prompts": len(prompts),
+        **side.about(model),
         "seed": seed,
         "interrupted": False,
     }
@@ -128,7 +125,7 @@ def refusal_attribution(
         np.mean(list(parts.values()), axis=0),
         name="refusal attribution",
         kind="refusal_attribution",
-        cluster=tokens.cluster,
+        cluster=prompts.tokens(model).cluster,
         seed=seed,
         provenance=make_provenance(model, about),
         variables={

@@ -29,8 +29,7 @@ from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_g
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.requests.prompts import Requests, Template, template_or_chat
-from mechheads.safety.requests.sides import Sides
+from mechheads.safety.requests.prompts import Requests, Sides, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]
 Score = Literal["ships", "generalized_ships", "refusal_contribution", "refusal_attribution"]
@@ -102,8 +101,7 @@ def safety_heads(
             'score="refusal_contribution"'
         )
     if ranking.score == "refusal_attribution":
-        used = template_or_chat(model, template)
-        return _by_attribution(Pass.of(model, requests, used, heads=heads), way, ranking)
+        return _by_attribution(Pass.of(model, requests, template, heads=heads), way, ranking)
     return _rank(Pass.of(model, requests, template or "query", heads=heads), [way], ranking)[way.kind]
 
 
@@ -174,7 +172,7 @@ def _default_score(requests: Requests, harmless: Requests) -> Score:
 
 def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, SafetyHeads]:
     """Both scores of every head for each ablation, from one pass, with the top heads."""
-    cluster = asked.prompts.tokens(asked.model).cluster
+    cluster = asked.requests.prompts.tokens(asked.model).cluster
     draws = cluster_draws(cluster, _RESAMPLES[by.score], by.seed)
     of_angles = draws if by.score == "generalized_ships" else None
     measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)
@@ -185,20 +183,22 @@ def _by_contribution(
     model: Model, sides: Sides, way: Ablation, by: Ranking, heads: Sequence[HeadLike] | HeadLike | None
 ) -> SafetyHeads:
     """The heads with the largest Refusal Contribution, and both Ships of all heads that have one."""
-    check_r(by.r, sides.harmful.tokens(model), model)
-    found = refusal_contribution(model, sides.harmful, sides.harmless, ablation=way, heads=heads)
+    check_r(by.r, sides.harmful.prompts.tokens(model), model)
+    found = refusal_contribution(model, sides.harmful.prompts, sides.harmless.prompts, ablation=way, heads=heads)
     about: dict[str, Any] = {"template": sides.template}
     if found.provenance["interrupted"]:
         return _beside_ships(found, None, by, about)
-    of_ships = Pass(model, sides.harmful, sides.template, heads)
+    of_ships = Pass(model, sides.harmful, heads)
     return _beside_ships(found, measure(of_ships, [way], with_kl=True, r=by.r)[0], by, about)
 
 
 def _by_attribution(asked: Pass, way: Ablation, by: Ranking) -> SafetyHeads:
     """The heads with the largest Refusal attribution, and both Ships of all heads under one ablation."""
-    check_r(by.r, asked.prompts.tokens(asked.model), asked.model)
-    found = refusal_attribution(asked.model, asked.prompts, epsilon=way.epsilon, group=way.group, heads=asked.heads)
-    about = {"template": asked.template, "ablation": way.kind, "through": way.through}
+    check_r(by.r, asked.requests.prompts.tokens(asked.model), asked.model)
+    found = refusal_attribution(
+        asked.model, asked.requests.prompts, epsilon=way.epsilon, group=way.group, heads=asked.heads
+    )
+    about = {"template": asked.requests.template, "ablation": way.kind, "through": way.through}
     return _beside_ships(found, measure(asked, [way], with_kl=True, r=by.r)[0], by, about)
 
 

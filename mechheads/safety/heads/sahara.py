@@ -6,7 +6,7 @@ adds the head whose ablation, together with the group so far, gives the largest 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.engine.batches import Batch, Values
-from mechheads.engine.job import Job, Unit, make_ready
-from mechheads.engine.run import Altering
+from mechheads.engine.job import Job, make_ready
+from mechheads.engine.plan import Plan
+from mechheads.engine.run import UnitRuns
+from mechheads.engine.work import Run, Work
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.base import Intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.backends.base import Hook
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -31,7 +30,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.heads.measure_ships import Pass, ShipsKind, ShipsWork, check_r, empty, fill, last_states
+from mechheads.safety.heads.measure_ships import Pass, ShipsKind, check_r, empty, fill, last_states
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.prompts import Requests, Template
 
@@ -48,40 +47,26 @@ class BesideOthers(ShipsKind):
     way: Ablation
     others: tuple[HeadId, ...]
 
-    def __call__(self, job: Job) -> BesideWork:
-        return self.of(super().__call__(job), job.heads)
+    def __call__(self, job: Job) -> Work:
+        without, run = self.beside(job, job.heads, job.plan)
+        return Work(without, self, run, self.reading(job))
 
-    def of(self, intact: ShipsWork, heads: Sequence[HeadId]) -> BesideWork:
-        """The work for some heads, from work whose base run is intact; the model runs once without the others.
+    def beside(self, intact: Job, heads: Sequence[HeadId], plan: Plan | None = None) -> tuple[Job, Run]:
+        """The job of some heads beside the others, and how its heads run; the model runs once without the others.
 
-        What is measured goes into the ledger of that work, under the names of the others.
+        What is measured goes into the ledger of the intact job, under the names of the others.
+
+        Args:
+            plan: the plan of this job in another process.
         """
-        job, model = intact.job, intact.job.model
-        hooks = self.way.hooks(model, self.way.groups(model).members(self.others), job.base)
-        ready = partial(make_ready, model, replace(job.spec, heads=heads))
-        without = replace(model.backend.under(hooks, ready), together=job.together, ledger=job.ledger)
+        model = intact.model
+        hooks = self.way.hooks(model, self.way.groups(model).members(self.others), intact.base)
+        ready = partial(make_ready, model, replace(intact.spec, heads=heads))
+        without = replace(model.backend.under(hooks, ready), together=intact.together, ledger=intact.ledger)
         without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
-        beside = self.way.beside_others(job.base)
-        altering = Altering(without.intervening(beside))
-        return BesideWork(without, self, intact.judge, intact.turn, altering, beside, hooks)
-
-
-@dataclass(frozen=True, eq=False)
-class BesideWork(ShipsWork):
-    """The values of each head as in ``ShipsWork``; the job's base run is without the others.
-
-    Attributes:
-        beside: ablates a head beside the others. The intervention of the job itself can be sent to workers.
-        hooks: ablate the others.
-    """
-
-    beside: Intervention
-    hooks: Sequence[Hook]
-
-    def compute(self, batches: Iterable[Batch]) -> Iterator[tuple[list[Unit], Values]]:
-        here = ShipsWork(self.job.intervening(self.beside), self.factory, self.judge, self.turn, self.altering)
-        for batch in batches:
-            yield from self.job.model.backend.under(self.hooks, partial(list, here.compute([batch])))
+        without = replace(without, plan=plan or without.plan)
+        run = UnitRuns(without.intervening(self.way.beside_others(intact.base)))  # which cannot be sent to workers
+        return without, lambda units: model.backend.under(hooks, partial(run, units))
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +162,7 @@ def sahara(
         raise ValueError("part: each step of sahara needs all heads of the step before; leave part out")
     asked = Pass.of(model, requests, template, heads=None)
     if score == "generalized_ships":
-        check_r(r, asked.prompts.tokens(model), model)
+        check_r(r, asked.requests.prompts.tokens(model), model)
     elif score != "ships":
         raise ValueError(f"score is {score!r}; choose 'generalized_ships' or 'ships'")
     angle = score == "generalized_ships"
@@ -189,7 +174,7 @@ def sahara(
     about = make_provenance(
         model,
         way.about(model),
-        asked.about(),
+        asked.requests.about(model),
         score=score,
         r=r,
         size=size,
@@ -221,7 +206,7 @@ class _Search:
         self.groups = way.groups(asked.model)
         self.interrupted = False
         self.intact = asked.jobs([way], store=store)[0]
-        self.ships = kind(self.intact)
+        self.reading = kind.reading(self.intact)
 
     def grow(self, candidates: Sequence[HeadId], size: int) -> tuple[tuple[HeadId, ...], list[np.ndarray]]:
         """The heads in the order in which they are added, and the scores of each step [layer, head]."""
@@ -246,13 +231,14 @@ class _Search:
 
     def _step(self, left: Sequence[HeadId], chosen: Sequence[HeadId]) -> np.ndarray:
         """The score of every remaining head together with the chosen heads [layer, head]."""
-        work = self.ships.for_part(replace(self.intact, heads=tuple(left)))
+        kind, job = self.kind, replace(self.intact, heads=tuple(left))
+        run: Run = UnitRuns(job)
         if chosen:
-            step = BesideOthers(self.kind.with_kl, self.kind.r, way=self.way, others=tuple(chosen))
-            work = step.of(self.ships, left)
-        found = empty(work.job, {}, 0)
-        stop_if(fill(work, found).interrupted)
-        return found.kl.mean(-1) if work.turn is None else found.angle[0]
+            kind = BesideOthers(kind.with_kl, kind.r, way=self.way, others=tuple(chosen))
+            job, run = kind.beside(self.intact, left)
+        found = empty(job, {}, 0)
+        stop_if(fill(Work(job, kind, run, self.reading), kind, found).interrupted)
+        return found.kl.mean(-1) if kind.with_kl else found.angle[0]
 
     def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
         return self.way.hooks(self.model, self.groups.members(units), self.intact.base)
@@ -262,9 +248,9 @@ class _Search:
         cache = partial(HeadCache.run, self.model, self.intact.tokens, sites=("z",))
         run = self.model.backend.under(self._hooks(units), cache)
         final = run.final_at(self.intact.at)
-        if self.ships.turn is not None:
-            return self.ships.turn(last_states(final))[0]
-        return 0.0 if self.ships.judge is None else float(self.ships.judge(final[None]).mean())
+        if self.reading.turn is not None:
+            return self.reading.turn(last_states(final))[0]
+        return 0.0 if self.reading.kl is None else float(self.reading.kl(final[None]).mean())
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
         """The group at each size, compared with the heads of the best single scores and with random heads.

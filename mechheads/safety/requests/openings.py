@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.evaluate import Evaluator
 from mechheads.generation.generate import end_tokens, generate
 from mechheads.generation.sampling import Sampling
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
-from mechheads.metrics.base import MetricContext
+from mechheads.metrics.base import Metric, MetricContext
 from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import encode
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import verdict
 
 if TYPE_CHECKING:
@@ -128,6 +131,12 @@ def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]])
     tokens = prompts.tokens(model)
     rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), added, strict=True)
     return Prompts([[*row[:length], *more] for row, length, more in rows], cluster=tokens.cluster)
+
+
+def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:
+    """The value of a metric for each prompt, with the model as it is now."""
+    run = HeadCache.run(model, prompts, sites=("z",))
+    return Evaluator(metric, run).base_value.cpu().numpy()
 
 
 @alone

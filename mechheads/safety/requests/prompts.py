@@ -1,14 +1,19 @@
-"""Prompts made from requests, however these are given: texts, the name of a set, a file, or prompts."""
+"""Prompts made from requests, however these are given: texts, the name of a set, a file, or prompts.
+
+``Side`` is what all analyses of requests work with: it is resolved once, from what a user gives.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mechheads.messages.arguments import check_known
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import PromptLike
 from mechheads.safety.requests.loaders import Part, open_requests
 from mechheads.safety.requests.requests import Request, load_requests
 
@@ -32,11 +37,6 @@ def opened(requests: Requests, part: Part = "unsafe") -> Sequence[str] | Prompts
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless").texts
     return open_requests(requests, part) if isinstance(requests, (str, Path)) else requests
-
-
-def template_or_chat(model: Model, template: Template | None) -> Template:
-    """The template that was asked for; by default, the model's chat template if it has one, otherwise the paper's."""
-    return template or ("chat" if model.chat_template else "query")
 
 
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
@@ -75,3 +75,89 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
         others = " or ".join(repr(name) for name in TEMPLATES if name != "chat")
         raise ValueError(f"template 'chat': {model.name} has no chat template; choose {others}, or give mh.Prompts")
     return Prompts([[{"role": "user", "content": request}] for request in requests])
+
+
+@dataclass(frozen=True)
+class Side:
+    """Requests as a model gets them, resolved once from what a user gives.
+
+    Attributes:
+        prompts: the requests in their template.
+        template: the name of the template, or "prompts as given".
+        texts: the requests without the template, for people and judges.
+    """
+
+    prompts: Prompts
+    template: str
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Model, requests: Requests, template: Template | None, part: Part = "unsafe") -> Side:
+        """Requests by name, from a file, as texts or as prompts; by default, the package's of this part.
+
+        Args:
+            template: by default, the model's chat template if it has one, otherwise the paper's.
+
+        Raises:
+            ValueError: if ``request_prompts`` rejects them.
+        """
+        used = template or ("chat" if model.chat_template else "query")
+        given = opened(requests, part)
+        prompts = request_prompts(model, given, used)
+        if isinstance(given, Prompts):
+            return cls(prompts, "prompts as given", tuple(map(_text, given.items)))
+        return cls(prompts, used, tuple(given))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def about(self, model: Model) -> dict[str, Any]:
+        """What a result records about its prompts."""
+        return {"template": self.template, "prompts": self.prompts.tokens(model), "n_prompts": len(self)}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Requests that should be refused and requests that should not, in one template."""
+
+    harmful: Side
+    harmless: Side
+
+    @classmethod
+    def of(cls, model: Model, harmful: Requests, harmless: Requests, template: Template | None) -> Sides:
+        """Both kinds of requests as prompts; by default, the package's, in the model's chat template if it has one.
+
+        Raises:
+            ValueError: if ``request_prompts`` rejects them.
+        """
+        return cls(Side.of(model, harmful, template), Side.of(model, harmless, template, "safe"))
+
+    @property
+    def template(self) -> str:
+        """The name of the template, or "prompts as given" if both sides are."""
+        templates = {side.template for side in self.by_kind().values()}
+        return templates.pop() if len(templates) == 1 else (templates - {"prompts as given"}).pop()
+
+    def by_kind(self) -> dict[str, Side]:
+        """Each side by its name."""
+        return {"harmful": self.harmful, "harmless": self.harmless}
+
+    def check_pairs(self) -> None:
+        """Check that there is one look-alike for each request.
+
+        Raises:
+            ValueError: if the numbers differ.
+        """
+        if len(self.harmful) != len(self.harmless):
+            raise ValueError(
+                f"harmful has {len(self.harmful)} requests, harmless has {len(self.harmless)}; give a look-alike for "
+                "each request, in the same order"
+            )
+
+
+def _text(item: PromptLike) -> str:
+    """A prompt as the user wrote it: for a chat the last message, for ids the numbers."""
+    if isinstance(item, str):
+        return item
+    last = item[-1]
+    return last["content"] if isinstance(last, Mapping) else " ".join(map(str, item))

@@ -16,7 +16,7 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.files.checksums import file_sha256
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.model.freeing import free_memory
+from mechheads.model.load import free_memory
 from mechheads.plots.saving import IMAGES, save
 from mechheads.studies.report import write_figure_page
 from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from mechheads.gating import FitSettings, Gates, RoleCurves, fit_gates, head_roles, role_curve
+from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
 from mechheads.gating.fit.arguments import check_seeds, check_updates
 from mechheads.gating.tasks.open_task import needs_model, open_task
+from mechheads.limits import settings
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL
-from mechheads.plots.role_curves import role_curves
+from mechheads.plots.curves import curves as draw_curves
+from mechheads.results.curves import Curves
 from mechheads.studies.figures.panels import (
     ModelNames,
     PaperFigure,
@@ -79,20 +81,21 @@ def roles_figure(
         fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
         most, draws = min(most, _QUICK["most"]), 2
 
-    def compute(model: Model, title: str, place: Path) -> tuple[Gates, RoleCurves]:
-        """A checkpoint in the folder continues an interrupted fit."""
+    def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
+        """A ledger in the folder keeps an interrupted fit."""
         task = open_task(paths[title], model=model, n=n)
         if quick and len(task) > _QUICK["n"]:
             task = task.items(np.random.default_rng(0).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)
-        checkpoint = place / "gates.checkpoint"
-        gates = fit_gates(model, fitted_on, checkpoint=checkpoint, **fit)
+        ledger = place / "gates.ledger"
+        with settings(store=ledger):
+            gates = fit_gates(model, fitted_on, **fit)
         stop_if(gates.interrupted)
         curves = role_curve(model, tried_on, gates, most=most, draws=draws)
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
-        checkpoint.unlink(missing_ok=True)
+        ledger.unlink(missing_ok=True)
         return gates, curves
 
     panels = compute_panels(
@@ -103,10 +106,10 @@ def roles_figure(
         Work(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
-            lambda place: (Gates.load(place / "gates.nc"), RoleCurves.load(place / "curves.nc")),
+            lambda place: (Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")),
         ),
     )
-    shown: dict[str, dict[str, RoleCurves]] = {}
+    shown: dict[str, dict[str, Curves]] = {}
     curves, heads, shares, lines = [], [], [], []
     for (name, task), (gates, course) in panels.results.items():
         shown.setdefault(task, {})[name] = course
@@ -118,7 +121,7 @@ def roles_figure(
         lines.append(f"{name}, {task}: {always} of heads in every seed")
     tables = {"curves": joined(curves), "heads": joined(heads), "shares": joined(shares)}
     return panels.write(
-        role_curves(shown),
+        draw_curves(shown),
         shown,
         tables,
         lines,

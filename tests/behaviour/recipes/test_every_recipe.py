@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import mechheads as mh
@@ -18,9 +18,6 @@ from mechheads.behaviour import (
     retrieval_heads,
     successor_scores,
 )
-from mechheads.behaviour.recipes import copy_suppression as suppressing, retrieval
-from mechheads.labels.readings import Readings
-from support.ctrl_c import stopped_at
 from support.texts import WORD_PAIRS
 
 TEXT = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
@@ -32,7 +29,8 @@ WORDS = mh.Relation("words", None, WORD_PAIRS)
 SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the"}
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
 TEMPLATE = " When {first} and {second} went, {subject} gave to"
-PAIRS = mh.PromptPairs([" Paris is"], [" Rome is"], [" Paris"], [" Rome"])
+PAIRS = mh.PromptPairs([" Paris is"] * 3, [" Rome is"] * 3, [" Paris"] * 3, [" Rome"] * 3)
+attribution = importlib.import_module("mechheads.behaviour.logit_attribution")  # the folder has a function of that name
 
 
 def vector(model: mh.Model, relation: str) -> Any:
@@ -96,39 +94,3 @@ REFUSED: list[tuple[str, Callable[[mh.Model], object]]] = [
 def test_what_cannot_be_is_said(message: str, call: Callable[[mh.Model], object], llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=message):
         call(llama)
-
-
-INTERRUPTED: dict[str, tuple[Callable[[mh.Model], mh.HeadScores], tuple[Any, str], int, str]] = {
-    "copy suppression": (
-        lambda model: copy_suppression(model, ROWS, window=32, top=1000),
-        (suppressing, "_measured"),
-        2,
-        "1 windows",
-    ),
-    "retrieval": (lambda model: retrieval_heads(model, TEXT, **HAY), (retrieval, "_measured"), 5, "4 of 6 prompts"),
-    "successors": (
-        lambda model: successor_scores(model, ORDERS, draws=20),
-        (Readings, "at"),
-        3,
-        "2 of 3 layers",
-    ),
-}
-
-
-@pytest.mark.usefixtures("short_questions")
-@pytest.mark.parametrize("name", INTERRUPTED)
-def test_ctrl_c_keeps_what_is_finished(name: str, llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, (where, step), call, message = INTERRUPTED[name]
-    whole, usual = run(llama).dataset["values"].values, getattr(where, step)
-    monkeypatch.setattr(where, step, stopped_at(call, usual))
-    with pytest.warns(UserWarning, match=f"interrupted after {message}"):
-        part = run(llama)
-    found = part.dataset["values"].values
-    expected = whole[..., : found.shape[-1]].copy()
-    if name == "successors":
-        expected[2] = np.nan
-    assert part.provenance["interrupted"] and np.isnan(found).sum() < found.size
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    monkeypatch.setattr(where, step, stopped_at(1, usual))
-    with pytest.raises(KeyboardInterrupt):
-        run(llama)

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.behaviour.recipes.function_vectors as function_vectors
 from mechheads.behaviour import function_vector, function_vector_heads
 from mechheads.labels import shuffled_labels
-from support.ctrl_c import stopped_at
 from support.oracles import activations, blend, forward, ids_of, name, with_z
 from support.texts import WORD_PAIRS
 
@@ -87,20 +85,3 @@ def test_the_vector_is_what_the_heads_write_on_average(llama: mh.Model, tmp_path
     again = mh.HeadScores.load(found.save(tmp_path / "found.nc"))
     best = found.heads(2)
     torch.testing.assert_close(function_vector(llama, again, "words", 2), function_vector(llama, found, "words", best))
-
-
-@pytest.mark.parametrize(("call", "measured"), [(5, 0), (20, 12)])
-def test_ctrl_c_keeps_what_is_measured(
-    call: int, measured: int, llama: mh.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first twelve calls are those of the effect, the others those of the control."""
-    whole = function_vector_heads(llama, WORDS, **QUICK)
-    give = function_vectors.GiveMean
-    monkeypatch.setattr(give, "__call__", stopped_at(call, give.__call__))
-    with pytest.warns(UserWarning, match="interrupted after"):
-        found = function_vector_heads(llama, WORDS, **QUICK)
-    assert found.provenance["interrupted"]
-    done = np.isfinite(found.scores.values)
-    assert done.sum() == measured
-    np.testing.assert_allclose(found.scores.values[done], whole.scores.values[done], atol=1e-6)
-    assert np.isnan(found.dataset["excess"].values).any()

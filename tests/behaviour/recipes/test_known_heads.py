@@ -12,7 +12,7 @@ import pytest
 import mechheads as mh
 from benchmarks import known_heads
 from mechheads.heads import HeadId
-from mechheads.model.sources.errors import ModelSourceError
+from mechheads.model.sources.source import ModelSourceError
 
 
 def test_the_table_names_heads_that_gpt2_has_and_roles_that_are_compared() -> None:

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from scipy.special import logit
 from torch import Tensor
 
 import mechheads as mh
 from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
-from mechheads.gating.fit import descent, fit, gates as gates_module
+from mechheads.gating.fit import fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
 from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
@@ -176,16 +175,6 @@ def test_gradient_is_that_of_finite_differences(small: mh.Model, rows: Rows) -> 
         assert float(gradient[at]) == pytest.approx(float(slope), rel=1e-3, abs=1e-3 * float(gradient.abs().max()))
 
 
-def test_recomputing_gives_the_same_bits(llama: mh.Model) -> None:
-    tokens, items = TEXTS.tokens(llama), torch.arange(4)
-
-    def objective(gates: Tensor, items: Tensor, recompute: bool) -> Tensor:
-        return -log_probs(llama, tokens.items(items), gates, recompute=recompute)
-
-    kept, again = (value_and_gradient(objective, some_gates(llama), items, Rows(99, on)) for on in (False, True))
-    assert torch.equal(kept[0], again[0]) and torch.equal(kept[1], again[1])
-
-
 def test_blocks_are_recomputed_where_memory_asks_for_it(llama: mh.Model) -> None:
     tokens = TEXTS.tokens(llama)
     assert not rows_at_once(llama, tokens).recompute
@@ -193,50 +182,6 @@ def test_blocks_are_recomputed_where_memory_asks_for_it(llama: mh.Model) -> None
     assert small.recompute and small.rows >= 1
     roomy, tight = (mh.settings(budget=b)(fit_gates)(llama, TEXTS, seeds=2, updates=3) for b in (None, "1 MB"))
     np.testing.assert_allclose(tight.dataset["gate"], roomy.dataset["gate"], atol=1e-4)
-
-
-# The model stays as it is
-
-
-def test_weights_and_hooks_are_left_as_found(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = list(llama.model.parameters())
-    weights[3].requires_grad_(False)
-    before = [(weight.detach().clone(), weight.requires_grad) for weight in weights]
-    assert any(wanted for _, wanted in before)
-
-    def check() -> None:
-        for weight, (value, wanted) in zip(weights, before, strict=True):
-            assert torch.equal(weight, value) and weight.requires_grad == wanted and weight.grad is None
-        assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-
-    during = []
-
-    def watched(model: mh.Model, *args: Any, **options: Any) -> Tensor:
-        during.append(any(weight.requires_grad for weight in weights))
-        if len(during) > 3:
-            raise ZeroDivisionError
-        return log_probs(model, *args, **options)
-
-    with torch.no_grad():
-        fit_gates(llama, TEXTS, seeds=1, updates=2)
-    check()
-    monkeypatch.setattr(fit, "log_probs", watched)
-    with pytest.raises(ZeroDivisionError):
-        fit_gates(llama, TEXTS, seeds=1, updates=2)
-    assert during == [False] * 4
-    check()
-    weights[3].requires_grad_(True)
-
-
-def test_hooks_come_off_after_an_exception_inside_the_pass(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(z: Tensor, gates: Tensor) -> Tensor:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(gates_module, "_gate", broken)
-    with pytest.raises(ZeroDivisionError):
-        fit_gates(llama, TEXTS, seeds=1, updates=1)
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-    assert all(weight.requires_grad for weight in llama.model.parameters())
 
 
 # The descent
@@ -405,24 +350,24 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
     llama: mh.Model, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit_gates(llama, TEXTS, **FIT)
-    path = tmp_path / "fit.checkpoint"
+    path = tmp_path / "fit.ledger"
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(calls))
         with pytest.warns(
             UserWarning, match=r"interrupted after \d updates of the fit .*; the same call continues from"
         ):
-            part = fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+            part = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
     assert part.interrupted and np.isnan(part["keep"]).all() == (calls < 5)
     assert int(part.dataset["updates"].values[0, 0]) == min(calls, 4)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", counted := StopAt(99))
-        resumed = fit_gates(llama, TEXTS, checkpoint=path, **FIT)
+        resumed = mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
     assert 99 - counted.left == 9 - calls
     assert resumed.dataset.identical(whole.dataset)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(0))  # nothing is left to do
-        assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
-    assert [file.name for file in tmp_path.iterdir()] == ["fit.checkpoint"]
+        assert mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
+    assert [file.name for file in tmp_path.iterdir()] == ["fit.ledger"]
 
 
 def test_a_fit_that_breaks_goes_on_too(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,14 +375,12 @@ def test_a_fit_that_breaks_goes_on_too(llama: mh.Model, tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(6, MemoryError))
         with pytest.raises(MemoryError):
-            fit_gates(llama, TEXTS, checkpoint=tmp_path / "c", **FIT)
-    resumed = mh.settings(budget="1 MB")(fit_gates)(llama, TEXTS, checkpoint=tmp_path / "c", **FIT)
+            mh.settings(store=tmp_path / "s")(fit_gates)(llama, TEXTS, **FIT)
+    resumed = mh.settings(store=tmp_path / "s", budget="1 MB")(fit_gates)(llama, TEXTS, **FIT)
     assert resumed.dataset.identical(whole.dataset)  # in the parts that it began with
 
 
-def test_without_a_checkpoint_an_interrupted_fit_gives_what_it_has(
-    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_store_an_interrupted_fit_gives_what_it_has(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "log_probs", StopAt(5))
     with pytest.warns(UserWarning, match="interrupted after 1 updates of the fit keep and drop$"):
         gates = fit_gates(llama, TEXTS, **FIT)
@@ -445,62 +388,6 @@ def test_without_a_checkpoint_an_interrupted_fit_gives_what_it_has(
     monkeypatch.undo()
     assert np.array_equal(gates["none"], fit_gates(llama, TEXTS, **FIT)["none"])
     assert not np.array_equal(gates["none"], gates["keep"])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"fit": FitSettings(lr=0.2)}, r"its lr is \[0\.1, 0\.01\], but now it is \[0\.2, 0\.2\]"),
-        ({"seeds": [0, 3]}, r"its seeds is \[0, 1\], but now it is \[0, 3\]"),
-        ({"fit": FitSettings(reduce="sum")}, 'its reduce is "mean", but now it is "sum"'),
-        ({"task": Task([" no"], [" yes"])}, "its task is"),
-    ],
-)
-def test_a_checkpoint_is_of_one_fit(llama: mh.Model, change: dict[str, Any], said: str, tmp_path: Path) -> None:
-    path = tmp_path / "fit.checkpoint"
-    options = {"task": TEXTS, "seeds": 2, "updates": 1, "checkpoint": path}
-    fit_gates(llama, **options)
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"is from another fit: {said}"):
-        fit_gates(llama, **(options | change))
-    assert path.read_bytes() == before
-
-
-def test_a_checkpoint_is_of_one_model(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    model, path = mh.load(tiny("llama")), tmp_path / "fit.checkpoint"
-    fit_gates(model, TEXTS, seeds=1, updates=1, checkpoint=path)
-    weight = next(model.model.parameters())
-    with torch.no_grad():
-        weight[0, 0] += 1
-    with pytest.raises(ValueError, match="is from another fit: its model is"):
-        fit_gates(model, TEXTS, seeds=1, updates=1, checkpoint=path)
-
-
-def test_a_damaged_checkpoint_is_refused(llama: mh.Model, tmp_path: Path) -> None:
-    path = tmp_path / "fit.checkpoint"
-    fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path)
-    whole = path.read_bytes()
-    for place in (-5, -200, 40):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
-            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path)
-    for marks in ({}, {"format": "mechheads gates 1"}, {"format": "mechheads gates 2"}):
-        save_file({"a": torch.zeros(1)}, path, marks)
-        with pytest.raises(ValueError, match=r"fit\.checkpoint is (damaged|not a checkpoint of mechheads' gates)"):
-            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=path)
-
-
-def test_what_is_no_checkpoint_stays_as_it_is(llama: mh.Model, tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("mine")
-    for where in (path, tmp_path):
-        with pytest.raises(ValueError, match="is not a checkpoint of mechheads' gates"):
-            fit_gates(llama, TEXTS, seeds=1, updates=1, checkpoint=where)
-    assert path.read_text() == "mine"
-    with pytest.raises(ValueError, match="there is no folder"):
-        fit_gates(llama, TEXTS, checkpoint=tmp_path / "none" / "fit")
 
 
 @pytest.mark.parametrize(("calls", "fit_name", "update"), [(2, "none", 3), (4, "keep", 1), (6, "keep", 3)])
@@ -545,13 +432,6 @@ def test_gates_survive_saving(llama: mh.Model, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="contains no gates"):
         Gates.load(scores.save(tmp_path / "scores.nc"))
     assert "<table" in back._repr_html_()
-
-
-def test_same_call_same_gates(llama: mh.Model) -> None:
-    first, again = (fit_gates(llama, TEXTS, **FIT) for _ in range(2))
-    assert first.dataset.identical(again.dataset)
-    other = fit_gates(llama, TEXTS, **FIT, fit=FitSettings(order_seed=1))
-    assert not np.array_equal(first["none"], other["none"])
 
 
 # Two variants of a task
@@ -670,10 +550,3 @@ def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.
     )
     gates = fit_gates(model, TEXTS, seeds=1, updates=2)
     assert gates.dataset["gate"].notnull().all() and re.search("bfloat16", gates.provenance["dtype"])
-
-
-def test_the_bar_names_the_fits(llama: mh.Model, capfd: pytest.CaptureFixture[str]) -> None:
-    mh.settings(progress=True)(fit_gates)(llama, TEXTS, seeds=1, updates=2)
-    said = capfd.readouterr().err
-    assert "fit none" in said and "fit keep and drop" in said
-    assert descent._WINDOW == 50

@@ -72,28 +72,27 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
         ends = isinstance(request, Request) and str(request.batch.units[0]) == "the fit none of seed 0"
         return ends
 
-    path = tmp_path / "fit.checkpoint"
+    path = tmp_path / "fit.ledger"
     with pytest.warns(UserWarning, match="the fit none of seed 0 ended 3 workers"):  # noqa: SIM117
         with pytest.raises(RuntimeError, match="the fit none of seed 0 has no value, and the work cannot go on"):
-            mh.settings(workers=MadeWorkers(2, always))(fit_gates)(llama, TEXTS, checkpoint=path, **FIT)
+            mh.settings(workers=MadeWorkers(2, always), store=path)(fit_gates)(llama, TEXTS, **FIT)
     workers = MadeWorkers(2)
-    assert mh.settings(workers=workers)(fit_gates)(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(
-        whole.dataset
-    )
+    again = mh.settings(workers=workers, store=path)(fit_gates)(llama, TEXTS, **FIT)
+    assert again.dataset.identical(whole.dataset)
     assert [str(units[0]) for units in workers.computed].count("the fit none of seed 1") == 0
-    assert fit_gates(llama, TEXTS, checkpoint=path, **FIT).dataset.identical(whole.dataset)
+    assert mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT).dataset.identical(whole.dataset)
 
 
 def test_workers_go_on_with_what_one_process_began(
     llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, path = fit_gates(llama, TEXTS, **FIT), tmp_path / "fit.checkpoint"
+    whole, path = fit_gates(llama, TEXTS, **FIT), tmp_path / "fit.ledger"
     for calls in (3, 7):
         with monkeypatch.context() as patch:
             patch.setattr(fit, "log_probs", stopped_at(calls, log_probs))
             with pytest.warns(UserWarning, match="interrupted after 2 updates"):
-                fit_gates(llama, TEXTS, checkpoint=path, **FIT)
-        gates = mh.settings(workers=MadeWorkers(2))(fit_gates)(llama, TEXTS, checkpoint=path, **FIT)
+                mh.settings(store=path)(fit_gates)(llama, TEXTS, **FIT)
+        gates = mh.settings(workers=MadeWorkers(2), store=path)(fit_gates)(llama, TEXTS, **FIT)
         np.testing.assert_allclose(gates.dataset["gate"], whole.dataset["gate"], atol=2e-3)
         assert gates.dataset["updates"].equals(whole.dataset["updates"])
         path.unlink()

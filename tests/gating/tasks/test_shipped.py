@@ -262,7 +262,7 @@ def test_patterns_of_one_seed_ask_about_the_same_words(small: mh.Model) -> None:
         ({"patterns": "ABA"}, r"patterns is 'ABA'; give a list of \"ABA\", \"ABB\" or both"),
         ({"patterns": ["AAB"]}, r"patterns is \['AAB'\]"),
         ({"patterns": []}, r"patterns is \[\]"),
-        ({"n": 0}, "n is 0; give the number of prompts, at least 1"),
+        ({"n": 0}, "n is 0; it must be at least 1"),
     ],
 )
 def test_bad_induction(small: mh.Model, options: dict[str, Any], message: str) -> None:
@@ -301,9 +301,9 @@ def test_a_relation_is_asked_in_all_its_templates(small: mh.Model) -> None:
     assert asked == Counter({(source, template): 1 for source, _ in PAIRS for template in (0, 1)})
     few = relation_task(small, relation, shots=2, n=3)
     assert (few.prompts, few.targets) == (task.prompts[:3], task.targets[:3])
-    with pytest.raises(ValueError, match="n is 11; relation 'words' gives 10 prompts for this model"):
+    with pytest.raises(ValueError, match="n is 11, but task 'words' has 10 items; give 1 to 10, or None for all"):
         relation_task(small, relation, shots=2, n=11)
-    with pytest.raises(ValueError, match="n is 0; give the number of prompts, at least 1, or None for all"):
+    with pytest.raises(ValueError, match="n is 0, but task 'words' has 10 items"):
         relation_task(small, relation, n=0)
     with pytest.raises(ValueError, match="relation 'bare' has no few-shot templates"):
         relation_task(small, mh.Relation("bare", None, PAIRS))

@@ -82,8 +82,8 @@ def test_a_model_with_hooks_is_refused(model: mh.Model, tmp_path: Path, name: st
     kind = "a replaced forward in" if "a " in name and "point" not in name else "a (torch|TransformerLens) hook on"
     with pytest.raises(ValueError, match=f"^store: the model carries {kind} .*Remove it .* or leave store out"):
         mh.ablate(model, PROMPTS, store=tmp_path / "store")
-    with pytest.raises(ValueError, match=f"^checkpoint: the model carries {kind} .* or leave checkpoint out"):
-        mh.fit_gates(model, task, seeds=1, updates=1, checkpoint=tmp_path / "gates")
+    with pytest.raises(ValueError, match=f"^store: the model carries {kind} .* or leave store out"):
+        mh.settings(store=tmp_path / "gates")(mh.fit_gates)(model, task, seeds=1, updates=1)
     assert not list(tmp_path.iterdir())
     remove()
     assert found(model) == before

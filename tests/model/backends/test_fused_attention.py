@@ -17,6 +17,7 @@ from benchmarks.tiny_families import FAMILIES
 from mechheads.limits import Limits
 from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
+from support.every_analysis import ANALYSES, MORE as OTHERS
 from support.levels import architectures, few
 from support.releases import only_on_4
 
@@ -32,15 +33,6 @@ TEXTS = ["The capital of France is Paris and the capital of Italy is", "When Joh
 
 def both(folder: Path) -> tuple[mh.Model, mh.Model]:
     return mh.load(folder), mh.load(folder, attn_implementation="eager")
-
-
-def pairs() -> mh.PromptPairs:
-    return mh.PromptPairs(
-        clean=["The capital of France is", "The capital of Spain is"],
-        corrupted=["The capital of Italy is", "The capital of Germany is"],
-        answer=[" Paris", " Madrid"],
-        wrong=[" Rome", " Berlin"],
-    )
 
 
 class Largest(TorchDispatchMode):
@@ -80,34 +72,12 @@ def test_other_attentions_are_computed_step_by_step(family: Callable[[str], Path
     assert heads_with_patterns(model, lambda ids: model.cache(ids, sites=("z",))) == 4
 
 
-def assert_same_numbers(
-    fused: mh.Model, eager: mh.Model, prompts: mh.Prompts | list[str], pairs: mh.PromptPairs
-) -> None:
-    """Every kind of run gives the same numbers with both models."""
-    for sites in (("z", "q", "k", "v"), ("z", "pattern")):
-        runs = [model.cache(prompts, sites=sites) for model in (fused, eager)]
-        torch.testing.assert_close(runs[0].final, runs[1].final, atol=1e-5, rtol=1e-5)
-        for site in sites:
-            found, wanted = (getattr(run, site) for run in runs)
-            for layer in range(3):
-                torch.testing.assert_close(found.layer(layer), wanted.layer(layer), atol=1e-5, rtol=1e-5)
-    analyses: list[Callable[[mh.Model], Any]] = [
-        lambda model: mh.activation_patch(model, pairs),
-        lambda model: mh.path_patch(model, pairs, receivers="L2H1.k"),
-        lambda model: mh.ablate(model, prompts, kind="mean"),
-        lambda model: mh.patching.attribution_patch(model, pairs),
-        lambda model: mh.ships(model, prompts),
-    ]
-    if "pattern" not in fused.backend.read_only:
-        analyses.append(lambda model: mh.activation_patch(model, pairs, site="pattern"))
-    for analysis in analyses:
-        found, wanted = (analysis(model).scores.values for model in (fused, eager))
-        assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5, nan_ok=True)
-
-
 @pytest.mark.parametrize("name", few(FUSED, "llama", "gemma3"))
-def test_every_kind_of_run_gives_the_same_numbers(tiny: Callable[[str], Path], name: str) -> None:
-    assert_same_numbers(*both(tiny(name)), TEXTS, pairs())
+def test_analyses_give_the_numbers_of_step_by_step(tiny: Callable[[str], Path], name: str) -> None:
+    models = both(tiny(name))
+    for analysis in ("cache", "ablate", "patch k", "patch pattern", "paths", "attribution", "ships"):
+        found, wanted = ((ANALYSES | OTHERS)[analysis](model) for model in models)
+        np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5, err_msg=analysis)
 
 
 @pytest.mark.parametrize("name", architectures(*MORE))
@@ -118,10 +88,9 @@ def test_other_ways_to_z_give_the_same_numbers(family: Callable[[str], Path], na
     ids = fused.backend.trial_tokens(2, 40)
     found, wanted = (model.backend.run(ids) for model in (fused, eager))
     assert (found - wanted).abs().max() < 5e-6 * wanted.std()
-    clean = [[5, 40, 17, 88, 23, 141, 9, 66], [31, 77, 12, 200, 150, 8]]
-    corrupted = [[5, 40, 90, 88, 23, 141, 30, 66], [31, 77, 12, 201, 150, 8]]
-    given = mh.PromptPairs(clean, corrupted, [20, 120], [180, 60])
-    assert_same_numbers(fused, eager, mh.Prompts(clean), given)
+    pairs = mh.PromptPairs([[5, 40, 17, 88, 23, 141, 9, 66]], [[5, 40, 90, 88, 23, 141, 30, 66]], [20], [180])
+    effects = [mh.path_patch(model, pairs, receivers="L2H1.k").scores.values for model in (fused, eager)]
+    np.testing.assert_allclose(*effects, atol=1e-5, rtol=1e-5)
 
 
 def test_a_hook_of_the_user_sees_what_it_saw(tiny: Callable[[str], Path]) -> None:

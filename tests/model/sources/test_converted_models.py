@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import mechheads as mh
-from mechheads.model.sources import ModelSourceError, Pretrained, converted_models, gguf, load_pretrained
-from mechheads.model.sources.gguf import _smallest
+from mechheads.model.sources import ModelSourceError, Pretrained, converted_models, load_pretrained
+from mechheads.model.sources.converted_models import _smallest
 from mechheads.model.sources.reading import read
 from mechheads.model.sources.sizes import count_stored
 from support.tiny_gguf import write_gguf
@@ -69,11 +69,12 @@ def test_a_gguf_file_is_converted_once(
     (name,) = folders(kept)
     assert f"mechheads: converting tiny.gguf to safetensors (once, to {kept / name}, up to" in said.err
     assert name.startswith("gguf-") and f"-transformers-{transformers.__version__}-" in name
-    monkeypatch.setattr(gguf, "convert", None)
-    monkeypatch.setattr(gguf, "GGUFReader", None)
+    monkeypatch.setattr(converted_models, "convert", None)
+    monkeypatch.setattr(converted_models, "GGUFReader", None)
     monkeypatch.setattr(converted_models, "file_sha256", None)  # an unchanged file is not even read
     again = load(file)
     assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
     assert again.name == str(file)
     stored, wanted = again.model.state_dict(), direct.state_dict()
     assert stored.keys() == wanted.keys()
@@ -138,7 +139,7 @@ def test_what_a_killed_process_left_is_removed(kept: Path, file: Path) -> None:
 def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(converted_models.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**6, 10**6))
-    monkeypatch.setattr(gguf, "convert", None)
+    monkeypatch.setattr(converted_models, "convert", None)
     with pytest.raises(
         ModelSourceError, match=r"tiny\.gguf cannot be stored in .*: 0\.0 GB are free; free .* MECHHEADS"
     ):
@@ -148,14 +149,14 @@ def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch
 def test_a_file_that_changes_while_it_is_converted_is_not_kept(
     kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    convert = gguf.convert
+    convert = converted_models.convert
 
     def slowly(source: Path, folder: Path) -> Path:
         made = convert(source, folder)
         os.utime(source)
         return made
 
-    monkeypatch.setattr(gguf, "convert", slowly)
+    monkeypatch.setattr(converted_models, "convert", slowly)
     with pytest.raises(ModelSourceError, match=r"tiny\.gguf' was changed while it was read; load it again"):
         load(file)
     assert folders(kept) == []
@@ -163,8 +164,8 @@ def test_a_file_that_changes_while_it_is_converted_is_not_kept(
 
 @pytest.mark.slow
 def test_processes_that_start_at_once_convert_once(kept: Path, file: Path) -> None:
-    code = "import sys; from pathlib import Path; from mechheads.model.sources.gguf import converted_folder; "
-    code += "print(converted_folder(Path(sys.argv[1])))"
+    code = "import sys, pathlib; from mechheads.model.sources import converted_models; "
+    code += "print(converted_models.converted_folder(pathlib.Path(sys.argv[1])))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = [subprocess.Popen([sys.executable, "-c", code, file], env=environment, **pipes) for _ in range(2)]

@@ -86,7 +86,7 @@ def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
         llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, **FEW
     )
     assert len(workers.lost) == 2
-    assert curve.answers.equals(whole.answers)
+    assert curve.more["answers"].equals(whole.more["answers"])
     assert curve.table.equals(whole.table)
     assert not curve.missing
 
@@ -110,7 +110,7 @@ def test_ctrl_c_finishes_the_conditions_in_flight(llama: mh.Model):
     finally:
         signal.signal(signal.SIGINT, usual)
     assert part.provenance["interrupted"]
-    done = part.answers.dropna(subset=["verdict"])
+    done = part.more["answers"].dropna(subset=["verdict"])
     assert len(done) == 2 * len(seen) < 6
     assert set(done["kind"]) == {"harmful"}
     assert set(done["condition"]) == {["heads 0", "heads 1", "heads 2"][i] for i in range(len(seen))}

@@ -219,13 +219,6 @@ def test_a_handful_of_requests_is_no_proof(llama: mh.Model, monkeypatch: pytest.
     assert run(llama, Stub([0, 6, 0, 0], n=6), monkeypatch, HARMFUL[:6]).critical
 
 
-def test_few_requests_in_which_nothing_changes(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    found = run(llama, Stub([0, 0, 0, 0], n=3), monkeypatch, HARMFUL[:3])
-    assert (
-        "(too few requests for a test, give at least 6, attack success does not rise, random heads do" in found.verdict
-    )
-
-
 @pytest.mark.parametrize(
     "harmful",
     [
@@ -321,20 +314,6 @@ def test_ctrl_c_while_harmful_requests_are_answered(llama: mh.Model, monkeypatch
     )
 
 
-def test_ctrl_c_while_harmless_requests_are_answered(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = short(llama)
-    stopping(monkeypatch, 2 + 4 + 2 + 2)
-    with ctrl_c_is_caught():
-        part = short(llama)
-    check_interrupted(part, llama)
-    columns = ["attack_success", "attack_success_low", "attack_success_high"]
-    np.testing.assert_array_equal(part.table[columns], whole.table[columns])
-    assert part.table[["over_refusal", "over_refusal_high", "degenerate", "loss", "refusal"]].isnull().all(axis=None)
-    harmful = part.answers["kind"] == "harmful"
-    assert part.answers[harmful].values.tolist() == whole.answers[harmful].values.tolist()
-    assert part.refuses is True
-
-
 def complied(request: str, answer: str) -> str:
     return COMPLIED
 
@@ -355,18 +334,6 @@ def test_ctrl_c_while_answers_are_judged(llama: mh.Model):
     assert "4 of 15 answers are judged" in part.verdict
 
 
-def test_ctrl_c_while_the_loss_is_measured(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = short(llama)
-    monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", stopped_at(2, text_loss))
-    with ctrl_c_is_caught():
-        part = short(llama)
-    check_interrupted(part, llama)
-    assert part.missing == ("ablated", "random 1")
-    np.testing.assert_array_equal(part.table.iloc[0, 1:].astype(float), whole.table.iloc[0, 1:].astype(float))
-    assert part.answers.equals(whole.answers)
-    assert "15 of 15 answers are judged, and the loss on ordinary text is known for 1 of 3 conditions" in part.verdict
-
-
 def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     whole = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
     assert whole.missing == () and whole.provenance["interrupted"] is False
@@ -374,17 +341,17 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
         answers = replace(BRIEF, judge=stopped_at(3 + 3 + 2, complied))
         part = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **(SHORT | {"answers": answers}))
     assert part.provenance["interrupted"] is True
-    assert part.table["attack_success"].isnull().tolist() == [False, False, True, False, True, True]
+    assert part.table["score"].isnull().tolist() == [False, False, True, False, True, True]
     assert part.table["over_refusal"].isnull().to_numpy().all()
-    assert part.missing == ("heads 0", "heads 1", "heads 2", "random 1 1", "random 1 2")
-    assert repr(part) == "<RefusalCurve of 2 heads, interrupted: attack success 1.00 to 1.00, deflected 0.00 to 0.00>"
-    own = {trace.name: trace for trace in part.plot().data if trace.name}["heads of the ranking"]
+    assert part.missing == tuple(f"{which} {k}" for which in ("heads", "random 1") for k in range(3))
+    assert repr(part).endswith(" in share of answers, interrupted: heads 1.00 to 1.00, random 1.00 to 1.00>")
+    own = {trace.name: trace for trace in part.plot().data if trace.name}["heads"]
     np.testing.assert_array_equal(own.y, [1.0, 1.0, np.nan])
     stopping(monkeypatch, 2 + 2)
     with ctrl_c_is_caught():
         early = attack_curve(llama, HEADS, FEW, FEW_HARMLESS, **SHORT)
-    assert early.table["attack_success"].isnull().to_numpy().all()
-    assert repr(early) == "<RefusalCurve of 2 heads, interrupted: attack success is not known>"
+    assert early.table["score"].isnull().to_numpy().all()
+    assert repr(early).endswith(" in share of answers, interrupted: nothing is known>")
     assert early._repr_html_() and early.plot()
 
 
@@ -537,15 +504,18 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     table = found.table
     assert table["which"].tolist() == ["heads"] * 4 + ["random 1"] * 4 + ["random 2"] * 4
     assert table["k"].tolist() == [0, 1, 2, 3] * 3
-    assert (N * table["attack_success"]).round().tolist() == [1, 3, 6, 9, 1, 1, 2, 0, 1, 1, 1, 4]
+    assert (N * table["score"]).round().tolist() == [1, 3, 6, 9, 1, 1, 2, 0, 1, 1, 1, 4]
     assert (N * table["over_refusal"]).round().tolist() == [2, 1, 0, 0, 2, 2, 3, 2, 2, 2, 2, 2]
     assert (N * table["degenerate"]).round().tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0, 5, 0, 0]
     wilson = binomtest(9, N).proportion_ci(method="wilson")
     assert table.loc[3, ["ci_low", "ci_high"]].tolist() == pytest.approx([wilson.low, wilson.high], abs=1e-9)
-    assert repr(found) == "<RefusalCurve of 3 heads: attack success 0.10 to 0.90, deflected 0.00 to 0.00>"
+    assert (
+        repr(found)
+        == "<Curves 'attack_curve' of 'requests' in share of answers: heads 0.10 to 0.90, random 0.10 to 0.20>"
+    )
     assert "John" not in found._repr_html_()
     assert found.provenance["lines"]["random 2"] == [str(head) for head in random[1]]
-    assert set(found.answers["condition"]) == {
+    assert set(found.more["answers"]["condition"]) == {
         "heads 0",
         *(f"{which} {k}" for which in ("heads", "random 1", "random 2") for k in (1, 2, 3)),
     }
@@ -558,8 +528,8 @@ def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
     options: dict[str, Any] = {"answers": replace(BRIEF, judge=judge), "ablation": "zero"}
     curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
     test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, opening=OPENING, **options)
-    assert curve.table["attack_success"].tolist()[::2] == test.table["attack_success"].tolist()
-    ends = curve.answers[curve.answers["condition"] == "heads 2"]
+    assert curve.table["score"].tolist()[::2] == test.table["attack_success"].tolist()
+    ends = curve.more["answers"].query("condition == 'heads 2'")
     assert ends["answer"].tolist() == test.answers.loc[test.answers["condition"] == "ablated", "answer"].tolist()
 
 
@@ -649,14 +619,6 @@ def test_answers_are_as_long_as_each_analysis_needs(asked: Any, tokens: int):
     assert signature(asked).parameters["answers"].default == AnswerSettings(max_new_tokens=tokens)
 
 
-def test_a_judge_that_says_something_else_is_named(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    def odd(request: str, answer: str) -> str:
-        return "maybe"
-
-    with pytest.raises(ValueError, match="judge: odd gave 'maybe' for answer 0"):
-        run(llama, Stub([1, 1, 1, 1]), monkeypatch, answers=replace(SAID, judge=odd))
-
-
 GROUPS = [[HeadId(layer, head) for head in (first, first + 1)] for layer in range(3) for first in (0, 2)]
 """The query heads of each key/value head."""
 
@@ -687,10 +649,14 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
     assert (none, one, three) == ([], GROUPS[4], [*GROUPS[4], *GROUPS[1], *GROUPS[2]])
     assert random == more_random[:2] and len(more_random) == 6
     assert found.table["k"].tolist() == [0, 1, 3] * 2
-    assert found.table["attack_success"].tolist() == [0.1, 0.3, 0.9, 0.1, 0.1, 0.4]
+    assert found.table["score"].tolist() == [0.1, 0.3, 0.9, 0.1, 0.1, 0.4]
     drawn = found.plot()
     assert drawn.layout.xaxis.title.text == "number of key/value groups ablated together"
-    assert any("<b>1 key/value group ablated</b>" in text for trace in drawn.data for text in trace.text or ())
+    assert any(
+        "<br>1 key/value group ablated together, the last L2H0<br>" in text
+        for trace in drawn.data
+        for text in trace.text or ()
+    )
     with pytest.raises(ValueError, match="most is 0; it must be at least 1"):
         attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[0, 2])
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.engine.run import Altering, batches, finals
+from mechheads.engine.run import UnitRuns, batches
 from mechheads.generation.generate import end_tokens, generate_under
 from mechheads.generation.sampling import Sampling
 from mechheads.interventions.base import site_of
@@ -53,9 +53,10 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
 
 def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
-    (job,) = Pass(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
-    ((units, final),) = finals(job, batches(job), Altering(job))
-    assert len(units) == 1
+    (job,) = Pass.of(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
+    (batch,) = batches(job)
+    (final,) = UnitRuns(job)(batch.units)
+    assert len(batch.units) == 1
     return model.unembed(final[0][:, -1])
 
 
@@ -195,24 +196,6 @@ def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architectur
     run = HeadCache.run(model, PROMPTS, sites=("z",))
     by_hand = oracles.mean_z_hooks(model, rows, HEADS)
     check_hooks(model, Ablation("mean").hooks(model, HEADS, run), lambda ids: oracles.forward(model, ids, by_hand)[0])
-
-
-def test_hooks_come_off_after_an_exception(llama: mh.Model):
-    ids = weight_surgery.rows(llama, PROMPTS)[0]
-    before = llama.backend.run(ids)
-
-    def fail(value: Tensor, hook: Any) -> None:
-        raise RuntimeError("in between")
-
-    hooks = Ablation("zero").hooks(llama, HEADS)
-    assert not torch.equal(llama.backend.run(ids, hooks), before)
-    with pytest.raises(RuntimeError, match="in between"):
-        llama.backend.run(ids, [*hooks, (oracles.name(2, "z"), fail)])
-    assert torch.equal(llama.backend.run(ids), before)
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-    with pytest.raises(KeyError):
-        llama.backend.run(ids, [*hooks, (oracles.name(9, "z"), fail)])
-    assert torch.equal(llama.backend.run(ids), before)
 
 
 @pytest.mark.parametrize("kind", ["undifferentiated", "scaling"])

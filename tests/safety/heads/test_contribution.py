@@ -22,8 +22,9 @@ from mechheads.metrics.base import MetricContext
 from mechheads.results.stats import clustered_interval
 from mechheads.safety import OPENING, Ablation, OpeningLogProb, find_opening, refusal_contribution, with_opening
 from mechheads.safety.answers.verdicts import verdict
-from mechheads.safety.requests.openings import with_answer
-from mechheads.safety.requests.sides import Sides, shared_end, value_of
+from mechheads.safety.heads.contribution import shared_end
+from mechheads.safety.requests.openings import value_of, with_answer
+from mechheads.safety.requests.prompts import Sides
 from support import oracles, weight_surgery
 from support.levels import few
 from support.micro import micro  # noqa: F401
@@ -270,21 +271,21 @@ def test_a_metric_of_the_model_as_it_is_now(llama: mh.Model):
 
 def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sides = Sides.of(llama, ["one", "two"], ["three"], None)
-    assert (sides.template, sides.harmful_texts, sides.harmless_texts) == ("chat", ("one", "two"), ("three",))
-    assert sides.harmful.items[1] == [{"role": "user", "content": "two"}]
+    assert (sides.template, sides.harmful.texts, sides.harmless.texts) == ("chat", ("one", "two"), ("three",))
+    assert sides.harmful.prompts.items[1] == [{"role": "user", "content": "two"}]
     with pytest.raises(ValueError, match="harmful has 2 requests, harmless has 1; give a look-alike for each"):
         sides.check_pairs()
-    assert Sides.of(llama, ["one"], ["two"], "query").harmful.items == ["## Query:one\n## Answer:"]
+    assert Sides.of(llama, ["one"], ["two"], "query").harmful.prompts.items == ["## Query:one\n## Answer:"]
     own = Sides.of(
         llama,
         mh.Prompts(["one", [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]]),
         mh.Prompts([[4, 5, 6]]),
         None,
     )
-    assert (own.template, own.harmful_texts, own.harmless_texts) == ("prompts as given", ("one", "b"), ("4 5 6",))
+    assert (own.template, own.harmful.texts, own.harmless.texts) == ("prompts as given", ("one", "b"), ("4 5 6",))
     shipped = Sides.of(llama, None, None, None)
     shipped.check_pairs()
-    assert len(shipped.harmful) == len(set(shipped.harmful_texts)) == 60
+    assert len(shipped.harmful) == len(set(shipped.harmful.texts)) == 60
     monkeypatch.setattr(llama.tokenizer, "chat_template", None)
     assert Sides.of(llama, ["one"], ["two"], None).template == "query"
 
@@ -329,7 +330,7 @@ def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, b
     ending = llama.tokenizer("\nassistant:", add_special_tokens=False).input_ids
     n = len(ending) + 2
     sides = Sides.of(llama, HARMFUL, HARMLESS, None)
-    answered = with_answer(llama, sides.harmless, 2).tokens(llama)
+    answered = with_answer(llama, sides.harmless.prompts, 2).tokens(llama)
     answers = [oracles.ids_of(answered, i) for i in range(len(answered))]
     for layer, first in ((1, 2), (2, 0)):
         for i, (ids, other) in enumerate(zip(chats(llama, HARMFUL), chats(llama, HARMLESS), strict=True)):

@@ -17,7 +17,6 @@ from mechheads.heads import HeadId, matched_heads
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, generalized_ships, sahara, ships
-from mechheads.safety.heads import groups
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.levels import few
@@ -218,46 +217,15 @@ def test_some_heads_only_and_no_random_ones(llama: mh.Model):
     assert len(everything.heads) == 3
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, where: str, call: int, module: Any = None) -> None:
-    """Ctrl-C at the n-th call of a function of a module, by default of Sahara's."""
-    module = module or sys.modules[sahara.__module__]
-    monkeypatch.setattr(module, where, stopped_at(call, getattr(module, where)))
-
-
-def test_ctrl_c_keeps_the_steps_that_are_done(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = sahara(llama, REQUESTS, 3, draws=1, **QUIET)
-    interrupt(monkeypatch, "fill", 3)
-    with pytest.warns(UserWarning, match="interrupted after 2 of 3 heads") as caught:
-        part = sahara(llama, REQUESTS, 3, draws=1, **QUIET)
-    assert caught[0].filename == __file__
-    assert part.heads == whole.heads[:2]
-    np.testing.assert_array_equal(part.trace.scores, whole.trace.scores[:, :, :2])
-    np.testing.assert_allclose(part.table["group"], whole.table["group"][:2])
-    assert part.provenance["interrupted"] and not whole.provenance["interrupted"]
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
-
-
 def test_ctrl_c_before_the_first_head(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    interrupt(monkeypatch, "fill", 1)
+    module = sys.modules[sahara.__module__]
+    monkeypatch.setattr(module, "fill", stopped_at(1, module.fill))
     with pytest.warns(UserWarning, match="interrupted after 0 of 2 heads"):
         nothing = sahara(llama, REQUESTS, 2, **QUIET)
     assert (nothing.heads, len(nothing.table)) == ((), 0)
     assert bool(nothing.trace.scores.isnull().all())
     assert repr(nothing) == "<HeadGroup: interrupted before a head was found>"
     assert nothing._repr_html_()
-
-
-def test_ctrl_c_while_random_groups_are_compared_keeps_the_group(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    whole = sahara(llama, REQUESTS, 2, draws=1, **QUIET)
-    interrupt(monkeypatch, "matched_heads", 2, groups)
-    with pytest.warns(UserWarning, match="interrupted"):
-        part = sahara(llama, REQUESTS, 2, draws=1, **QUIET)
-    assert part.heads == whole.heads
-    np.testing.assert_array_equal(part.table[["size", "group"]], whole.table[["size", "group"]])
-    np.testing.assert_array_equal(part.table.iloc[0], whole.table.iloc[0])
-    assert part.table.iloc[1][["singly", "random"]].isnull().all()
-    assert part.provenance["interrupted"]
-    assert part._repr_html_()
 
 
 @pytest.mark.parametrize(

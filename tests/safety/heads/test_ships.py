@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,16 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 
 import mechheads as mh
+import mechheads.engine.run
 import mechheads.safety.heads.measure_ships
 from mechheads.engine import plan as plans
 from mechheads.engine.job import Spec, make_ready
-from mechheads.engine.run import Altering, batches, finals
-from mechheads.limits import Limits
+from mechheads.engine.run import UnitRuns, batches
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import (
     KINDS,
     Ablation,
-    SafetyHeads,
     compare_ablations,
     generalized_ships,
     safety_heads,
@@ -34,8 +32,7 @@ from mechheads.safety import (
 )
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure_ships import Pass
-from support import oracles, weight_surgery
-from support.ctrl_c import stopped_at
+from support import oracles
 from support.levels import architectures
 
 TINY = architectures("gpt2", "llama", "neox", "gemma")
@@ -101,12 +98,12 @@ def direct_angle(x: np.ndarray, y: np.ndarray, r: int) -> float:
 
 def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.HeadId, np.ndarray]:
     """The last-token states as the engine gives them, for each head [prompt, d_model]."""
-    asked = Pass(model, mh.Prompts(REQUESTS), "bare", heads=None)
+    asked = Pass.of(model, mh.Prompts(REQUESTS), "bare", heads=None)
     (job,) = asked.jobs([Ablation(ablation, epsilon)])
     return {
         head: final[:, -1].double().numpy()
-        for units, of_units in finals(job, batches(job), Altering(job))
-        for (head, _), final in zip(units, of_units, strict=True)
+        for batch in batches(job)
+        for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True)
     }
 
 
@@ -126,40 +123,6 @@ def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh
         assert float(found.generalized_ships[layer, head]) == pytest.approx(angle, abs=0.02)
 
 
-def moved(model: mh.Model, intact: Any, copy: Any) -> list[float]:
-    """How far each request's next-token distribution is from that of the intact model, by plain transformers."""
-    rows = weight_surgery.rows(model, REQUESTS)
-    return [oracles.kl(*(weight_surgery.logits(one, ids) for one in (intact, copy))) for ids in rows]
-
-
-@pytest.mark.parametrize("epsilon", [1e-5, 0.5])
-@pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
-def test_ablations_are_a_copy_of_the_model_with_scaled_weights(
-    tiny: Callable[[str], Path], ablation: Any, epsilon: float
-):
-    folder = tiny("llama")
-    model = mh.load(folder)
-    head = mh.HeadId(1, 2)
-    intact, copy = (weight_surgery.load(folder) for _ in range(2))
-    if ablation == "undifferentiated":
-        weight_surgery.scale(copy, [head], "q", epsilon)
-    else:  # W_v serves two query heads here, so the columns of W_O that read this head's z are scaled
-        mine = slice(head.head * model.d_head, (head.head + 1) * model.d_head)
-        with torch.no_grad():
-            copy.model.layers[head.layer].self_attn.o_proj.weight[:, mine] *= epsilon
-    found = ships(model, REQUESTS, ablation=Ablation(ablation, epsilon=epsilon), heads=head, **QUIET)
-    np.testing.assert_allclose(found.values[head.layer, head.head], moved(model, intact, copy), atol=2e-6, rtol=1e-3)
-
-
-def test_scaling_is_w_v_times_epsilon_where_every_head_has_its_own(tiny: Callable[[str], Path]):
-    folder = tiny("gpt2")
-    model = mh.load(folder)
-    intact, copy = (weight_surgery.load(folder) for _ in range(2))
-    weight_surgery.scale(copy, [mh.HeadId(0, 1)], "v", 0.5)
-    found = ships(model, REQUESTS, ablation=Ablation("scaling", epsilon=0.5), heads="L0H1", **QUIET)
-    np.testing.assert_allclose(found.values[0, 1], moved(model, intact, copy), atol=2e-6, rtol=1e-3)
-
-
 @pytest.mark.parametrize("r", [1, 3])
 def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model, r: int):
     spec = Spec(mh.Prompts(REQUESTS), mh.patching.UniformAttention(1e-4), mh.kl_divergence)
@@ -167,8 +130,8 @@ def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model,
     last = [int(length) - 1 for length in job.tokens.lengths]
     intact = job.base.final[range(len(last)), last].double().numpy()
     found = generalized_ships(llama, REQUESTS, r=r, **QUIET)
-    for units, finals_of_units in finals(job, batches(job), Altering(job)):
-        for (head, _), final in zip(units, finals_of_units, strict=True):
+    for batch in batches(job):
+        for (head, _), final in zip(batch.units, UnitRuns(job)(batch.units)[0], strict=True):
             expected = direct_angle(intact, final[:, 0].double().numpy(), r)
             assert found[head]["score"] == pytest.approx(expected, abs=1e-6)
 
@@ -242,7 +205,7 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
 
     def planned(*kinds: str) -> plans.Plan:
         ways = [Ablation(kind) for kind in kinds]
-        asked = Pass(llama, mh.Prompts(REQUESTS), "bare", heads=None)
+        asked = Pass.of(llama, mh.Prompts(REQUESTS), "bare", heads=None)
         return asked.jobs(ways)[0].plan
 
     alone = planned("undifferentiated")
@@ -259,16 +222,6 @@ def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation:
     wanted = mh.ablate(llama, mh.Prompts(REQUESTS), kind=ablation, seed=3)
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-7)
     assert found.provenance["epsilon"] is None
-
-
-def test_an_interrupted_comparison_keeps_the_first_ablation(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    module = mechheads.safety.heads.measure_ships
-    monkeypatch.setattr(module, "finals", stopped_at(2, module.finals))
-    with pytest.warns(UserWarning, match="interrupted after 12 of 24 heads"):
-        found = compare_ablations(llama, REQUESTS, 3, **QUIET)
-    assert not found["undifferentiated"].missing
-    assert len(found["scaling"].missing) == 12
-    assert bool(found["scaling"].dataset["in_top"].isnull().all())
 
 
 @pytest.mark.parametrize("ablations", [[], ["zero", "zero"], ["zero", Ablation("zero", epsilon=0.5)], "zero"])
@@ -323,12 +276,6 @@ def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Mode
     np.testing.assert_allclose(found.dataset["in_top"].values.ravel(), times / counted, atol=1e-12)
 
 
-def test_a_models_own_template_is_asked_for_where_there_is_none(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(llama.tokenizer, "chat_template", None)
-    with pytest.raises(ValueError, match=r"has no chat template; choose 'query' or 'bare', or give mh\.Prompts"):
-        safety_heads(llama, REQUESTS, template="chat")
-
-
 def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
     for epsilon in (0.0, 0.999):
         found = ships(small, REQUESTS, ablation=Ablation("undifferentiated", epsilon=epsilon), **QUIET)
@@ -339,39 +286,10 @@ def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
         assert bool((found.scores <= found.dataset["ci_high"]).all())
 
 
-def test_epsilon_is_honoured(llama: mh.Model):
-    nothing, half, all_of_it = (
-        ships(llama, REQUESTS, ablation=Ablation("scaling", epsilon=epsilon), heads="L1H1", **QUIET)["L1H1"]["score"]
-        for epsilon in (0.0, 0.5, 1.0)
-    )
-    assert nothing > 2 * half > 0
-    assert all_of_it == pytest.approx(0, abs=1e-6)
-    zero = mh.ablate(llama, mh.Prompts(REQUESTS), kind="zero", heads="L1H1")["L1H1"]["score"]
-    assert nothing == pytest.approx(zero, abs=1e-7)
-    uniform = ships(llama, REQUESTS, ablation=Ablation("undifferentiated", epsilon=1e-4), heads="L1H1", **QUIET)
-    assert uniform.provenance["epsilon"] == 1e-4
-
-
-def test_heads_left_out_and_not_reached_are_missing(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+def test_heads_left_out_are_missing(llama: mh.Model):
     some = safety_heads(llama, REQUESTS, heads=["L0H1", "L2H3"], **QUIET)
     assert len(some.missing) == 10
     assert set(some.heads()) == {mh.HeadId(0, 1), mh.HeadId(2, 3)}
-    original = mechheads.safety.heads.measure_ships.finals
-
-    def interrupted(*args: Any, **options: Any):
-        for index, item in enumerate(original(*args, **options)):
-            if index == 5:
-                raise KeyboardInterrupt
-            yield item
-
-    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", interrupted)
-    with pytest.warns(UserWarning, match="interrupted after 5 of 12 heads") as caught:
-        part = mh.settings(budget=Limits(tokens=1, logit_rows=1))(safety_heads)(
-            llama, REQUESTS, **QUIET
-        )  # every head comes alone
-    assert caught[0].filename != mechheads.safety.heads.measure_ships.__file__
-    assert len(part.missing) == 7
-    assert int(part.generalized_ships.notnull().sum()) == 5
 
 
 def test_provenance_says_what_was_done(llama: mh.Model):
@@ -391,7 +309,7 @@ def test_provenance_says_what_was_done(llama: mh.Model):
     assert given_as_is.dataset["cluster"].values.tolist() == ["a", "a", "b", "b", "c"]
 
 
-def test_table_saves_and_loads(llama: mh.Model, tmp_path: Path):
+def test_the_table_has_both_scores(llama: mh.Model):
     found = safety_heads(llama, REQUESTS, 3, **QUIET)
     table = found.top()
     assert len(table) == len(found.heads()) == 3
@@ -406,9 +324,6 @@ def test_table_saves_and_loads(llama: mh.Model, tmp_path: Path):
         "in_top",
     ]
     np.testing.assert_array_equal(table["ships"], table["score"])
-    again = SafetyHeads.load(found.save(tmp_path / "safety.nc"))
-    assert again.k == 3
-    np.testing.assert_array_equal(again.generalized_ships, found.generalized_ships)
     assert "generalized_ships" in found._repr_html_()
 
 
@@ -434,7 +349,7 @@ def test_table_saves_and_loads(llama: mh.Model, tmp_path: Path):
 def test_bad_input_is_named_before_any_head_is_ablated(
     llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
 ):
-    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finals", None)
+    monkeypatch.setattr(mechheads.safety.heads.measure_ships, "finish", None)
     with pytest.raises(ValueError, match=message):
         safety_heads(llama, **({"requests": REQUESTS} | QUIET | options))
 

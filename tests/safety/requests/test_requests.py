@@ -16,8 +16,8 @@ import mechheads as mh
 from mechheads.data import content
 from mechheads.safety import TEMPLATES, load_requests, request_prompts
 from mechheads.safety.answers.verdicts import verdict
+from mechheads.safety.requests.prompts import Sides
 from mechheads.safety.requests.requests import Request, folded
-from mechheads.safety.requests.sides import Sides
 
 
 def test_each_set_has_60_different_requests_six_of_each_of_ten_categories():
@@ -257,7 +257,7 @@ def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.
     file.write_text("prompt,label\nIs it?,safe\nGo on.,unsafe\nStay.,unsafe\nMay I?,safe\n")
     assert request_prompts(llama, form(file), "bare").items == ["Go on.", "Stay."]
     sides = Sides.of(llama, form(file), form(file), "bare")
-    assert (sides.harmful_texts, sides.harmless_texts) == (("Go on.", "Stay."), ("Is it?", "May I?"))
+    assert (sides.harmful.texts, sides.harmless.texts) == (("Go on.", "Stay."), ("Is it?", "May I?"))
     options: dict[str, Any] = {"heads": ["L0H1"]}
     found = mh.safety_heads(llama, requests=form(file), **options)
     expected = mh.safety_heads(llama, ["Go on.", "Stay."], **options)

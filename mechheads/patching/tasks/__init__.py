@@ -1,1 +1,0 @@
-"""The field's tasks for circuits, one a file."""

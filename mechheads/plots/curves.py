@@ -1,0 +1,325 @@
+"""Curves: one number as a set of heads grows, for several orders of heads, beside random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechheads.plots.parts import FRAME, Panels, Theme, figure_title, interval, plain, themed, warp_row
+from mechheads.results.curves import Curves, is_random
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+Grid = dict[str, dict[str, Curves]]
+
+
+@dataclass(frozen=True)
+class _Style:
+    """How the curves of one analysis are drawn.
+
+    Attributes:
+        title: of the figure; ``{}`` is what is counted, such as "head".
+        done: what happens to the heads of a set.
+        y: the title of the axis.
+        form: the format of a score in hover texts.
+        line: where a thin line across marks what the intact model does.
+        is_share: whether scores are shares from 0 to 1.
+    """
+
+    title: str
+    done: str
+    y: str
+    form: str = ".2f"
+    line: float | None = None
+    is_share: bool = False
+
+
+_CIRCUITS = _Style("Faithfulness of circuits by size", "in the circuit", "faithfulness", line=1)
+_STYLES = {
+    "circuit_curve": _CIRCUITS,
+    "faithfulness_curve": _CIRCUITS,
+    "removal": _Style("Accuracy as {}s are removed", "removed", "accuracy", is_share=True),
+    "attack_curve": _Style(
+        "Attack success as {}s are ablated", "ablated together", "attack success", ".0%", is_share=True
+    ),
+    "role_curves": _Style(
+        "Log-probability of the target as {}s are gated off", "gated off", "change in log p (nats)", "+.2f", line=0
+    ),
+}
+_ROLES = {"facilitation": "#1f6fb4", "irrelevance": "#be8c00", "interference": "#c53030"}
+_COLOURS = ("#b2182b", "#1f77b4", "#1b7837", "#762a83", "#8a5a00", "#008080")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_RANDOM, _RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
+_BESIDE = {"deflected": ("#5b4a9e", "dash"), "degenerate": ("#8a5a00", "dot")}
+"""Columns that are drawn beside the score of the first line, thinner: if degenerate answers rise, the model breaks."""
+_POINTS = ("which", "k", "share", "score", "ci_low", "ci_high")
+"""The columns that every table has; hover texts tell all others too."""
+_TITLES = {"syntax": "Syntax", "common_sense": "Common Sense", "math": "Math"}
+_GAP_ACROSS, _GAP_DOWN, _WIDEST, _LINE = 24, 28, 1180, 20
+_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100)
+_MARGIN = 1.15
+"""How far a logarithmic axis goes on beyond the smallest and the largest circuit."""
+
+
+def curves(
+    curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves]],
+    *,
+    title: str | None = None,
+    symlog: float | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """One number as a set of heads grows: a line for each order of heads, and one panel per result.
+
+    Light bands are intervals. The grey band covers all random orders, around their mean. Thin lines beside attack
+    success are the shares of deflected and of degenerate answers with the same heads ablated. The hover text shows the
+    last head of the set, the score with its interval, and what else is known there. Points that an interrupted run did
+    not reach are left out, and circuits without any component, because their axis is logarithmic.
+
+    Args:
+        curves: one result of ``circuit_curve``, ``edge_curve``, ``cumulative_removal``, ``attack_curve`` or
+            ``role_curve``; a list of results of one of these, with a row for each task, relation or metric and a column
+            for each model; or ``{row: {column: result}}``. If one was not measured, the panel says so.
+        title: the title; by default a general one.
+        symlog: draw the score on a symmetric logarithmic axis, which is linear between minus and plus this number, such
+            as 0.1; small and large changes can then be read in one panel. By default the axis is linear.
+        theme: ``"light"`` or ``"dark"``.
+
+    Raises:
+        ValueError: if there is nothing to draw, results are of different analyses, two have the same place, or
+            ``symlog`` is not above 0.
+
+    >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
+    >>> gates = mh.fit_gates(model, task, seeds=1, updates=1)
+    >>> found = mh.gating.role_curve(model, task, gates, counts=[0, 3], draws=2)
+    >>> [trace.name for trace in mh.plots.curves(found).data if trace.showlegend]
+    ['random orders, 2 draws', 'facilitation', 'interference', 'irrelevance']
+    """
+    grid = _grid(curves)
+    if symlog is not None and not (isfinite(symlog) and symlog > 0):
+        raise ValueError(f"symlog is {symlog}; it must be above 0, such as 0.1")
+    first = next(one for row in grid.values() for one in row.values())
+    style, counted = _STYLES[first.kind], _counted(first)
+    models = list(dict.fromkeys(model for row in grid.values() for model in row))
+    panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
+    titles = [plain(model) for model in models]
+    figure = panels.figure(column_titles=titles, shared_xaxes=True, shared_yaxes=True)
+    figure.update_xaxes(**FRAME)
+    figure.update_yaxes(**FRAME, title_standoff=8, showgrid=True)
+    figure.update_annotations(font_size=13)
+    named: set[str] = set()
+    for row, (name, across) in enumerate(grid.items(), 1):
+        for column, model in enumerate(models, 1):
+            place: dict[str, Any] = {"row": row, "col": column}
+            if model not in across:
+                _add_note(figure, "not measured", place)
+                continue
+            for trace in _traces(across[model], style, f"{plain(name)}, {plain(model)}"):
+                if isinstance(trace.name, str):
+                    trace.showlegend = trace.name not in named
+                    named.add(trace.name)
+                figure.add_trace(trace, **place)
+            if style.line is not None:
+                line = {"color": "#444444", "width": 1.2, "dash": "dash"}
+                figure.add_hline(y=style.line, line=line, layer="below", **place)
+        figure.update_yaxes(title_text=f"<b>{plain(name)}</b><br>{style.y}", row=row, col=1)
+        if symlog is not None:
+            warp_row(figure, row, symlog)
+    if style.is_share:
+        figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
+    _measure_across(figure, [one for row in grid.values() for one in row.values()])
+    across = f"{counted}s in the circuit, share of all" if first.x == "share" else f"number of {counted}s {style.done}"
+    figure.update_xaxes(title_text=across, title_standoff=6, row=len(grid))
+    below = _LINE * ceil(len(named) / 3)
+    figure.update_layout(
+        title=figure_title(style.title.format(counted) if title is None else title)
+        | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
+        legend={"orientation": "h", "x": 0, "y": -55 / panels.height, "yanchor": "top"},
+        showlegend=True,
+        width=panels.width + 130,
+        height=panels.height + 165 + below,
+        margin={"l": 90, "r": 40, "t": 85, "b": 80 + below},
+    )
+    return themed(figure, theme)
+
+
+def _grid(curves: Any) -> Grid:
+    """The curves by row and column, after a check that they belong together."""
+    if isinstance(curves, Mapping):
+        given = [(name, model, one) for name, row in curves.items() for model, one in row.items()]
+    else:
+        several = [curves] if isinstance(curves, Curves) else curves
+        given = [(one.name, str(one.provenance.get("model", "")), one) for one in several]
+    if not given:
+        raise ValueError("curves is empty; give the result of an analysis, such as mh.gating.role_curve")
+    if len(kinds := sorted({one.kind for *_, one in given})) > 1:
+        raise ValueError(f"curves are of {' and '.join(kinds)}; draw each analysis in its own figure")
+    grid: Grid = {}
+    for name, model, one in given:
+        row = grid.setdefault(_TITLES.get(name, str(name)), {})
+        if model in row:
+            raise ValueError(
+                f"two of the curves are of {name!r} and model {model!r}; give one, or {{row: {{name: curves}}}}"
+            )
+        row[model] = one
+    return grid
+
+
+def _counted(curves: Curves) -> str:
+    """What sets consist of, in the singular."""
+    nodes = {"all": "node", "edges": "edge"}.get(curves.provenance.get("nodes", ""), "head")
+    return curves.provenance.get("unit", nodes)
+
+
+def _add_note(figure: go.Figure, text: str, place: dict[str, Any]) -> None:
+    """Write a text into a panel that has nothing to draw."""
+    import plotly.graph_objects as go
+
+    figure.add_trace(go.Scatter(x=[None], y=[None], showlegend=False), **place)  # a panel without traces is not drawn
+    figure.add_annotation(
+        text=text,
+        x=0.5,
+        y=0.5,
+        xref="x domain",
+        yref="y domain",
+        showarrow=False,
+        font={"size": 12, "color": "#777777"},
+        **place,
+    )
+
+
+def _sizes(rows: int, columns: int) -> tuple[int, int]:
+    """Width and height of a panel in pixels."""
+    if rows == columns == 1:
+        return 560, 340
+    widest = 480 if columns == 1 else 360
+    return min(widest, max(180, (_WIDEST - (columns - 1) * _GAP_ACROSS) // columns)), 220
+
+
+def _measure_across(figure: go.Figure, shown: Sequence[Curves]) -> None:
+    """Axes of whole numbers, or of shares on a logarithmic scale."""
+    sizes = np.concatenate([_drawn(one)[one.x].to_numpy() for one in shown])
+    if shown[0].x == "share":
+        ends = np.log10([100 * sizes.min() / _MARGIN, 100 * sizes.max() * _MARGIN])
+        figure.update_xaxes(type="log", range=ends, tickvals=_TICKS, ticktext=[f"{tick:g}%" for tick in _TICKS])
+    else:
+        ticks: dict[str, Any] = {"dtick": 1} if sizes.max() <= 8 else {"nticks": 7}
+        figure.update_xaxes(**ticks)
+
+
+def _drawn(curves: Curves) -> pd.DataFrame:
+    return curves.table.query("k > 0") if curves.x == "share" else curves.table
+
+
+def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
+    """The traces of a panel: first all bands, that of random orders below the others, then the lines."""
+    table = _drawn(curves)
+    random: Any = table[table["which"].map(is_random)]
+    lines = {str(which): rows for which, rows in table.groupby("which", sort=False) if not is_random(which)}
+    counted, bands, drawn = _counted(curves), [], []
+    if n := random["which"].nunique():
+        name = f"random orders, {n} draw{'s' * (n != 1)}"
+        by_size = random.drop(columns="which").groupby(["k", "share"] if curves.x == "share" else "k")
+        draws = by_size.mean().assign(low=by_size["score"].min(), high=by_size["score"].max()).reset_index()
+        x, form = _across(curves, draws), style.form
+        texts = [
+            f"<b>{name}</b>, {where}<br>{_set(row['k'], counted, style)}<br>{style.y} {row['score']:{form}}, "
+            f"{row['low']:{form}} to {row['high']:{form}} over draws{_others(row, form, ('low', 'high'))}"
+            for row in draws.to_dict("records")
+        ]
+        bands.append(_band(x, draws["low"], draws["high"], _RANDOM_BAND, name))
+        drawn.append(_line(x, draws["score"], name, texts, {"color": _RANDOM, "width": 2}))
+    for i, (which, rows) in enumerate(lines.items()):
+        n_colours = len(_COLOURS)
+        colour = _ROLES.get(which, _COLOURS[i % n_colours])
+        dash = _DASHES[(i + i // n_colours) % len(_DASHES)]  # no two lines look alike
+        x, name, texts = _across(curves, rows), plain(which), _texts(curves, which, rows, style, where)
+        if not i:
+            for column in (column for column in _BESIDE if column in rows):
+                beside = dict(zip(("color", "dash"), _BESIDE[column], strict=True)) | {"width": 1.5}
+                drawn.append(_line(x, rows[column], f"{column} answers", texts, beside).update(mode="lines"))
+        bands.append(_band(x, rows["ci_low"], rows["ci_high"], _pale(colour), name))
+        drawn.append(_line(x, rows["score"], name, texts, {"color": colour, "width": 3 - (i > 0), "dash": dash}))
+    return bands + drawn
+
+
+def _across(curves: Curves, rows: Any) -> np.ndarray:
+    return 100 * rows["share"].to_numpy() if curves.x == "share" else rows["k"].to_numpy()
+
+
+def _texts(curves: Curves, which: str, rows: Any, style: _Style, where: str) -> list[str]:
+    """The hover text of each point. Averages over seeds name no last head, because each seed has its own order."""
+    order = () if curves.provenance.get("over") == "seeds" else curves.order.get(which, ())
+    both = ""
+    if "areas" in curves.more:
+        of = curves.more["areas"].set_index("which").to_dict("index")[which]
+        ends = {name: interval(of[f"{name}_low"], of[f"{name}_high"]) for name in ("cpr", "cmd")}
+        both = "".join(f"<br>{name.upper()} {of[name]:.2f}{said}" for name, said in ends.items())
+    texts = []
+    for row in rows.to_dict("records"):
+        last = f", the last {order[row['k'] - 1]}" if order and row["k"] else ""
+        ends = interval(row["ci_low"], row["ci_high"], style.form)
+        texts.append(
+            f"<b>{plain(which)}</b>, {where}<br>{_set(row['k'], _counted(curves), style)}{last}<br>"
+            f"{style.y} {row['score']:{style.form}}{ends}{_others(row, style.form)}{both}"
+        )
+    return texts
+
+
+def _set(k: int, counted: str, style: _Style) -> str:
+    return f"{k} {counted}{'s' * (k != 1)} {style.done}" if k else f"no {counted} {style.done}"
+
+
+def _others(row: dict[str, Any], form: str, shown: Sequence[str] = ()) -> str:
+    """What else is known of a point, a line for each."""
+    others = {name: value for name, value in row.items() if name not in (*_POINTS, *shown)}
+    return "".join(
+        f"<br>{name.replace('_', ' ')} {format(value, form) if isfinite(value) else 'not known'}"
+        for name, value in others.items()
+    )
+
+
+def _pale(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, 0.13)"
+
+
+def _line(x: Any, y: Any, name: str, text: list[str], line: dict[str, Any]) -> go.Scatter:
+    """A line with a dot and a hover text for each point; ``line`` is plotly's line style."""
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=np.asarray(x),
+        y=np.asarray(y),
+        mode="lines+markers",
+        marker={"size": 5},
+        line=line,
+        name=name,
+        legendgroup=name,
+        text=text,
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _band(x: Any, low: Any, high: Any, colour: str, group: str) -> go.Scatter:
+    """The area between two curves at the points at which both are finite; ``group`` is the name of the band's line."""
+    import plotly.graph_objects as go
+
+    known = np.isfinite(np.asarray(low)) & np.isfinite(np.asarray(high))
+    along, bottom, top = (np.asarray(part)[known] for part in (x, low, high))
+    return go.Scatter(
+        x=np.concatenate([along, along[::-1]]),
+        y=np.concatenate([bottom, top[::-1]]),
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor=colour,
+        hoverinfo="skip",
+        legendgroup=group,
+        showlegend=False,
+    )

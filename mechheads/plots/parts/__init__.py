@@ -1,1 +1,0 @@
-"""Parts that the figures share: axes, text, traces."""

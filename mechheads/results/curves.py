@@ -1,0 +1,93 @@
+"""``Curves``: one number as a set of heads grows, for several orders of heads and for random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechheads.heads import Node
+from mechheads.results.kinds import kind_of
+from mechheads.results.tables import TableResult
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves(TableResult):
+    """One number as a set of heads grows: a line for each order of heads, beside lines of random orders.
+
+    Circuits by size, attack curves, role curves and removal all return this.
+
+    Attributes:
+        kind: the analysis, such as "attack_curve".
+        name: what was tested: a metric, a task, a relation, or requests.
+        table: a row for each line and size. ``which``: the name of the line; lines of random orders are "random 1" and
+            so on. ``k``: how many heads; of circuits also ``share``, of all. ``score`` with ``ci_low`` and ``ci_high``,
+            in ``unit``; and what else the analysis measures there.
+        order: for each line, its heads, nodes or edges in order; an edge is a text such as ``"L3H2->L5H1.q"``.
+        values: for each row of the table, one number per prompt, in the unit of what is averaged; NaN where an
+            interrupted run did not come. Without columns if only means were measured.
+        more: what else the analysis keeps, by name.
+        provenance: what is needed to repeat it.
+    """
+
+    KIND = "curves"
+
+    kind: str
+    name: str
+    table: pd.DataFrame
+    order: Mapping[str, tuple[Node, ...] | tuple[str, ...]]
+    values: Float[np.ndarray, "row prompt"]
+    more: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def unit(self) -> str:
+        """The unit of the score."""
+        return kind_of(self.kind).unit
+
+    @property
+    def heads(self) -> tuple[Any, ...]:
+        """The order of the first line."""
+        return next(iter(self.order.values()))
+
+    @property
+    def x(self) -> str:
+        """The column of the table that says how large the sets are: ``share`` if it is there, else ``k``."""
+        return "share" if "share" in self.table else "k"
+
+    @property
+    def band(self) -> pd.DataFrame:
+        """The lines of random orders at each size: ``mean``, ``low`` (the least) and ``high`` (the largest)."""
+        random = self.table[self.table["which"].map(is_random)]
+        return random.groupby(self.x)["score"].agg(mean="mean", low="min", high="max").reset_index()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Points of which something is not known, after Ctrl-C: the line and the number of heads."""
+        rows = self.table[self.table.drop(columns=["ci_low", "ci_high"]).isna().any(axis=1)]
+        return tuple(f"{which} {k}" for which, k in zip(rows["which"], rows["k"], strict=True))
+
+    def _analysis(self) -> str:
+        return self.kind
+
+    def __repr__(self) -> str:
+        lines = {
+            which: rows["score"] for which, rows in self.table.groupby("which", sort=False) if not is_random(which)
+        }
+        lines["random"] = self.band["mean"]
+        known = {which: scores.dropna().tolist() for which, scores in lines.items()}
+        ends = ", ".join(f"{which} {scores[0]:.2f} to {scores[-1]:.2f}" for which, scores in known.items() if scores)
+        stopped = ", interrupted" if self.interrupted else ""
+        return f"<Curves {self.kind!r} of {self.name!r} in {self.unit}{stopped}: {ends or 'nothing is known'}>"
+
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        return self.table.pivot(index=self.x, columns="which", values="score"), []
+
+
+def is_random(which: object) -> bool:
+    """Whether a line is of a random order, by its name."""
+    return str(which).startswith("random ")

@@ -1,0 +1,191 @@
+"""What every analysis promises, one row for each: the same again, in any budget, after a file, after Ctrl-C.
+
+Ctrl-C comes at a chosen call of a function of the package, so that it comes at the same place each time. What a store
+or a checkpoint keeps is in tests/ledger and tests/gating; Ctrl-C at any moment in tests/slow/test_interrupts.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.limits import Limits
+from mechheads.model.backends import temporary_changes
+from mechheads.results.tables import TableResult
+from support import every_analysis
+from support.every_analysis import EVERY, REPEATED, Analysis, fields
+from support.interrupts import ARCHITECTURES, changes_on
+from support.levels import few
+from support.same import assert_same, assert_survives
+
+PACKAGE = str(Path(mh.__file__).parent)
+PIECES = Limits(tokens=1, logit_rows=1, run_tokens=1)
+"""Every head, prompt and answer alone."""
+
+
+class Steps:
+    """Counts the calls of functions of the package, and raises an error at the n-th; n counts from 1."""
+
+    def __init__(self, at: int | None = None, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.at, self.error, self.calls = at, error, 0
+
+    def __enter__(self) -> Steps:
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(PACKAGE) and "messages" not in file:
+            self.calls += 1
+            if self.calls == self.at:
+                raise self.error
+
+
+@pytest.fixture(scope="module", params=few(ARCHITECTURES, "llama"))
+def model(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
+    """A model of which every second weight wants no gradient."""
+    made = mh.load(tiny(request.param))
+    for i, weight in enumerate(made.model.parameters()):
+        weight.requires_grad_(i % 2 == 0)
+    return made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: mh.Model) -> Callable[[str], tuple[Any, int]]:
+    """The result of an analysis in pieces, which leaves the model as it is, and how many calls it takes."""
+
+    @cache
+    def run(name: str) -> tuple[Any, int]:
+        weights = [weight.detach().clone() for weight in model.model.parameters()]
+        before = changes_on(model)
+        with Steps() as steps:
+            found = quietly(EVERY[name], model)
+        assert changes_on(model) == before
+        for weight, value in zip(model.model.parameters(), weights, strict=True):
+            assert torch.equal(weight, value) and weight.grad is None
+        return found, steps.calls
+
+    return run
+
+
+def quietly(analysis: Analysis, model: mh.Model, budget: Limits | None = PIECES) -> Any:
+    with warnings.catch_warnings(), mh.settings(budget=budget):
+        warnings.simplefilter("ignore")
+        return analysis.run(model)
+
+
+def results(found: Any) -> list[mh.HeadScores | TableResult]:
+    """The results in what an analysis gives that have a file."""
+    parts = found.values() if isinstance(found, Mapping) and not isinstance(found, TableResult) else [found]
+    return [part for part in parts if isinstance(part, (mh.HeadScores, TableResult))]
+
+
+def check_same(ours: Any, theirs: Any) -> None:
+    """To the bit, with all that results say about themselves."""
+    for one, other in zip(results(ours), results(theirs), strict=True):
+        assert_same(one, other)
+    np.testing.assert_equal(fields(ours), fields(theirs))
+    assert not isinstance(ours, mh.generation.Generated) or ours == theirs
+
+
+rows = pytest.mark.parametrize("name", few(EVERY, *(set(EVERY) - REPEATED)))
+
+
+@rows
+def test_it_gives_the_same_again_in_any_budget_and_from_a_file(name, model, undisturbed, tmp_path):
+    whole, _ = undisturbed(name)
+    with torch.inference_mode():
+        check_same(quietly(EVERY[name], model), whole)
+    in_one = quietly(EVERY[name], model, None)
+    if isinstance(whole, (mh.safety.HeadGroup, mh.generation.Generated)):  # small angles are rough
+        assert repr(in_one) == repr(whole)
+    else:
+        for ours, wanted in zip(fields(whole).values(), fields(in_one).values(), strict=True):
+            np.testing.assert_allclose(ours, wanted, atol=1e-4, rtol=1e-4)
+    for result in results(whole):
+        assert_survives(result, tmp_path)
+
+
+@rows
+def test_ctrl_c_keeps_what_is_done_and_an_error_leaves_nothing(name, model, undisturbed, tmp_path):
+    analysis, before = EVERY[name], changes_on(model)
+    whole, calls = undisturbed(name)
+    with pytest.raises(ZeroDivisionError), Steps(calls // 2, ZeroDivisionError):
+        quietly(analysis, model)
+    assert changes_on(model) == before
+    part, said = None, []
+    with warnings.catch_warnings(record=True) as caught, mh.settings(budget=PIECES):
+        warnings.simplefilter("always")
+        try:
+            with Steps(int(analysis.at * calls)):
+                part = analysis.run(model)
+        except KeyboardInterrupt:
+            assert analysis.kept is None
+        said = [warning for warning in caught if "interrupted" in str(warning.message)]
+    assert changes_on(model) == before
+    if analysis.kept is not None:
+        check_kept(analysis, part, whole, said, tmp_path)
+    check_same(quietly(analysis, model), whole)
+
+
+def check_kept(analysis: Analysis, part: Any, whole: Any, said: list[Any], folder: Path) -> None:
+    """What is kept are numbers of the whole result; it says how far it came, to who asked, and survives a file."""
+    assert any(re.search(f"interrupted.*{analysis.kept}", str(warning.message)) for warning in said)
+    assert {warning.filename for warning in said} == {analysis.run.__code__.co_filename}
+    assert isinstance(part, mh.generation.Generated) or any(each.provenance["interrupted"] for each in results(part))
+    for result in results(part):
+        assert_survives(result, folder)
+    reached = 0
+    for name, ours in fields(part).items():
+        if not analysis.of_fewer and name in (all_of := fields(whole)):
+            theirs = all_of[name][tuple(map(slice, ours.shape))]
+            known = np.isfinite(ours)
+            reached += known.sum()
+            np.testing.assert_allclose(ours[known], theirs[known], atol=1e-6, rtol=1e-6)
+    assert reached or analysis.of_fewer
+
+
+def public_analyses() -> dict[str, Callable[..., Any]]:
+    """The public functions whose first argument is a model."""
+    rooms = (mh, mh.behaviour, mh.gating, mh.generation, mh.labels, mh.patching, mh.safety, mh.studies, mh.testing)
+    public = {name: getattr(room, name) for room in rooms for name in room.__all__}
+
+    def takes_a_model(each: Any) -> bool:
+        first = next(iter(inspect.signature(each).parameters.values()), None)
+        return first is not None and re.search(r"\bModel\b", str(first.annotation)) is not None
+
+    return {name: each for name, each in public.items() if inspect.isfunction(each) and takes_a_model(each)}
+
+
+ONLY_TOKENS = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "shuffled_labels", "with_opening"}
+ONLY_TOKENS |= {"circuit_task", "indirect_object_pairs", "repeated_tokens"}
+NO_RESULT = {"plan", "plan_attribution", "prepare", "text_loss", "task_log_prob", "continuation_log_probs"}
+NO_RESULT |= {"find_opening", "find_openings", "sample_texts", "function_vector", "head_directions"}
+NO_RESULT |= {"salient_operations"}
+OF_ANALYSES = {"build_atlas", "safety_study"}
+OF_WHAT_A_MODEL_KNOWS = {"cumulative_removal", "relation_evidence"}
+"""Their tables are in tests/labels and tests/results."""
+
+
+def test_every_public_analysis_has_its_model_for_itself_and_a_row():
+    analyses = public_analyses()
+    without = {name for name, each in analyses.items() if each.__code__.co_filename != temporary_changes.__file__}
+    assert without == ONLY_TOKENS
+    source = inspect.getsource(every_analysis)
+    no_row = {name for name in analyses if not re.search(rf"\b{name}\(", source)}
+    assert no_row - ONLY_TOKENS == NO_RESULT | OF_ANALYSES | OF_WHAT_A_MODEL_KNOWS

@@ -1,0 +1,241 @@
+"""The figure of curves: which numbers each line and band shows, how panels stand, and nothing read as markup."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechheads import plots
+from mechheads.heads import HeadId
+from mechheads.plots.parts import symlog
+from mechheads.results.curves import Curves
+
+LINES = {
+    "first": [0.0, -1.0, -3.0],
+    "<b>second": [0.0, 0.4, 0.2],
+    "random 1": [0.0, -0.2, -1.0],
+    "random 2": [0.0, -0.4, -0.6],
+}
+COUNTS = [0, 1, 5]
+HEADS = tuple(HeadId(layer, 1) for layer in range(5))
+
+
+def made(kind: str = "role_curves", name: str = "math", model: str = "demo", **changed: Any) -> Curves:
+    """Curves by hand; intervals reach from 0.5 below to 0.25 above."""
+    table = pd.DataFrame(
+        [
+            {"which": which, "k": k, "score": score, "ci_low": score - 0.5, "ci_high": score + 0.25}
+            for which, scores in changed.get("lines", LINES).items()
+            for k, score in zip(COUNTS, scores, strict=True)
+        ]
+    )
+    about = {"model": model} | changed.get("about", {})
+    return Curves(kind, name, table, dict.fromkeys(LINES, HEADS), np.empty((len(table), 0)), {}, about)
+
+
+def attack() -> Curves:
+    """With verdicts beside attack success."""
+    curves = made("attack_curve", "requests")
+    own = curves.table["which"] == "first"
+    score = curves.table["score"].abs() / 4
+    columns = {"deflected": np.where(own, 0.01, 0.04), "degenerate": np.where(own, 0.02, 0.5), "over_refusal": 0.25}
+    return replace(curves, table=curves.table.assign(score=score, ci_low=score / 2, ci_high=1.0, **columns))
+
+
+def circuits() -> Curves:
+    """By shares, the smallest without any component, with areas."""
+    curves = made("circuit_curve", "logit_diff", about={"nodes": "edges"})
+    ends = {"cpr_low": [0.4, 0.1], "cpr_high": [0.6, 0.3], "cmd_low": np.nan, "cmd_high": np.nan}
+    areas = pd.DataFrame({"which": list(LINES)[:2], "cpr": [0.5, 0.2], "cmd": [0.1, 0.7], **ends})
+    shares = curves.table["k"].map({0: 0.001, 1: 0.2, 5: 1.0})
+    return replace(curves, table=curves.table.assign(share=shares), more={"areas": areas})
+
+
+def lines(figure: Any, axis: str = "x") -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data if trace.name and trace.xaxis == axis}
+
+
+def bands(figure: Any, axis: str = "x") -> dict[str, Any]:
+    return {trace.legendgroup: trace for trace in figure.data if trace.fill and trace.xaxis == axis}
+
+
+def test_a_line_for_each_order_and_one_for_random_orders() -> None:
+    found = lines(plots.curves(made()))
+    assert list(found) == ["random orders, 2 draws", "first", "&lt;b&gt;second"]
+    assert found["first"].x.tolist() == COUNTS and found["first"].y.tolist() == LINES["first"]
+    assert found["random orders, 2 draws"].y.tolist() == pytest.approx([0, -0.3, -0.8])
+    looks = {(trace.line.color, trace.line.dash) for trace in found.values()}
+    assert len(looks) == 3
+    many = made(lines={f"line {i}": LINES["first"] for i in range(30)})
+    assert len({(trace.line.color, trace.line.dash) for trace in lines(plots.curves(many)).values()}) == 30
+    one = made(lines={which: LINES[which] for which in ("first", "random 1")})
+    assert list(lines(plots.curves(one))) == ["random orders, 1 draw", "first"]
+
+
+def test_roles_have_their_own_colours() -> None:
+    """Red makes worse, blue makes better."""
+    roles = {"facilitation": LINES["first"], "interference": LINES["<b>second"], "irrelevance": LINES["first"]}
+    found = lines(plots.curves(made(lines=roles)))
+    red, yellow, blue = (
+        [int(found[name].line.color[i : i + 2], 16) for i in (1, 3, 5)]
+        for name in ("interference", "irrelevance", "facilitation")
+    )
+    assert red[0] > 2 * max(red[1:]) and blue[2] > 2 * blue[0] and min(yellow[:2]) > 2 * yellow[2]
+
+
+def test_bands_are_intervals_and_the_range_of_the_random_orders() -> None:
+    found = bands(plots.curves(made()))
+    assert list(found) == ["random orders, 2 draws", "first", "&lt;b&gt;second"]
+    assert found["first"].x.tolist() == [0, 1, 5, 5, 1, 0]
+    np.testing.assert_allclose(found["first"].y, [-0.5, -1.5, -3.5, -2.75, -0.75, 0.25])
+    np.testing.assert_allclose(found["random orders, 2 draws"].y, [0, -0.4, -1, -0.6, -0.2, 0])
+    assert all(band.hoverinfo == "skip" and band.showlegend is False for band in found.values())
+
+
+def test_hover_tells_the_last_head_and_the_interval() -> None:
+    found = lines(plots.curves(made(name="<b>it")))
+    where = ", &lt;b&gt;it, demo<br>"
+    assert found["first"].text == (
+        f"<b>first</b>{where}no head gated off<br>change in log p (nats) +0.00 [-0.50, +0.25]",
+        f"<b>first</b>{where}1 head gated off, the last L0H1<br>change in log p (nats) -1.00 [-1.50, -0.75]",
+        f"<b>first</b>{where}5 heads gated off, the last L4H1<br>change in log p (nats) -3.00 [-3.50, -2.75]",
+    )
+    assert found["&lt;b&gt;second"].text[0].startswith("<b>&lt;b&gt;second</b>")
+    assert (
+        found["random orders, 2 draws"]
+        .text[2]
+        .endswith("5 heads gated off<br>change in log p (nats) -0.80, -1.00 to -0.60 over draws")
+    )
+    over_seeds = lines(plots.curves(made(about={"over": "seeds"})))["first"]  # each seed has its own order
+    assert over_seeds.text[2].split("<br>")[1] == "5 heads gated off"
+
+
+def test_other_verdicts_are_drawn_beside_attack_success() -> None:
+    figure = plots.curves(attack())
+    found = lines(figure)
+    assert found["deflected answers"].y.tolist() == [0.01] * 3 and found["degenerate answers"].y.tolist() == [0.02] * 3
+    assert (found["degenerate answers"].line.dash, found["degenerate answers"].mode) == ("dot", "lines")
+    assert found["degenerate answers"].line.width < found["first"].line.width
+    assert found["degenerate answers"].text == found["first"].text
+    assert found["first"].text[1] == (
+        "<b>first</b>, requests, demo<br>1 head ablated together, the last L0H1<br>attack success 25% [12%, 100%]"
+        "<br>deflected 1%<br>degenerate 2%<br>over refusal 25%"
+    )
+    assert (
+        found["random orders, 2 draws"]
+        .text[2]
+        .endswith("attack success 20%, 15% to 25% over draws<br>deflected 4%<br>degenerate 50%<br>over refusal 25%")
+    )
+    layout = figure.layout
+    assert layout.yaxis.tickformat == ".0%" and layout.yaxis.range[0] < 0 and layout.yaxis.range[1] > 1
+    assert layout.xaxis.dtick == 1 and layout.xaxis.title.text == "number of heads ablated together"
+    assert layout.title.text == "Attack success as heads are ablated" and not layout.shapes
+    groups = replace(attack(), provenance={"unit": "key/value group"})
+    assert plots.curves(groups).layout.title.text == "Attack success as key/value groups are ablated"
+
+
+def test_circuits_are_drawn_by_their_share_with_their_areas() -> None:
+    figure = plots.curves(circuits())
+    found = lines(figure)
+    assert found["first"].x.tolist() == [20, 100]  # a circuit without edges has no place on a logarithmic axis
+    assert found["first"].y.tolist() == LINES["first"][1:]
+    assert found["random orders, 2 draws"].x.tolist() == [20, 100]
+    assert found["first"].text[1] == (
+        "<b>first</b>, logit_diff, demo<br>5 edges in the circuit, the last L4H1<br>faithfulness -3.00 [-3.50, -2.75]"
+        "<br>CPR 0.50 [0.40, 0.60]<br>CMD 0.10"
+    )
+    assert figure.layout.xaxis.type == "log" and figure.layout.xaxis.range[0] < np.log10(20)
+    assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
+    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
+
+
+def test_rows_are_what_was_tested_and_columns_are_models() -> None:
+    """By their names, in the order they come, with one legend; where nothing was measured the panel says so."""
+    changed = LINES | {"first": [0, -7, -8]}
+    several = [made(name="syntax", model="a"), made(model="b"), made(model="a", lines=changed)]
+    figure = plots.curves(several)
+    assert [note.text for note in figure.layout.annotations] == ["a", "b", "not measured"]
+    titles = {axis: figure.layout[axis].title.text for axis in ("yaxis", "yaxis2", "yaxis3", "yaxis4")}
+    assert titles["yaxis"].startswith("<b>Syntax</b>") and titles["yaxis3"].startswith("<b>Math</b>")
+    assert titles["yaxis2"] is titles["yaxis4"] is None
+    assert figure.layout.xaxis3.title.text == figure.layout.xaxis4.title.text == "number of heads gated off"
+    assert figure.layout.xaxis.title.text is None
+    assert lines(figure, "x3")["first"].y.tolist() == [0, -7, -8]
+    assert [trace.x for trace in figure.data if trace.xaxis == "x2"] == [(None,)]
+    assert (figure.layout.annotations[2].xref, figure.layout.annotations[2].yref) == ("x2 domain", "y2 domain")
+    assert [trace.name for trace in figure.data if trace.showlegend] == list(lines(figure))
+    assert figure.layout.yaxis2.matches == "y" and figure.layout.yaxis4.matches == "y3"
+    assert figure.layout.yaxis3.matches is None
+    assert [(shape.y0, shape.line.dash, shape.yref) for shape in figure.layout.shapes] == [
+        (0, "dash", axis) for axis in ("y", "y3", "y4")
+    ]
+
+
+def test_names_may_be_given() -> None:
+    figure = plots.curves({"<i>": {"$x$": made()}, "math": {"$x$": made()}}, title="<t>")
+    assert figure.layout.annotations[0].text == "&#36;x&#36;"
+    assert figure.layout.yaxis.title.text.startswith("<b>&lt;i&gt;</b>")
+    assert figure.layout.title.text == "&lt;t&gt;"
+
+
+def test_what_a_stopped_run_did_not_reach_is_left_out() -> None:
+    curves = attack()
+    curves.table.loc[curves.table["k"] == 5, ["score", "ci_low", "ci_high"]] = np.nan
+    curves.table["over_refusal"] = np.nan
+    figure = plots.curves(curves)
+    assert all(band.x.tolist() == [0, 1, 1, 0] for band in bands(figure).values())
+    assert np.isnan(lines(figure)["first"].y[2])
+    assert lines(figure)["first"].text[1].endswith("<br>over refusal not known")
+
+
+def test_without_intervals() -> None:
+    curves = made()
+    curves.table[["ci_low", "ci_high"]] = np.nan
+    assert lines(plots.curves(curves))["first"].text[1].endswith("<br>change in log p (nats) -1.00")
+
+
+def test_what_cannot_be_drawn() -> None:
+    for nothing in ([], {}, {"math": {}}):
+        with pytest.raises(ValueError, match="curves is empty"):
+            plots.curves(nothing)
+    with pytest.raises(ValueError, match="two of the curves are of 'math' and model 'demo'"):
+        plots.curves([made(), made()])
+    with pytest.raises(ValueError, match="curves are of attack_curve and role_curves; draw each analysis in its own"):
+        plots.curves([made(), attack()])
+
+
+def test_a_symmetric_logarithmic_axis_moves_the_lines_and_names_the_values() -> None:
+    curves = made()
+    usual, warped = lines(plots.curves(curves)), lines(plots.curves(curves, symlog=0.1))
+    for name, line in usual.items():
+        np.testing.assert_allclose(warped[name].y, symlog(line.y, 0.1))
+        assert list(warped[name].text) == list(line.text)
+    axis = plots.curves(curves, symlog=0.1).layout.yaxis
+    ticks = [float(text.replace("−", "-")) for text in axis.ticktext]
+    assert ticks == sorted(ticks)
+    np.testing.assert_allclose(axis.tickvals, symlog(ticks, 0.1))
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"symlog is .*; it must be above 0"):
+            plots.curves(curves, symlog=wrong)
+
+
+def test_the_grid_stays_readable() -> None:
+    """Panels do not shrink below 180 pixels, and the marks of the first column have the room of the others."""
+    for columns in (1, 2, 4, 8):
+        layout = plots.curves([made(model=str(i)) for i in range(columns)]).layout
+        inner = layout.width - layout.margin.l - layout.margin.r
+        widths = [
+            inner * (layout[f"xaxis{i or ''}"].domain[1] - layout[f"xaxis{i or ''}"].domain[0])
+            for i in (0, *range(2, columns + 1))
+        ]
+        assert min(widths) >= 175 and max(widths) - min(widths) < 1
+
+
+@pytest.mark.parametrize("curves", [made(), attack(), circuits()], ids=lambda curves: curves.kind)
+def test_figures_are_valid_json(curves: Curves) -> None:
+    assert json.loads(curves.plot(theme="dark").to_json())["data"][-1]["type"] == "scatter"
