@@ -20,7 +20,7 @@ class Repeatable(Protocol):
 
 R = TypeVar("R")
 
-_CALL: ContextVar[Mapping[str, Any]] = ContextVar("call", default={})
+_CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
 
 
 def in_call(options: Mapping[str, Any], run: Callable[[], R]) -> R:
@@ -38,8 +38,10 @@ def make_provenance(
 ) -> dict[str, Any]:
     """The provenance of a result: the model, the settings and the data.
 
-    Inside an analysis, the options of its call are in it as they were given or are by default; what is given here
-    replaces them, such as names that were looked up. Prompts, tasks and relations are stored as fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
+    Inside an analysis, the options of its call are in it as they were given or are by default, if they are plain; what
+    is given here replaces them, such as names that were looked up.
+
+    Prompts, tasks and relations are stored as fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
     numbers as Python numbers.
 
     Args:
@@ -53,7 +55,9 @@ def make_provenance(
     >>> make_provenance({"model": "gpt2"}, {"seed": 0}, heads=(HeadId(9, 6),), interrupted=False)
     {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
     """
-    made = dict(source if isinstance(source, Mapping) else source.provenance()) | _CALL.get()
+    made = dict(source if isinstance(source, Mapping) else source.provenance())
+    looked_up = {name for name, value in made.items() if isinstance(value, (list, Mapping))}
+    made |= {name: value for name, value in _CALL.get({}).items() if name not in looked_up}
     for part in (*settings, more):
         made |= {name: _plain(name, value) for name, value in part.items()}
     return made
