@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head
 from mechheads.messages.arguments import check_known
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import token_strings
 
@@ -44,7 +44,7 @@ def singular(left: Side, right: Side) -> tuple[Side, Float[Tensor, "head d_head"
     return q_left @ u, s, q_right @ vh.mT
 
 
-@alone
+@analysis
 @torch.no_grad()
 def head_directions(
     model: Model, head: HeadLike, circuit: CircuitName = "OV", *, n: int = 5, top: int = 6

@@ -13,7 +13,7 @@ from torch import Tensor
 from mechheads.behaviour.circuits import Side, sides
 from mechheads.heads import HeadId
 from mechheads.messages.arguments import check_known
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
@@ -24,7 +24,7 @@ _KEPT = 2**27
 """Bytes that the senders' matrices may take; if there are more, receivers are read once for each part of them."""
 
 
-@alone
+@analysis
 @torch.no_grad()
 def composition_scores(model: Model, way: Way = "K") -> HeadScores:
     """How strongly the output of every head meets what every later head reads, by weights alone.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mechheads.behaviour.circuits import Side, sides, singular
 from mechheads.limits import current
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
@@ -22,7 +22,7 @@ _TOKENS = 8192
 """How many tokens of the vocabulary are taken at a time."""
 
 
-@alone
+@analysis
 @torch.no_grad()
 def copying_scores(model: Model) -> HeadScores:
     """Whether a head raises the logits of the tokens that it attends to, by its weights alone.
@@ -73,7 +73,7 @@ def copying_scores(model: Model) -> HeadScores:
         p_value=2 * student.sf(np.abs(above), _DRAWS - 1),
         name="copying by eigenvalues",
         kind="copying",
-        provenance=make_provenance(model, seed=seed, draws=_DRAWS),
+        provenance=make_provenance(model, draws=_DRAWS),
         variables={"null": (dims, mean), "null_std": (dims, std)},
     )
 

@@ -19,7 +19,7 @@ from mechheads.heads import HeadId
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import token_strings
@@ -29,7 +29,7 @@ _KEPT = 3
 """Keys that are kept of each query."""
 
 
-@alone
+@analysis
 def head_examples(
     model: Model, texts: Texts = None, *, window: int | None = None, n_tokens: int = 20000, per_quantile: int = 2
 ) -> HeadExamples:
@@ -101,8 +101,6 @@ def head_examples(
         window=window,
         n_tokens=sum(len(one.ids) for one in seen),
         n_windows=len(seen),
-        per_quantile=per_quantile,
-        seed=seed,
         interrupted=work.interrupted,
     )
     return _gather(model, seen, window, list(_drawn(seen, per_quantile, seed)), provenance)

@@ -15,8 +15,8 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
+from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Backend
-from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
@@ -29,7 +29,7 @@ _NEAR = 1e-3
 """Two logits that are closer than this get the slope of a soft cap between them from a wider interval."""
 
 
-@alone
+@analysis
 def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> HeadScores:
     """The part of each head in the logit of the answer, or in its difference from the logit of the wrong answer.
 

@@ -19,7 +19,7 @@ from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
@@ -85,7 +85,7 @@ def _merged(blocks: Float[Tensor, "*of block"]) -> Float[Tensor, "*of block"]:
     return torch.cat([blocks[..., 0::2] + blocks[..., 1::2], torch.zeros_like(blocks[..., 0::2])], dim=-1)
 
 
-@alone
+@analysis(keeps_units=True)
 def profile_heads(
     model: Model,
     texts: Texts = None,
@@ -166,7 +166,6 @@ def profile_heads(
         window=window,
         n_tokens=totals.tokens,
         n_windows=totals.windows,
-        seed=seed,
         interrupted=work.interrupted,
     )
     return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance, seed)

@@ -30,7 +30,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.prompts.tokens import Tokens
@@ -256,7 +256,7 @@ def given(
     return model, prompts, None
 
 
-@alone
+@analysis
 def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",)) -> Job:
     """Run prompts once and cache the runs for several analyses.
 

@@ -30,7 +30,7 @@ from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Workers, current, inside, settings
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.results.mlps import with_mlps
@@ -41,7 +41,7 @@ _TRIED_ON_DISK = 16
 """How many units of a wave are run for a plan at most, if weights are on disk."""
 
 
-@alone
+@analysis(keeps_units=True)
 def sweep(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -133,7 +133,7 @@ def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None 
     return with_precision(model, result, again)
 
 
-@alone
+@analysis
 def plan(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -189,7 +189,7 @@ def plan(
     return replace(found, price=price)
 
 
-@alone
+@analysis
 def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention) -> Plan:
     """A ``plan`` of a sweep over all heads whose memory is not counted, for half of the price."""
     job = make_ready(model, Spec(prompts, intervention, as_metric(kl_divergence)))

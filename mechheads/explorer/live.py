@@ -23,7 +23,7 @@ from mechheads.explorer.head_payload import attention
 from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
 from mechheads.limits import settings
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
@@ -202,7 +202,7 @@ class Live:
         return answer | {"notes": notes, "seconds": time.perf_counter() - start}
 
 
-@alone
+@analysis
 @torch.no_grad()
 def _run(
     model: Model, tokens: Tokens, head: HeadId | None, *, off: bool = False

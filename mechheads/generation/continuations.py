@@ -13,7 +13,7 @@ from torch import Tensor
 from mechheads.generation.changed import Off, Steer, changed_by
 from mechheads.interventions.base import Intervention
 from mechheads.limits import current
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids
@@ -35,7 +35,7 @@ class Continuation(NamedTuple):
     greedy: bool
 
 
-@alone
+@analysis
 def continuation_log_probs(
     model: Model,
     requests: Sequence[tuple[str, str]],

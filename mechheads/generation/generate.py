@@ -26,8 +26,8 @@ from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
+from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
@@ -103,7 +103,7 @@ class Generated:
         return len(self.texts)
 
 
-@alone
+@analysis
 def generate(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
@@ -163,7 +163,7 @@ def generate(
     return replace(writer, hooks=[*changes, *hooks], stream=stream).write()[0]
 
 
-@alone
+@analysis
 def generate_under(
     model: Model,
     prompts: Prompts | Sequence[PromptLike],
@@ -316,7 +316,7 @@ class _Writer:
         return Generated(tuple(texts), ids, tuple(ended for _, ended in rows), interrupted, unfinished)
 
 
-@alone
+@analysis
 def sample_texts(
     model: Model, n: int = 16, *, start: str = "", max_new_tokens: int = 255, temperature: float = 1.0
 ) -> list[str]:

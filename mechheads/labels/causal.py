@@ -36,7 +36,7 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
@@ -136,7 +136,7 @@ class CausalEvidence(TableResult):
         return self.total.top(10), notes
 
 
-@alone
+@analysis(keeps_units=True)
 def relation_evidence(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,

@@ -20,7 +20,7 @@ from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
 from mechheads.labels.static import USUAL, ScoringSettings, relation_scores
 from mechheads.messages.arguments import check_known
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -36,7 +36,7 @@ _DIMS = ("layer", "head", "category")
 _PER_RELATION = ("layer", "head", "relation")
 
 
-@alone
+@analysis
 def label_heads(
     model: Model | StoredWeights | HeadScores,
     relations: RelationLike | Iterable[RelationLike] | None = None,
@@ -114,7 +114,7 @@ def label_heads(
         unit=scores.unit,
         kind="labels",
         extra={"category": categories},
-        provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule, suppression=suppression),
+        provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule),
         variables={name: (_DIMS, array) for name, array in columns.items()}
         | {
             "best_relation": (_DIMS, text_array(names)),

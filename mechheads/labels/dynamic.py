@@ -31,7 +31,7 @@ from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_e
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.netcdf import text_array
@@ -54,7 +54,7 @@ CONTEXTS = ("with", "without")
 _PROMPTS_AT_ONCE = 128
 
 
-@alone
+@analysis
 def dynamic_scores(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,
@@ -120,8 +120,6 @@ def dynamic_scores(
         provenance=make_provenance(
             model,
             k=dict(zip(names, limits, strict=True)),
-            targets=targets,
-            min_pairs=min_pairs,
             ledger={kept.relation.name: kept.ledger(kept in scored) for kept in everything},
             interrupted=np.isnan(score[chosen]).any(),
         ),

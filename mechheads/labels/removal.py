@@ -33,7 +33,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import accuracy
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.curves import Curves
@@ -47,7 +47,7 @@ LEAST_ACCURACY = 0.1
 """The least accuracy with all heads at which a relation can be tested by removal; below it, too little can be lost."""
 
 
-@alone
+@analysis
 def cumulative_removal(
     model: Model,
     relation: RelationLike,

@@ -19,7 +19,7 @@ from mechheads.heads import HeadLike, check_head
 from mechheads.labels.readings import Norm
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.prompts.encoding import token_strings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mechheads.model.stored_weights import StoredWeights
 
 
-@alone
+@analysis
 @torch.no_grad()
 def salient_operations(
     model: Model | StoredWeights,

@@ -51,7 +51,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.stored_weights import StoredWeights
 from mechheads.progress import Bar
 from mechheads.results.netcdf import text_array
@@ -164,7 +164,7 @@ class Found:
             array[:, layers] = np.nan
 
 
-@alone
+@analysis
 def relation_scores(
     model: Model | StoredWeights,
     relations: RelationLike | Iterable[RelationLike] | None = None,

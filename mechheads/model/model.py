@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.core import ModelCore
 from mechheads.model.sources.source import Source
 from mechheads.prompts.prompts import Prompts
@@ -33,7 +33,7 @@ class Model(ModelCore):
     torch.Size([9, 576, 64])
     """
 
-    @alone
+    @analysis
     def cache(
         self, prompts: Prompts | Tokens | Sequence[PromptLike], *, sites: Sequence[str] = ("z", "pattern")
     ) -> HeadCache:

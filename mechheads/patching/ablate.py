@@ -18,14 +18,14 @@ from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, kl_divergence
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
 
 Ablation = Literal["zero", "mean", "resample", "scale", "uniform"]
 
 
-@alone
+@analysis(keeps_units=True)
 def ablate(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,

@@ -15,14 +15,14 @@ from mechheads.interventions.basic import Patch
 from mechheads.limits import Budget, Workers, settings
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
 
-@alone
+@analysis(keeps_units=True)
 def activation_patch(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,

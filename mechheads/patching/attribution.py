@@ -35,7 +35,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.gradient_path import Path
 from mechheads.patching.gradients import Gradients, Size, Watch, check_gradient, gradients_of, warn_of_memory
@@ -62,7 +62,7 @@ def attribute_mlps(job: Job, gradient: LayerStore) -> Float[np.ndarray, "layer p
     return values
 
 
-@alone
+@analysis
 def attribution_patch(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,

@@ -15,7 +15,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.attribution import check_steps
 from mechheads.patching.block_by_block import BlockByBlock
@@ -64,7 +64,7 @@ class AttributionPlan:
         )
 
 
-@alone
+@analysis
 @torch.inference_mode(False)
 def plan_attribution(
     model: Model | Job,

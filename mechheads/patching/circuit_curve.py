@@ -36,7 +36,7 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.head_sets import PATCH
@@ -57,7 +57,7 @@ Ranking = HeadScores | Sequence[NodeLike]
 _R = TypeVar("_R")
 
 
-@alone
+@analysis
 def circuit_curve(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -123,9 +123,7 @@ def circuit_curve(
     done = int(np.isfinite(values).all((1, 2)).sum())
     work.stop_unless(done > 0)
     work.warn(f"{done} of {len(order)} rankings")
-    about = make_provenance(
-        runs, by=by, draws=draws, sizes=list(shares), nodes=nodes, seed=seed, interrupted=work.interrupted
-    )
+    about = make_provenance(runs, sizes=list(shares), interrupted=work.interrupted)
     return circuits_by_size(order, values, runs.full, runs.empty, runs.cluster, about)
 
 
@@ -157,7 +155,7 @@ def compare_areas(curves: Curves, ranking: str, other: str) -> pd.DataFrame:
     return pd.DataFrame.from_dict(table, orient="index")
 
 
-@alone
+@analysis
 def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores) -> Curves:
     """How much of the logit difference the first 1, 2, 4, ... heads keep, those with the largest effect first.
 

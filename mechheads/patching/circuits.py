@@ -33,7 +33,7 @@ from mechheads.limits import Limits, current
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
@@ -123,7 +123,7 @@ class Completeness(TableResult):
         )
 
 
-@alone
+@analysis
 def faithfulness(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -161,7 +161,7 @@ def faithfulness(
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
 
-@alone
+@analysis
 def completeness(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -217,7 +217,7 @@ def completeness(
         "incompleteness": np.abs(mean),
     }
     table = pd.DataFrame(columns)
-    about = make_provenance(runs, heads=circuit, subsets=len(chosen), seed=seed)
+    about = make_provenance(runs, heads=circuit, subsets=len(chosen))
     said, info = describe_intervention(ablation), MetricInfo.of(runs.metric)
     return Completeness(table, circuit, info.name, said, info.unit, about)
 

@@ -26,7 +26,7 @@ from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
@@ -63,7 +63,7 @@ class SetScores(TableResult):
         return f"<SetScores {self.name!r} in {self.unit}: {n} set{'s' * (n != 1)}, {self.values.shape[1]} prompts>"
 
 
-@alone
+@analysis
 def patch_sets(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -151,10 +151,7 @@ def patch_sets(
         unit="share restored" if normalize else info.unit,
         provenance=make_provenance(
             runs,
-            positions=positions,
             direction=direction if on_pairs else None,
-            normalize=normalize,
-            seed=seed,
             interrupted=work.interrupted,
         ),
     )

@@ -46,9 +46,9 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric, MetricContext, name_of, read_positions
 from mechheads.metrics.basic import logit_diff
+from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.gradient import with_gradient
-from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate
 from mechheads.patching.block_by_block import BlockByBlock
@@ -73,7 +73,7 @@ _LONGEST = 1.0
 Measure = Literal["cpr", "cmd"]
 
 
-@alone
+@analysis
 @torch.inference_mode(False)
 def learn_ranking(
     model: Model | Job,
@@ -139,13 +139,7 @@ def learn_ranking(
     work.warn(f"{len(reached)} of {updates} updates", "this is the ranking so far")
     about = make_provenance(
         whole,
-        measure=measure,
         ablation=describe_intervention(ablation),
-        nodes=nodes,
-        updates=updates,
-        batch=batch,
-        lr=lr,
-        seed=seed,
         interrupted=work.interrupted,
         faithfulness=reached,
     )

@@ -20,7 +20,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, Faithfulness, circuit_spec
 from mechheads.patching.head_sets import PATCH
@@ -68,7 +68,7 @@ class Circuit(TableResult):
         )
 
 
-@alone
+@analysis
 def minimal_circuit(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -142,8 +142,6 @@ def minimal_circuit(
     about = make_provenance(
         found.provenance,
         start="all" if start is None else start,
-        threshold=threshold,
-        order=order,
         interrupted=work.interrupted,
     )
     columns = ["head", "faithfulness", "removed", "n_heads"]

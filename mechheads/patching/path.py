@@ -36,7 +36,7 @@ from mechheads.limits import Budget, Workers, current, inside, settings
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.patching.receivers import FINAL, Group, check_reached, parse_receivers
@@ -46,7 +46,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import states_at
 
 
-@alone
+@analysis(keeps_units=True)
 def path_patch(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,
@@ -113,7 +113,7 @@ def path_patch(
         return _run(model, spec, question, runs=cached)
 
 
-@alone
+@analysis(keeps_units=True)
 def path_matrix(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,

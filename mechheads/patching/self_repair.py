@@ -25,7 +25,7 @@ from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.head_sets import PATCH
 from mechheads.results.scores import HeadScores
@@ -34,7 +34,7 @@ from mechheads.runs.layer_store import LayerStore
 EFFECTS = ("total", "direct", "repair")
 
 
-@alone
+@analysis
 def self_repair(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, copy_context
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -17,10 +18,28 @@ class Repeatable(Protocol):
     def provenance(self) -> dict[str, Any]: ...
 
 
+R = TypeVar("R")
+
+_CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
+
+
+def in_call(options: Mapping[str, Any], run: Callable[[], R]) -> R:
+    """Run something whose results come from a call with these options.
+
+    It runs in a copy of the context, which is gone afterwards, also when Ctrl-C stops it anywhere.
+    """
+    context = copy_context()
+    context.run(_CALL.set, options)
+    return context.run(run)
+
+
 def make_provenance(
     source: Repeatable | Mapping[str, Any], /, *settings: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
     """The provenance of a result: the model, the settings and the data.
+
+    Inside an analysis, the options of its call are in it as they were given or are by default, if they are plain; what
+    is given here replaces them, such as names that were looked up.
 
     Prompts, tasks and relations are stored as fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
     numbers as Python numbers.
@@ -37,6 +56,8 @@ def make_provenance(
     {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
     """
     made = dict(source if isinstance(source, Mapping) else source.provenance())
+    looked_up = {name for name, value in made.items() if isinstance(value, (list, Mapping))}
+    made |= {name: value for name, value in _CALL.get({}).items() if name not in looked_up}
     for part in (*settings, more):
         made |= {name: _plain(name, value) for name, value in part.items()}
     return made

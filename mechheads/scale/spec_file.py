@@ -34,24 +34,6 @@ _FIELDS = {"format", "mechheads", "function", "model", "arguments", "seed"}
 _TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
 _SPLIT = ("model", "workers", "store", "budget", "progress", "seed")
 """Arguments that are not of the analysis itself: they say how it runs."""
-_STORED = (
-    "ablate",
-    "activation_patch",
-    "compare_ablations",
-    "contrast_gates",
-    "fit_gates",
-    "generalized_ships",
-    "path_matrix",
-    "path_patch",
-    "profile_heads",
-    "refusal_contribution",
-    "relation_evidence",
-    "safety_heads",
-    "sahara",
-    "ships",
-    "sweep",
-)
-"""The analyses whose finished units a ledger keeps."""
 _NAMES = ("requests", "harmful", "harmless", "relations", "texts")
 """Arguments that may be a name or a file."""
 _OPEN = (
@@ -212,9 +194,11 @@ def _source(written: Any, reader: _Reader, trust_remote_code: bool) -> Source:
 
 
 def _check_function(function: Any) -> None:
-    of_ours = inspect.isfunction(function) and function.__module__.startswith("mechheads.")
-    if not of_ours or function.__name__ not in _STORED:
-        raise ValueError(f"function is {function!r}; give one of mechheads' analyses {', '.join(_STORED)}")
+    if not getattr(function, "keeps_units", False) or not function.__module__.startswith("mechheads."):
+        raise ValueError(
+            f"function is {function!r}; give an analysis of mechheads whose finished units a ledger keeps, such as "
+            "mh.sweep, mh.safety_heads or mh.fit_gates"
+        )
 
 
 def _name(thing: Any) -> str:

@@ -21,7 +21,7 @@ from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.limits import settings
 from mechheads.messages.interrupted import stop_if
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.circuit_curve import faithfulness_curve
 from mechheads.patching.path import path_matrix
@@ -73,7 +73,7 @@ def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[st
     return study_of(model, study="atlas", quick=quick, updates=updates)
 
 
-@alone
+@analysis
 def build_atlas(
     model: Model, *, quick: bool = False, updates: int = 22, after_each: Callable[[Atlas], object] | None = None
 ) -> Atlas:

@@ -17,7 +17,7 @@ from mechheads.behaviour.circuits import Side, sides, singular
 from mechheads.behaviour.composition import composition_scores
 from mechheads.behaviour.copying import copying_scores
 from mechheads.heads import HeadId
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import token_strings
@@ -80,7 +80,7 @@ class HeadWeights(TableResult):
     provenance: dict[str, Any]
 
 
-@alone
+@analysis
 @torch.no_grad()
 def head_weights(model: Model) -> HeadWeights:
     """Read every head's weights.

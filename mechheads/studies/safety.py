@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import source_of
 from mechheads.results.scores import HeadScores
 from mechheads.safety.answers.answering import AnswerSettings
@@ -80,7 +80,7 @@ def safety_settings(model: Model, requests: str | Path | None, *, quick: bool, *
     return study_of(model, study="safety", quick=quick, **settings, **own)
 
 
-@alone
+@analysis
 def safety_study(
     model: Model,
     k: int = 10,

@@ -143,7 +143,7 @@ def test_limits_of_a_part_that_is_none_are_refused():
     ("function", "arguments", "message"),
     [
         (mh.ablate, {"metric": lambda logits, context: logits[:, 0, 0]}, "metric: .*<lambda> cannot be imported"),
-        (mh.generate, {}, r"give one of mechheads' analyses ablate, activation_patch, "),
+        (mh.generate, {}, "give an analysis of mechheads whose finished units a ledger keeps"),
         (mh.ablate, {"workers": None}, "workers is not an argument of the analysis itself; choose from prompts, "),
     ],
 )

@@ -24,7 +24,7 @@ from mechheads.behaviour.windows import Texts, check_window, windows_of
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
@@ -36,7 +36,7 @@ EVERY = 4
 """Every so many queries one is measured, from the fourth token on."""
 
 
-@alone
+@analysis
 def copy_suppression(
     model: Model, texts: Texts = None, *, window: int | None = None, n_tokens: int = 4096, top: int = 10
 ) -> HeadScores:
@@ -105,10 +105,7 @@ def copy_suppression(
             model,
             texts="of the package" if texts is None else "given",
             window=window,
-            n_tokens=n_tokens,
             n_windows=values.shape[-1],
-            top=top,
-            seed=seed,
             interrupted=work.interrupted,
         ),
         variables={

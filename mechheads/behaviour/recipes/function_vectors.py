@@ -35,7 +35,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, log_prob
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, Side
 from mechheads.results.netcdf import text_array
@@ -57,7 +57,7 @@ SIDES: tuple[Side, ...] = get_args(Side)
 _DIMS = ("layer", "head", "relation")
 
 
-@alone
+@analysis
 def function_vector_heads(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] = RELATIONS,
@@ -145,7 +145,7 @@ def function_vector_heads(
         name="function-vector heads",
         unit=MetricInfo.of(metric).unit,
         kind="function_vector",
-        provenance=make_provenance(about, relations=names, shots=shots, template=template, seed=seed),
+        provenance=make_provenance(about, relations=names),
         variables={
             "relation": ("relation", text_array(names)),
             "prompt_relation": ("prompt", text_array([names[i] for i in of_prompt])),
@@ -161,7 +161,7 @@ def function_vector_heads(
     )
 
 
-@alone
+@analysis
 @torch.no_grad()
 def function_vector(
     model: Model, scores: HeadScores, relation: str, heads: int | Sequence[HeadLike] = 10

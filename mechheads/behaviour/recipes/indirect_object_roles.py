@@ -35,7 +35,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known, check_several
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.path import path_patch
 from mechheads.patching.task_items import NAMES, TEMPLATES, sentences
@@ -206,7 +206,7 @@ class IndirectObjectRoles(TableResult):
         return tuple(self.table["role"][self.table["head"] == found])
 
 
-@alone
+@analysis
 def indirect_object_roles(
     model: Model, pairs: PromptPairs | None = None, *, n: int = 32, most: int = 4, min_share: float = 0.02
 ) -> IndirectObjectRoles:
@@ -301,9 +301,6 @@ def indirect_object_roles(
             n_prompts=len(job.tokens),
             logit_diff=float(lead.mean()),
             right=float((lead > 0).mean()),
-            most=most,
-            min_share=min_share,
-            seed=seed,
             interrupted=work.interrupted,
         ),
     )

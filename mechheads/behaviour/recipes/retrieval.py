@@ -32,7 +32,7 @@ from mechheads.behaviour.windows import Texts, token_stream
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import begin_tokens, piece_ids
@@ -57,7 +57,7 @@ QUESTION = "\n\nQuestion: {question}\nAnswer:"
 DEPTHS = (0.15, 0.4, 0.65, 0.9)
 
 
-@alone
+@analysis
 def retrieval_heads(
     model: Model,
     texts: Texts = None,
@@ -124,11 +124,9 @@ def retrieval_heads(
         provenance=make_provenance(
             model,
             texts="of the package" if texts is None else "given",
-            length=length,
             depths=list(depths),
             n_prompts=len(prompts),
             needles=[list(needle) for needle in needles],
-            seed=seed,
             interrupted=work.interrupted,
         ),
         variables={

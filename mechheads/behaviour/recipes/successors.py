@@ -27,7 +27,7 @@ from mechheads.labels.readings import READINGS, Norm, Readings, Source
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
 from mechheads.progress import Bar
@@ -53,7 +53,7 @@ _OTHERS = {"predecessor": -1, "itself": 0}
 """Where else the largest entry may be, as steps from the source."""
 
 
-@alone
+@analysis
 @torch.no_grad()
 def successor_scores(
     model: Model | StoredWeights,
@@ -142,11 +142,7 @@ def successor_scores(
             sequences={
                 each.name: {"members": len(each.ids), "pairs": len(each.pairs), "form": each.form} for each in every
             },
-            source=source,
-            norm=norm,
             no_reading=readings.missing,
-            draws=draws,
-            seed=seed,
             interrupted=work.interrupted,
         ),
         variables={

@@ -28,7 +28,7 @@ from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_ite
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 
@@ -50,7 +50,7 @@ class _Difference:
         return -(kept - lost).clamp(max=self.most)
 
 
-@alone
+@analysis(keeps_units=True)
 @torch.inference_mode(False)
 def contrast_gates(
     model: Model,

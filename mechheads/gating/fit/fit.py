@@ -50,7 +50,7 @@ from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
@@ -126,7 +126,7 @@ class TargetLoss:
         return -log_probs(model, some, gates, reduce=self.reduce, recompute=recompute)
 
 
-@alone
+@analysis(keeps_units=True)
 @torch.inference_mode(False)
 def fit_gates(
     model: Model,

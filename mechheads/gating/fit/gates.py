@@ -32,9 +32,9 @@ from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_h
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
+from mechheads.model.analysis import analysis
 from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
-from mechheads.model.backends.temporary_changes import alone
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import shorten
@@ -85,7 +85,7 @@ _LEAST_TOKENS = 256
 """If fewer tokens than this fit into memory, blocks are run again in the backward pass to save memory."""
 
 
-@alone
+@analysis
 def task_log_prob(
     model: Model, task: Task, off: Sequence[HeadLike] | HeadLike | None = None, *, reduce: Reduce = "mean"
 ) -> Float[np.ndarray, " item"]:

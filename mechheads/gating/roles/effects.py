@@ -17,14 +17,14 @@ from mechheads.heads import HeadLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric, MetricContext, metric
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.ablate import make_ablation
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.scores import HeadScores
 
 
-@alone
+@analysis
 def ablation_effects(
     model: Model,
     task: Task,

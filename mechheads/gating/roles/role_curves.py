@@ -27,7 +27,7 @@ from mechheads.heads import HeadId
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.curves import Curves
@@ -119,7 +119,7 @@ def measure_curves(
 Over = Literal["items", "seeds"]
 
 
-@alone
+@analysis
 def role_curve(
     model: Model,
     task: Task,
@@ -210,10 +210,6 @@ def role_curve(
         items=tokens,
         n_items=len(tokens),
         counts=steps,
-        over=over,
-        draws=draws,
-        reduce=reduce,
-        seed=seed,
         interrupted=work.interrupted,
         gates=gates.provenance,
     )

@@ -13,14 +13,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from functools import wraps
 from types import FrameType
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
-
-from mechheads.model.backends.state import as_usual
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """The code of frames that may leave the stack while another thread follows it; nothing is below them then."""
@@ -200,25 +197,3 @@ _OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDict
 def changes_of(module: nn.Module) -> Changes:
     """The ``Changes`` of a TransformerLens model; wrapping the model again gives the same object."""
     return _OF_MODULES.setdefault(module, Changes())
-
-
-def alone(analysis: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: an analysis, whose first argument is a model, has the model to itself and leaves it as it was."""
-
-    @wraps(analysis)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        model = args[0] if args else kwargs.get("model")
-        changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
-        reservation = None if changes is None else changes.begin(sys._getframe())
-        if changes is None or reservation is None:
-            return analysis(*args, **kwargs)
-        try:
-            with as_usual(model.backend.module, model.backend.parameter.device):  # type: ignore[union-attr]
-                return analysis(*args, **kwargs)
-        finally:
-            try:
-                changes.end(reservation)
-            finally:
-                changes.end(reservation)
-
-    return call

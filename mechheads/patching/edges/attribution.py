@@ -32,7 +32,7 @@ from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.patching.edges.edge_scores import EdgeScores
@@ -103,7 +103,7 @@ class EdgeSize:
         return cls(rows, layers, rows * a_row)
 
 
-@alone
+@analysis
 @torch.inference_mode(False)
 def attribute_edges(
     model: Model | Job,

@@ -30,7 +30,7 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.circuit_curve import SIZES, check_sizes, circuits_by_size, heads_at, named_rankings
 from mechheads.patching.circuits import check_gap, warn_of_nan
@@ -47,7 +47,7 @@ By = Literal["absolute", "support"]
 Order = Int[np.ndarray, " edge"]
 
 
-@alone
+@analysis
 @torch.inference_mode(False)
 def edge_curve(
     model: Model | Job,
@@ -125,11 +125,8 @@ def edge_curve(
         prompts=job,
         n_prompts=len(job.tokens),
         intervention=describe_intervention(job.intervention),
-        by=by,
-        draws=draws,
         sizes=list(shares),
         nodes="edges",
-        seed=seed,
         interrupted=work.interrupted,
     )
     names = {name: _names(graph, edges) for name, edges in order.items()}

@@ -12,7 +12,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
@@ -24,7 +24,7 @@ _SHORT = AnswerSettings(max_new_tokens=32)
 """Only the beginning of an answer matters here."""
 
 
-@alone
+@analysis
 def attack_curve(
     model: Model,
     ranking: Sequence[HeadLike],

@@ -14,7 +14,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
@@ -87,7 +87,7 @@ class RefusalBrittleness(TableResult):
         )
 
 
-@alone
+@analysis
 def refusal_brittleness(
     model: Model,
     n: int = 6,

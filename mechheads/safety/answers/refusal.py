@@ -21,7 +21,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.kinds import KINDS
@@ -120,7 +120,7 @@ class RefusalTest(TableResult):
         return f"<RefusalTest of {' '.join(map(str, self.heads))}: {self.verdict}>"
 
 
-@alone
+@analysis
 def refusal_test(
     model: Model,
     heads: Sequence[HeadLike],
@@ -175,7 +175,7 @@ def refusal_test(
     return found["heads"]
 
 
-@alone
+@analysis
 def refusal_tests(
     model: Model,
     sets: Mapping[str, Sequence[HeadLike]],

@@ -40,7 +40,7 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.self_repair import measure_repair
 from mechheads.prompts.prompts import Prompts
@@ -159,7 +159,7 @@ class FromOther:
         return f"z of the last {self.n} tokens as in the look-alike"
 
 
-@alone
+@analysis(keeps_units=True)
 def refusal_contribution(
     model: Model,
     harmful: Requests = None,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike
 from mechheads.limits import current
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 
-@alone
+@analysis
 def refusal_direction(
     model: Model,
     harmful: Requests = None,
@@ -95,7 +95,6 @@ def refusal_direction(
             prompts=[run.cache.tokens for run in runs],
             n_prompts=len(sides.harmful),
             distance=distance,
-            seed=seed,
         ),
     )
 

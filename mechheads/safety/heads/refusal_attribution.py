@@ -30,7 +30,7 @@ from mechheads.engine.job import Spec
 from mechheads.heads import HeadLike
 from mechheads.limits import current
 from mechheads.messages.warn import warn
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate_each
 from mechheads.results.provenance import make_provenance
@@ -43,7 +43,7 @@ from mechheads.safety.requests.openings import EndLogProb, find_openings, with_o
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
-@alone
+@analysis
 def refusal_attribution(
     model: Model,
     harmful: Requests = None,

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.agreement import in_top
 from mechheads.results.provenance import make_provenance
@@ -38,7 +38,7 @@ _SHIPS = ("ships", "ships_low", "ships_high")
 _ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
 
 
-@alone
+@analysis(keeps_units=True)
 def safety_heads(
     model: Model,
     requests: Requests = None,
@@ -105,7 +105,7 @@ def safety_heads(
     return _rank(Pass.of(model, requests, template or "query", heads=heads), [way], ranking)[way.kind]
 
 
-@alone
+@analysis(keeps_units=True)
 def compare_ablations(
     model: Model,
     requests: Requests = None,

@@ -23,7 +23,7 @@ from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -107,7 +107,7 @@ class HeadGroup(TableResult):
         )
 
 
-@alone
+@analysis(keeps_units=True)
 def sahara(
     model: Model,
     requests: Requests = None,
@@ -175,11 +175,7 @@ def sahara(
         model,
         way.about(model),
         asked.requests.about(model),
-        score=score,
-        r=r,
         size=size,
-        draws=draws,
-        seed=seed,
         interrupted=search.interrupted,
     )
     trace = np.stack(steps, -1) if steps else np.full((model.n_layers, model.n_heads, 1), np.nan)

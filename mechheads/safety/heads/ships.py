@@ -20,7 +20,7 @@ from os import PathLike
 
 from mechheads.heads import HeadLike
 from mechheads.limits import Budget, Workers, current, settings
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -29,7 +29,7 @@ from mechheads.safety.heads.measure_ships import Pass, measure
 from mechheads.safety.requests.prompts import Requests, Template
 
 
-@alone
+@analysis(keeps_units=True)
 def ships(
     model: Model,
     requests: Requests = None,
@@ -80,11 +80,11 @@ def ships(
         kind="ships",
         cluster=found.tokens.cluster,
         seed=seed,
-        provenance=make_provenance(found.provenance, seed=seed),
+        provenance=make_provenance(found.provenance),
     )
 
 
-@alone
+@analysis(keeps_units=True)
 def generalized_ships(
     model: Model,
     requests: Requests = None,

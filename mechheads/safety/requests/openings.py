@@ -18,7 +18,7 @@ from mechheads.generation.sampling import Sampling
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext
-from mechheads.model.backends.temporary_changes import alone
+from mechheads.model.analysis import analysis
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import encode
@@ -139,7 +139,7 @@ def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray
     return Evaluator(metric, run).base_value.cpu().numpy()
 
 
-@alone
+@analysis
 def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> tuple[int, ...]:
     """Token ids of the beginning of a refusal: of a given text, or the most common one in the model's own refusals.
 
@@ -188,7 +188,7 @@ def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, .
     return each.pop() if len(each) == 1 else None
 
 
-@alone
+@analysis
 def find_openings(
     model: Model, prompts: Prompts, openings: Sequence[str] | None = None, *, seed: int = 0
 ) -> tuple[tuple[int, ...], ...]:

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from mechheads.data import folder
 from mechheads.limits import current
 from mechheads.messages.arguments import check_several
+from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.temporary_changes import alone
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 
@@ -46,7 +46,7 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
     return tokens
 
 
-@alone
+@analysis
 def text_loss(
     model: Model, texts: Sequence[str] | None = None, *, hooks: Sequence[Hook] = ()
 ) -> Float[np.ndarray, " text"]:
