@@ -178,7 +178,7 @@ class Job:
 
     @property
     def backend(self) -> Any:
-        """The model's backend, which ``@alone`` reserves if an analysis gets a job in place of a model."""
+        """The model's backend, which ``@analysis`` reserves if an analysis gets a job in place of a model."""
         return self.model.backend
 
     @property

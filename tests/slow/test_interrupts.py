@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import random
 import sys
@@ -24,8 +25,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves_module
 from mechheads.labels.static import RelationScorer
-from mechheads.model.backends import temporary_changes
-from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting, alone
+from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
 from support.every_analysis import EVERY
 from support.interrupts import ARCHITECTURES, HARMFUL, Trial, changes_on
@@ -95,7 +95,7 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
     weights[0].requires_grad_(False)
     backend = llama.backend
 
-    @alone
+    @analysis
     def analyse(model: mh.Model) -> None:
         frozen = [Setting(weight, "requires_grad", False) for weight in weights[:2]]
         made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *frozen]
@@ -107,15 +107,16 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
     return lambda: analyse(llama), state
 
 
-def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing(changed):
+@pytest.mark.parametrize(("where", "least"), [("backends.temporary_changes", 500), ("analysis", 20)])
+def test_an_interrupt_at_every_step_of_making_and_undoing_changes_leaves_nothing(changed, where: str, least: int):
     analyse, state = changed
-    before = state()
-    with _Stop(temporary_changes.__file__, None) as counted:
+    before, file = state(), importlib.import_module(f"mechheads.model.{where}").__file__
+    with _Stop(file, None) as counted:
         analyse()
-    assert counted.steps > 500
+    assert counted.steps > least
     for at in range(1, counted.steps + 1):
         try:
-            with _Stop(temporary_changes.__file__, at):
+            with _Stop(file, at):
                 analyse()
         except KeyboardInterrupt:
             pass
