@@ -25,6 +25,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.gating import LossNotFinite
 from mechheads.gating.roles import role_curves as curves_module
 from mechheads.labels.static import RelationScorer
+from mechheads.model.analysis import analysis
 from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
 from support.every_analysis import EVERY
