@@ -21,7 +21,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
-from mechheads.interventions.basic import Mean, Patch, Resample, Scale, Zero
+from mechheads.interventions.basic import InterventionLike, Mean, Patch, Resample, Scale, Zero, as_intervention
 from mechheads.interventions.new_z import changed_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
@@ -43,21 +43,19 @@ _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
 
 
-def check_intervention(name: str, intervention: object, prompts: AnyPrompts) -> None:
-    """Check that this is an intervention and that the prompts have the runs it needs.
+def check_intervention(name: str, intervention: InterventionLike, prompts: AnyPrompts) -> Intervention:
+    """The intervention, after a check that the prompts have the runs it needs.
 
     Raises:
-        ValueError: if it is a name or a class, or a patch of plain prompts.
+        ValueError: if it is none, or a patch of plain prompts.
     """
-    if not callable(intervention) or isinstance(intervention, type):
+    made = as_intervention(intervention, name)
+    if isinstance(made, Patch) and not isinstance(prompts, PromptPairs):
         raise ValueError(
-            f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero()"
-        )
-    if isinstance(intervention, Patch) and not isinstance(prompts, PromptPairs):
-        raise ValueError(
-            f"{name} is {intervention!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
+            f"{name} is {made!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
             f"an {name} for plain prompts, such as mh.Mean()"
         )
+    return made
 
 
 def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:

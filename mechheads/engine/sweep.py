@@ -26,6 +26,7 @@ from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Budget, Workers, current, inside, settings
 from mechheads.metrics.base import Metric, name_of
@@ -46,7 +47,7 @@ def sweep(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
     *,
-    intervention: Intervention,
+    intervention: InterventionLike,
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
@@ -65,7 +66,8 @@ def sweep(
 
     Args:
         prompts: prompts, or pairs if the intervention reads the source run.
-        intervention: computes the head's new activation; see ``mechheads.interventions.base``.
+        intervention: computes the head's new activation (see ``mechheads.interventions.base``), or a name: ``"patch"``,
+            ``"zero"``, ``"mean"``, ``"resample"`` or ``"uniform"``.
         metric: what is measured: a function, or the name of a built-in metric such as "log_prob".
         heads: the heads to try; every head by default.
         positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position; or a
@@ -99,8 +101,9 @@ def sweep(
     """
     model, asked, runs = given(model, prompts)
     with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
-        spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, nodes=nodes)
-        name = name or f"{name_of(intervention)}, {name_of(spec.metric)}"
+        rule = as_intervention(intervention)
+        spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+        name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
         return run_spec(model, spec, About(name, kind), runs=runs)
 
 
@@ -138,7 +141,7 @@ def plan(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
     *,
-    intervention: Intervention,
+    intervention: InterventionLike,
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
@@ -171,7 +174,8 @@ def plan(
     limits = current().limits
     if price is not None and not (isinstance(price, Real) and 0 <= price < math.inf):
         raise ValueError(f"price is {price!r}; give what an hour costs, such as 2.5, or leave it out")
-    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
+    rule = as_intervention(intervention)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs)
         job.evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # kept between waves

@@ -10,7 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.heads import HeadId
-from mechheads.interventions.base import Context, Site
+from mechheads.interventions.base import Context, Intervention, Site
+from mechheads.limits import current
+from mechheads.messages.arguments import check_known
 from mechheads.runs.head_cache import HeadCache
 
 
@@ -131,3 +133,33 @@ class Patch:
         if context.source is None:
             raise ValueError("Patch takes values from the source run of a pair; give mh.PromptPairs, not plain prompts")
         return context.source.site(self.site)[context.head]
+
+
+InterventionName = Literal["patch", "zero", "mean", "resample", "uniform"]
+InterventionLike = Intervention | InterventionName
+"""The type of ``intervention`` and ``ablation`` arguments: an intervention, or the name of one."""
+
+
+def as_intervention(intervention: InterventionLike, name: str = "intervention") -> Intervention:
+    """An intervention, or the one of that name: ``"resample"`` draws with the seed of ``mh.settings``.
+
+    Args:
+        name: the argument's name, for messages.
+
+    Raises:
+        ValueError: if it is neither.
+
+    >>> as_intervention("mean")
+    Mean()
+    """
+    if isinstance(intervention, str):
+        check_known(name, intervention, InterventionName)
+        seed = current().seed
+        named = {"patch": Patch(), "zero": Zero(), "mean": Mean(), "resample": Resample(seed)}
+        return named.get(intervention, UniformAttention())
+    if not callable(intervention) or isinstance(intervention, type):
+        raise ValueError(
+            f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero(), or a name, "
+            'such as "mean"'
+        )
+    return intervention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.job import Job, Spec, given
@@ -13,10 +13,10 @@ from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import Mean, Resample, Scale, UniformAttention, Zero
-from mechheads.limits import Budget, Workers, current, settings
+from mechheads.interventions.basic import Scale, UniformAttention, as_intervention
+from mechheads.limits import Budget, Workers, settings
 from mechheads.messages.arguments import check_known
-from mechheads.metrics.base import Metric
+from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -30,7 +30,7 @@ def ablate(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
     *,
-    kind: Ablation = "zero",
+    kind: Ablation | Intervention = "zero",
     factor: float = 0.0,
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -48,7 +48,7 @@ def ablate(
         prompts: prompts; for pairs, the clean side is used.
         kind: ``"zero"``; ``"mean"`` (over all tokens of these prompts); ``"resample"`` (another prompt's z);
             ``"scale"`` (z times ``factor``); ``"uniform"`` (q times ``factor``; with 0, the head attends equally to
-            every token so far).
+            every token so far); or an intervention.
         factor: for ``"scale"`` and ``"uniform"``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
         heads, positions, budget, seed, progress, workers, store, nodes: as in ``mh.sweep``.
@@ -65,23 +65,20 @@ def ablate(
     """
     model, asked, cached = given(model, prompts)
     with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
-        ablation = make_ablation(kind, factor, current().seed)
+        ablation = make_ablation(kind, factor)
         spec = Spec(asked, ablation, as_metric(metric), heads, positions, nodes=nodes)
-        return run_spec(model, spec, About(f"{kind} ablation", "ablate"), runs=cached)
+        name = kind if isinstance(kind, str) else name_of(kind)
+        return run_spec(model, spec, About(f"{name} ablation", "ablate"), runs=cached)
 
 
-def make_ablation(kind: str, factor: float = 0.0, seed: int = 0) -> Intervention:
+def make_ablation(kind: Ablation | Intervention, factor: float = 0.0) -> Intervention:
     """The ablation of that name, as an intervention.
 
     Raises:
         ValueError: if there is no such ablation.
     """
-    kinds: dict[str, Any] = {
-        "zero": Zero(),
-        "mean": Mean(),
-        "resample": Resample(seed),
-        "scale": Scale(factor),
-        "uniform": UniformAttention(factor),
-    }
-    check_known("kind", kind, kinds)
-    return kinds[kind]
+    if isinstance(kind, str):
+        check_known("kind", kind, Ablation)
+    if kind == "scale":
+        return Scale(factor)
+    return UniformAttention(factor) if kind == "uniform" else as_intervention(kind, "kind")

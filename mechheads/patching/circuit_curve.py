@@ -30,7 +30,7 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import node_set, set_bar
 from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
-from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import DEFAULT_LIMITS, current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
@@ -39,7 +39,6 @@ from mechheads.metrics.basic import logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
-from mechheads.patching.head_sets import PATCH
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.provenance import make_provenance
@@ -67,7 +66,7 @@ def circuit_curve(
     by: RankBy = "score",
     draws: int = 5,
     metric: Metric | str = logit_diff,
-    ablation: Intervention = PATCH,
+    ablation: InterventionLike = "patch",
     nodes: Nodes = "heads",
 ) -> Curves:
     """How faithful the first heads of a ranking are at every size, with the areas CPR and CMD, beside random orders.
@@ -164,7 +163,7 @@ def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores) -
     """
     order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads))
     counts = [k for k in _COUNTS if k <= len(order)]
-    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, PATCH, DEFAULT_LIMITS), None)
+    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, "patch", DEFAULT_LIMITS), None)
     values = runs.values([frozenset(order[:k]) for k in counts])
     found = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
     table = pd.DataFrame(

@@ -28,14 +28,13 @@ from mechheads.engine.head_sets import SetRuns, head_set, node_set, set_bar
 from mechheads.engine.job import Job, Spec, check_intervention, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
-from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import Limits, current
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.head_sets import PATCH
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
@@ -130,7 +129,7 @@ def faithfulness(
     heads: Iterable[NodeLike] | None = None,
     *,
     metric: Metric | str = logit_diff,
-    ablation: Intervention = PATCH,
+    ablation: InterventionLike = "patch",
     nodes: Nodes = "heads",
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
@@ -140,7 +139,7 @@ def faithfulness(
         heads: the circuit; it may be empty.
         metric: what is measured, as in ``mh.sweep``.
         ablation: the intervention on every other head. By default it gives them their z of the corrupted run; any
-            other, such as ``mh.Mean()``, is computed from the base run.
+            other, such as ``"mean"`` (as in ``mh.sweep``), is computed from the base run.
         nodes: ``"all"`` ablates all MLPs outside the circuit too; the circuit then has heads and MLPs, such as
             ``["L23H4", "L25.mlp"]``.
 
@@ -169,7 +168,7 @@ def completeness(
     *,
     subsets: int | Sequence[Iterable[HeadLike]] = 10,
     metric: Metric | str = logit_diff,
-    ablation: Intervention = PATCH,
+    ablation: InterventionLike = "patch",
 ) -> Completeness:
     """Compare a circuit with the whole model after removing the same heads from both.
 
@@ -218,7 +217,7 @@ def completeness(
     }
     table = pd.DataFrame(columns)
     about = make_provenance(runs, heads=circuit, subsets=len(chosen))
-    said, info = describe_intervention(ablation), MetricInfo.of(runs.metric)
+    said, info = describe_intervention(runs.ablation), MetricInfo.of(runs.metric)
     return Completeness(table, circuit, info.name, said, info.unit, about)
 
 
@@ -229,7 +228,7 @@ def _given(heads: Iterable[_N] | None) -> Iterable[_N]:
 
 
 def circuit_spec(
-    prompts: AnyPrompts, metric: Metric | str, ablation: Intervention, limits: Limits, nodes: Nodes = "heads"
+    prompts: AnyPrompts, metric: Metric | str, ablation: InterventionLike, limits: Limits, nodes: Nodes = "heads"
 ) -> Spec:
     """The request for runs of circuits.
 
@@ -237,8 +236,7 @@ def circuit_spec(
         ValueError: if the ablation or the metric is not valid.
     """
     measured = as_metric(metric)
-    check_intervention("ablation", ablation, prompts)
-    return Spec(prompts, ablation, measured, limits=limits, nodes=nodes)
+    return Spec(prompts, check_intervention("ablation", ablation, prompts), measured, limits=limits, nodes=nodes)
 
 
 class CircuitRuns:

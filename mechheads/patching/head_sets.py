@@ -19,8 +19,7 @@ from mechheads.engine.head_sets import SetRuns, head_set, set_bar
 from mechheads.engine.job import Job, Spec, check_intervention, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import Patch
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
@@ -33,8 +32,6 @@ from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
 from mechheads.results.tables import TableResult
-
-PATCH = Patch()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +66,7 @@ def patch_sets(
     prompts: AnyPrompts | Job | None = None,
     sets: Iterable[Iterable[HeadLike]] = (),
     *,
-    intervention: Intervention = PATCH,
+    intervention: InterventionLike = "patch",
     metric: Metric | str = logit_diff,
     direction: Direction = "denoising",
     positions: str = "all",
@@ -84,7 +81,7 @@ def patch_sets(
     Args:
         prompts: pairs; or plain prompts, if the intervention is not a patch.
         sets: the sets, each a list of heads.
-        intervention: computes each head's new activation, as in ``mh.sweep``; by default, its z in the source run.
+        intervention: computes each head's new activation, as in ``mh.sweep``; by default, it is z of the source run.
         metric: what is measured, as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
         positions: ``"all"`` or the name of one position.
@@ -105,7 +102,7 @@ def patch_sets(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    check_intervention("intervention", intervention, asked)
+    rule = check_intervention("intervention", intervention, asked)
     on_pairs, patched = isinstance(asked, PromptPairs), base_of(direction)
     if not isinstance(positions, str) or positions == "each":
         raise ValueError(f'positions is {positions!r}; for sets of heads give "all" or the name of one position')
@@ -119,7 +116,7 @@ def patch_sets(
     heads = sorted(set().union(*parsed))
     base = patched if on_pairs else "clean"
     limits = current().limits
-    spec = Spec(asked, intervention, as_metric(metric), heads, positions, base, normalize, seed, limits)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, seed, limits)
     runs, info = SetRuns(model, spec, runs=cached), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
@@ -147,7 +144,7 @@ def patch_sets(
         parsed,
         changes,
         pd.DataFrame(columns),
-        name=f"{describe_intervention(intervention)} of sets of heads" + (f", {direction}" if on_pairs else ""),
+        name=f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""),
         unit="share restored" if normalize else info.unit,
         provenance=make_provenance(
             runs,

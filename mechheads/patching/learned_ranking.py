@@ -39,8 +39,7 @@ from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.engine.run import new_output
 from mechheads.heads import Nodes
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import Patch
+from mechheads.interventions.basic import InterventionLike, Patch
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
@@ -54,7 +53,6 @@ from mechheads.patching.attribution import estimate
 from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.gradients import Size, check_gradient
-from mechheads.patching.head_sets import PATCH
 from mechheads.progress import Bar
 from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
@@ -81,7 +79,7 @@ def learn_ranking(
     *,
     measure: Measure = "cpr",
     metric: Metric | str = logit_diff,
-    ablation: Intervention = PATCH,
+    ablation: InterventionLike = "patch",
     nodes: Nodes = "heads",
     updates: int = 150,
     batch: int = 8,
@@ -139,7 +137,7 @@ def learn_ranking(
     work.warn(f"{len(reached)} of {updates} updates", "this is the ranking so far")
     about = make_provenance(
         whole,
-        ablation=describe_intervention(ablation),
+        ablation=describe_intervention(spec.intervention),
         interrupted=work.interrupted,
         faithfulness=reached,
     )

@@ -14,7 +14,7 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import head_set, set_bar
 from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
@@ -23,7 +23,6 @@ from mechheads.metrics.basic import logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.circuits import CircuitRuns, Faithfulness, circuit_spec
-from mechheads.patching.head_sets import PATCH
 from mechheads.progress import Bar
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
@@ -77,7 +76,7 @@ def minimal_circuit(
     threshold: float = 0.9,
     order: Order = "once",
     metric: Metric | str = logit_diff,
-    ablation: Intervention = PATCH,
+    ablation: InterventionLike = "patch",
 ) -> Circuit:
     """Remove one head after another as long as the remaining circuit does what the model does.
 

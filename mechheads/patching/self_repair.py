@@ -19,7 +19,7 @@ from mechheads.engine.report import About, describe_heads, describe_intervention
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, finish
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
@@ -27,7 +27,6 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.head_sets import PATCH
 from mechheads.results.scores import HeadScores
 from mechheads.runs.layer_store import LayerStore
 
@@ -40,7 +39,7 @@ def self_repair(
     prompts: AnyPrompts | Job | None = None,
     *,
     metric: Metric | str = logit_diff,
-    ablation: Intervention = PATCH,
+    ablation: InterventionLike = "patch",
     heads: Sequence[HeadLike] | HeadLike | None = None,
 ) -> HeadScores:
     """Measure the total and the direct effect of ablating each head, and how far later layers repair it.
@@ -75,8 +74,8 @@ def self_repair(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    check_intervention("ablation", ablation, asked)
-    spec = Spec(asked, ablation, as_metric(metric), heads, seed=seed, limits=current().limits)
+    rule = check_intervention("ablation", ablation, asked)
+    spec = Spec(asked, rule, as_metric(metric), heads, seed=seed, limits=current().limits)
     return measure_repair(make_ready(model, spec, runs=cached))
 
 

@@ -55,9 +55,12 @@ def make_provenance(
     >>> make_provenance({"model": "gpt2"}, {"seed": 0}, heads=(HeadId(9, 6),), interrupted=False)
     {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
     """
-    made = dict(source if isinstance(source, Mapping) else source.provenance())
-    looked_up = {name for name, value in made.items() if isinstance(value, (list, Mapping))}
-    made |= {name: value for name, value in _CALL.get({}).items() if name not in looked_up}
+    options = _CALL.get({})
+    if isinstance(source, Mapping):  # what a call inside this one made of its options, such as a list, stays
+        looked_up = {name for name, value in source.items() if isinstance(value, (list, Mapping))}
+        made = dict(source) | {name: value for name, value in options.items() if name not in looked_up}
+    else:
+        made = dict(options) | source.provenance()
     for part in (*settings, more):
         made |= {name: _plain(name, value) for name, value in part.items()}
     return made

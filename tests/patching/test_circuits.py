@@ -15,7 +15,7 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.engine.job import Spec
 from mechheads.limits import Limits
-from mechheads.patching import UniformAttention, circuits
+from mechheads.patching import Resample, UniformAttention, circuits
 from mechheads.patching.circuits import completeness, faithfulness
 from mechheads.patching.head_sets import patch_sets
 from mechheads.patching.minimal import minimal_circuit
@@ -381,6 +381,24 @@ def freeze(value: Tensor) -> Callable:
 
 
 @pytest.mark.parametrize(
+    ("name", "same"),
+    [("mean", mh.Mean()), ("zero", mh.Zero()), ("resample", Resample(3)), ("uniform", UniformAttention())],
+)
+def test_an_intervention_can_be_given_by_its_name(name: Any, same: Any, llama: mh.Model) -> None:
+    calls = [
+        lambda rule: mh.sweep(llama, PAIRS, intervention=rule),
+        lambda rule: mh.ablate(llama, PAIRS, kind=rule),
+        lambda rule: self_repair(llama, PAIRS, ablation=rule),
+        lambda rule: patch_sets(llama, PAIRS, SETS, intervention=rule),
+    ]
+    with mh.settings(seed=3):
+        for call in calls:
+            named, given = call(name), call(same)
+            np.testing.assert_array_equal(named.values, given.values)
+            assert named.provenance.get("intervention") == given.provenance.get("intervention")
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m: patch_sets(m, PAIRS, []), "sets is empty"),
@@ -392,7 +410,10 @@ def freeze(value: Tensor) -> Callable:
         (lambda m: patch_sets(m, PAIRS, [["L0H0"]], positions="each"), "positions is 'each'; for sets of heads"),
         (lambda m: patch_sets(m, PAIRS, [["L0H0"]], positions="subject"), "'subject' is not known"),
         (lambda m: patch_sets(m, PAIRS, [["L0H0"]], direction="up"), "direction is 'up'"),
-        (lambda m: patch_sets(m, PAIRS, [["L0H0"]], intervention="zero"), "intervention is 'zero'; give an interv"),
+        (
+            lambda m: patch_sets(m, PAIRS, [["L0H0"]], intervention="zeros"),
+            "intervention is 'zeros'; choose one of 'patch', 'zero'",
+        ),
         (
             lambda m: patch_sets(m, PROMPTS, [["L0H0"]]),
             r"intervention is Patch\(.*\), which takes values from the source run of a pair; give mh\.PromptPairs",

@@ -14,7 +14,6 @@ from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
-from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric, MetricContext, metric
 from mechheads.model.analysis import analysis
@@ -54,11 +53,10 @@ def ablation_effects(
     >>> effects["zero"].heads(2)[-1]
     HeadId(layer=23, head=4)
     """
-    seed = current().seed
     check_known("reduce", reduce, Reduce)
     if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f'kinds is {kinds!r}; give a list without repeats, such as ["zero", "mean"]')
-    ablations = {kind: make_ablation(kind, seed=seed) for kind in kinds}
+    ablations = {kind: make_ablation(kind) for kind in kinds}
     tokens = usable_items(model, task)
     if "resample" in ablations and len(tokens) < 2:
         raise ValueError('kinds has "resample", which takes z from another item, but the task has only one usable item')
