@@ -370,14 +370,24 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(
     assert [file.name for file in tmp_path.iterdir()] == ["fit.ledger"]
 
 
-def test_a_fit_that_breaks_goes_on_too(llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_breaks_goes_on_in_the_parts_that_it_began_with(
+    llama: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = fit_gates(llama, TEXTS, **FIT)
+    used: list[Rows] = []
+
+    def noted(*args: Any) -> Descent:
+        used.append(args[-1])
+        return Descent(*args)
+
+    monkeypatch.setattr(fit, "Descent", noted)
     with monkeypatch.context() as patch:
         patch.setattr(fit, "log_probs", StopAt(6, MemoryError))
         with pytest.raises(MemoryError):
             mh.settings(store=tmp_path / "s")(fit_gates)(llama, TEXTS, **FIT)
     resumed = mh.settings(store=tmp_path / "s", budget="1 MB")(fit_gates)(llama, TEXTS, **FIT)
-    assert resumed.dataset.identical(whole.dataset)  # in the parts that it began with
+    assert resumed.dataset.identical(whole.dataset)
+    assert len(used) == 4 and len(set(used)) == 1
 
 
 def test_without_a_store_an_interrupted_fit_gives_what_it_has(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
