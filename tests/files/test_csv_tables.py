@@ -46,3 +46,15 @@ def test_numbers_stay_numbers(tmp_path: Path) -> None:
         "yes": ["True", "False"],
         "any": ["-1.5", "'-x"],
     }
+
+
+def test_the_old_file_stays_if_the_new_one_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    write_csv(pd.DataFrame({"a": [1]}), tmp_path / "t.csv")
+    monkeypatch.setattr("mechheads.files.replacing.os.fsync", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        write_csv(pd.DataFrame({"a": [2]}), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == "a\n1\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]
