@@ -153,7 +153,6 @@ MORE: dict[str, Analysis] = {
     "contribution": _A(
         lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare"),
         _REST,
-        0.6,
         read="values",
     ),
     "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, template="bare"), _REST),
@@ -164,11 +163,6 @@ MORE: dict[str, Analysis] = {
 FURTHER: dict[str, Analysis] = {
     "patch k of a head": _A(
         lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", heads="L1H2"), _REST
-    ),
-    "contribution of some heads": _A(
-        lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare", heads=_CIRCUIT),
-        _REST,
-        0.6,
     ),
     "profile of two lengths": _A(
         lambda model: mh.profile_heads(model, [list(range(3, 60))], window=20), _OF_THESE, 0.6, of_fewer=True
@@ -249,7 +243,7 @@ FURTHER: dict[str, Analysis] = {
 """The others, which are made of those."""
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "paths of MLPs", "result"}
 REPEATED |= {"edges by prompt", "logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
-REPEATED |= {"angle", "safety heads", "patch k", "contribution"}
+REPEATED |= {"angle", "safety heads", "patch k"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
 TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "curve of circuits", "examples")
