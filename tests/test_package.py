@@ -54,7 +54,7 @@ PUBLIC = {
 
 CATCHES = {
     "mechheads/cli/results.py": "the exit code of an interrupted command",
-    "mechheads/engine/work.py": "writes what is done to the ledger and raises again",
+    "mechheads/engine/work.py": "gives the waves that are done, unless they are stored, and raises again",
 }
 """Files that catch Ctrl-C, and what for."""
 

@@ -89,10 +89,10 @@ def head_examples(
         seen.extend(_seen(windows, arrays))
         bar.update(windows.ids.numel())
 
-    with until_interrupted() as work, bar:
+    with until_interrupted() as interrupts, bar:
         stop_if(each_batch(model, batches, _watch, see))
-    work.stop_unless(len(seen) > 1)
-    work.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
+    interrupts.stop_unless(len(seen) > 1)
+    interrupts.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
     if len(seen) < 2:
         raise ValueError("texts have fewer than two windows of at least 16 tokens; give longer texts")
     provenance = make_provenance(
@@ -101,7 +101,7 @@ def head_examples(
         window=window,
         n_tokens=sum(len(one.ids) for one in seen),
         n_windows=len(seen),
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
     )
     return _gather(model, seen, window, list(_drawn(seen, per_quantile, seed)), provenance)
 

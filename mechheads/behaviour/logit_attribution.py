@@ -85,11 +85,11 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     step = _prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
     found = []
-    with until_interrupted() as work, torch.no_grad():
+    with until_interrupted() as interrupts, torch.no_grad():
         for start in Bar(starts, desc="attributing logits", disable=len(starts) == 1, leave=False):
             found.append(_attribute(model, tokens.rows(slice(start, start + step)), by, limits))
-    work.stop_unless(found)
-    work.warn(f"{step * len(found)} of {len(tokens)} prompts", "the scores are of these")
+    interrupts.stop_unless(found)
+    interrupts.warn(f"{step * len(found)} of {len(tokens)} prompts", "the scores are of these")
     tokens = tokens.rows(slice(step * len(found)))
     parts = {name: np.concatenate([each[name] for each in found], axis=-1) for name in found[0]}
     values, attributed = parts.pop("heads"), _attributed(tokens)
@@ -103,7 +103,7 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
         provenance=make_provenance(
             model,
             {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens)},
-            interrupted=work.interrupted,
+            interrupted=interrupts.interrupted,
         ),
         variables={name: (dims.get(name, ("prompt",)), array) for name, array in parts.items()},
     )

@@ -156,16 +156,16 @@ def profile_heads(
             progress.see("totals", totals, totals.batches)
             bar.update(windows.ids.numel())
 
-        with progress, until_interrupted() as work, bar:
+        with progress, until_interrupted() as interrupts, bar:
             stop_if(each_batch(model, islice(batches, totals.batches, None), measure, see))
-    work.stop_unless(totals.windows > 1)
-    work.warn(f"{totals.tokens} tokens", "the profile is of these")
+    interrupts.stop_unless(totals.windows > 1)
+    interrupts.warn(f"{totals.tokens} tokens", "the profile is of these")
     provenance = make_provenance(
         model,
         texts="of the package" if texts is None else "given",
         window=window,
         n_tokens=totals.tokens,
         n_windows=totals.windows,
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
     )
     return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), provenance, seed)

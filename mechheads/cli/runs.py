@@ -35,7 +35,7 @@ def run(
 ) -> None:
     """Run an analysis from a file, as a whole or one part of it, for a batch scheduler."""
     from mechheads.model.load import load_again
-    from mechheads.scale.spec_file import read_analysis
+    from mechheads.scale.analysis_file import read_analysis
 
     with errors_shown():
         analysis = read_analysis(spec, allow or (), trust_remote_code=trust_remote_code)

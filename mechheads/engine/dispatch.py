@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mechheads.engine.memory import Chunks
+from mechheads.heads import in_order
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
@@ -157,7 +158,7 @@ class Dispatch:
 def _show(unit: Any) -> str:
     """The name of a unit in messages."""
     if isinstance(unit, frozenset):
-        return f"set {' '.join(map(str, sorted(unit)))}"
+        return f"set {' '.join(map(str, in_order(unit)))}"
     return f"{unit[0]}, place {unit[1]}" if isinstance(unit, tuple) else str(unit)
 
 

@@ -34,6 +34,8 @@ def with_precision(
     """
     if model.dtype.itemsize >= 4:
         return result
+    if result.provenance.get("interrupted"):
+        return result.with_provenance(precision="not measured: interrupted")
     values = np.asarray(result.values)
     each = np.abs(values.reshape(model.n_layers, model.n_heads, -1))
     size, measured = np.nansum(each, axis=-1), np.isfinite(each).any(-1)
@@ -44,12 +46,12 @@ def with_precision(
     if not sample:
         return result
     pick, exact = tuple(zip(*((head.layer, head.head) for head in sample), strict=True)), np.full_like(values, np.nan)
-    with until_interrupted() as work, warnings.catch_warnings():  # what is measured already is not lost by Ctrl-C
+    with until_interrupted() as interrupts, warnings.catch_warnings():  # what is measured already is not lost by Ctrl-C
         warnings.simplefilter("ignore", AnswerWarning)  # the first run has already warned
         if (wide := _copy(model, torch.float32)) is None:
             return result.with_provenance(precision="not measured: no room for the model in float32")
         exact = np.asarray(again(wide, sample).values)
-    if work.interrupted or not np.isfinite(exact[pick]).any():
+    if interrupts.interrupted or not np.isfinite(exact[pick]).any():
         return result.with_provenance(precision="not measured: interrupted")
     off = np.abs(values[pick] - exact[pick])
     return result.with_provenance(

@@ -43,7 +43,7 @@ _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
 """The interventions whose rule does not need a head."""
 
 
-def check_intervention(name: str, intervention: InterventionLike, prompts: AnyPrompts) -> Intervention:
+def intervention_for(name: str, intervention: InterventionLike, prompts: AnyPrompts) -> Intervention:
     """The intervention, after a check that the prompts have the runs it needs.
 
     Raises:
@@ -112,7 +112,7 @@ class Spec:
         if self.limits.workers is not None:
             source_of(model)
         check_known("base", self.base, Side)
-        check_intervention("intervention", self.intervention, self.prompts)
+        intervention_for("intervention", self.intervention, self.prompts)
         check_known("nodes", self.nodes, Nodes)
         site = site_of(self.intervention)
         if self.nodes == "all":
@@ -130,7 +130,8 @@ class Job:
     """A sweep that is ready to run: everything is checked, both runs are cached, the cost is planned.
 
     ``mh.prepare`` makes a job. ``mh.sweep``, ``mh.plan`` and the functions of ``mh.patching`` take it in place of the
-    model and the prompts, so that the prompts run only once: ``mh.activation_patch(job)``.
+    model and the prompts, so that the prompts run only once: ``mh.activation_patch(job)``. Its intervention and metric
+    only stand in: analyses take its prompts and runs.
 
     Attributes:
         model: the model; ``spec``: the request.

@@ -235,7 +235,7 @@ class _Writer:
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
         bar = Bar(total=len(found) * new, desc="writing", leave=False)
-        with until_interrupted() as work, torch.no_grad(), bar:
+        with until_interrupted() as interrupts, torch.no_grad(), bar:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
                 batch = Batch(self.model, tokens, prompts, conditions, new, limits)
@@ -248,8 +248,10 @@ class _Writer:
                         found[row] = written
                     if isinstance(told, Streaming):
                         told.finish()
-        work.warn(f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got")
-        return [self._generated(found[start : start + n], work.interrupted) for start in range(0, len(found), n)]
+        interrupts.warn(
+            f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got"
+        )
+        return [self._generated(found[start : start + n], interrupts.interrupted) for start in range(0, len(found), n)]
 
     def _told(self, choose: Choose, ends: Tensor) -> Choose:
         """The choice of tokens, which also passes their text on."""

@@ -155,8 +155,14 @@ def as_intervention(intervention: InterventionLike, name: str = "intervention") 
     if isinstance(intervention, str):
         check_known(name, intervention, InterventionName)
         seed = current().seed
-        named = {"patch": Patch(), "zero": Zero(), "mean": Mean(), "resample": Resample(seed)}
-        return named.get(intervention, UniformAttention())
+        named: dict[str, Intervention] = {
+            "patch": Patch(),
+            "zero": Zero(),
+            "mean": Mean(),
+            "resample": Resample(seed),
+            "uniform": UniformAttention(),
+        }
+        return named[intervention]
     if not callable(intervention) or isinstance(intervention, type):
         raise ValueError(
             f"{name} is {intervention!r}; give an intervention, such as mh.Patch(), mh.Mean() or mh.Zero(), or a name, "

@@ -189,18 +189,18 @@ def relation_evidence(
     tests = _Tests(model, loaded, {"n": n, "shots": shots, "template": template, "seed": seed})
     steps = (2 if ranking is None else 3) * len(loaded)
     bar = set_bar(steps, f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}")
-    with until_interrupted() as work, bar:
+    with until_interrupted() as interrupts, bar:
         for relation in loaded:
             tests.effects(relation, bar, chosen)
         if ranking is not None:
             tests.removals(ranking, bar)
-    work.stop_unless(tests.measured["total"])
-    if work.interrupted:
+    interrupts.stop_unless(tests.measured["total"])
+    if interrupts.interrupted:
         warn("relation_evidence was interrupted: effects not measured are NaN, removals not measured are missing")
     if not tests.pairs:
         reasons = "; ".join(tests.left_out.values())
         raise ValueError(reasons if len(loaded) == 1 else f"relations: none of them can be tested: {reasons}")
-    total, direct = tests.stack("total", work.interrupted), tests.stack("direct", work.interrupted)
+    total, direct = tests.stack("total", interrupts.interrupted), tests.stack("direct", interrupts.interrupted)
     return CausalEvidence(total, direct, tests.removal, tests.left_out, tests.not_removed)
 
 

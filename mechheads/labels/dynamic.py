@@ -141,7 +141,7 @@ def _score(
     layers, ends = np.flatnonzero(chosen.any(1)).tolist(), np.cumsum(counts)[:-1]
     score = np.full((*chosen.shape, len(counts), len(prompts), len(CONTEXTS)), np.nan)
     bar = Bar(total=len(prompts) * len(layers), desc="dynamic scores", unit="layer")
-    with until_interrupted() as work, bar, torch.no_grad():
+    with until_interrupted() as interrupts, bar, torch.no_grad():
         for t, tokens in enumerate(prompts):
             read = _read(model, tokens)
             for layer in layers:
@@ -152,8 +152,8 @@ def _score(
                     shares = [part.mean(1) for part in np.split(hits, ends, axis=1)]
                     score[layer, which, :, t, c] = np.stack(shares, axis=1)
                 bar.update()
-    work.stop_unless(np.isfinite(score).any())
-    if work.interrupted:
+    interrupts.stop_unless(np.isfinite(score).any())
+    if interrupts.interrupted:
         warn("dynamic_scores was interrupted: templates and layers not reached are NaN")
     return score
 

@@ -117,20 +117,20 @@ def cumulative_removal(
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
     about = make_provenance(runs, asked, relation=loaded, heads=heads)
     bar = set_bar(sum(map(len, curves.values())), f"removal of {len(heads)} heads")
-    with until_interrupted() as work, bar:
+    with until_interrupted() as interrupts, bar:
         for which, line in lines.items():
             _follow(runs, line, curves[which], bar)
         del runs
         for control, some in zip(others, others_prompts, strict=True):
             _follow(_last_token_runs(model, some, [heads]), heads, curves[control.name], bar)
     done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
-    work.warn(f"{done} of {bar.total} sets of heads")
+    interrupts.warn(f"{done} of {bar.total} sets of heads")
     table, values = _tabulate(curves)
     about = make_provenance(
         about,
         random=random,
         controls={control.name: control for control in others},
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
     )
     order = lines | {control.name: heads for control in others}
     return Curves("removal", loaded.name, table, order, values, {}, about)

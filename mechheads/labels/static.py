@@ -323,13 +323,13 @@ class RelationScorer:
     def _score_layers(self) -> None:
         model, done = self._model, 0
         bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head")
-        with until_interrupted() as work, bar:
+        with until_interrupted() as interrupts, bar:
             for layer in range(model.n_layers):
                 self.score(layer)
                 bar.update(model.n_heads)
                 done = layer + 1
-        work.stop_unless(done)
-        if work.interrupted:
+        interrupts.stop_unless(done)
+        if interrupts.interrupted:
             self._found.forget(slice(done, None))
             warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
 

@@ -22,9 +22,9 @@ class until_interrupted:
         interrupted: whether Ctrl-C ended a block.
 
     >>> from mechheads.messages.interrupted import until_interrupted
-    >>> with until_interrupted() as work:
+    >>> with until_interrupted() as interrupts:
     ...     raise KeyboardInterrupt
-    >>> work.interrupted
+    >>> interrupts.interrupted
     True
     """
 

@@ -116,13 +116,13 @@ def circuit_curve(
     runs = CircuitRuns(model, spec, cached)
     runs.share(runs.full)
     values = np.full((len(order), len(shares), len(runs.full)), np.nan)
-    with until_interrupted() as work, set_bar(values[..., 0].size, "circuits") as bar:
+    with until_interrupted() as interrupts, set_bar(values[..., 0].size, "circuits") as bar:
         for row, ranked in zip(values, order.values(), strict=True):
             row[:] = runs.values([frozenset(ranked[: heads_at(share, len(ranked))]) for share in shares], bar.update)
     done = int(np.isfinite(values).all((1, 2)).sum())
-    work.stop_unless(done > 0)
-    work.warn(f"{done} of {len(order)} rankings")
-    about = make_provenance(runs, sizes=list(shares), interrupted=work.interrupted)
+    interrupts.stop_unless(done > 0)
+    interrupts.warn(f"{done} of {len(order)} rankings")
+    about = make_provenance(runs, sizes=list(shares), interrupted=interrupts.interrupted)
     return circuits_by_size(order, values, runs.full, runs.empty, runs.cluster, about)
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.head_sets import SetRuns, head_set, node_set, set_bar
-from mechheads.engine.job import Job, Spec, check_intervention, given
+from mechheads.engine.job import Job, Spec, given, intervention_for
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
 from mechheads.interventions.basic import InterventionLike
@@ -236,7 +236,7 @@ def circuit_spec(
         ValueError: if the ablation or the metric is not valid.
     """
     measured = as_metric(metric)
-    return Spec(prompts, check_intervention("ablation", ablation, prompts), measured, limits=limits, nodes=nodes)
+    return Spec(prompts, intervention_for("ablation", ablation, prompts), measured, limits=limits, nodes=nodes)
 
 
 class CircuitRuns:

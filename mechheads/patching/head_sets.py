@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import SetRuns, head_set, set_bar
-from mechheads.engine.job import Job, Spec, check_intervention, given
+from mechheads.engine.job import Job, Spec, given, intervention_for
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import InterventionLike
@@ -102,7 +102,7 @@ def patch_sets(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    rule = check_intervention("intervention", intervention, asked)
+    rule = intervention_for("intervention", intervention, asked)
     on_pairs, patched = isinstance(asked, PromptPairs), base_of(direction)
     if not isinstance(positions, str) or positions == "each":
         raise ValueError(f'positions is {positions!r}; for sets of heads give "all" or the name of one position')
@@ -120,12 +120,12 @@ def patch_sets(
     runs, info = SetRuns(model, spec, runs=cached), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
-    with until_interrupted() as work, set_bar(len(parsed), "sets of heads") as bar:
+    with until_interrupted() as interrupts, set_bar(len(parsed), "sets of heads") as bar:
         runs.values([frozenset(heads) for heads in parsed], bar.update, into=values)
     changes, reached = (values - runs.base_value) / scale, ~np.isnan(values).all(1)
-    work.stop_unless(reached.any())
-    work.warn(f"{reached.sum()} of {len(parsed)} sets")
-    if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any() and not work.interrupted]:
+    interrupts.stop_unless(reached.any())
+    interrupts.warn(f"{reached.sum()} of {len(parsed)} sets")
+    if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any() and not interrupts.interrupted]:
         warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}; their scores are NaN")
     cluster = runs.job.tokens.cluster
     low, high = clustered_interval(changes, cluster)
@@ -149,6 +149,6 @@ def patch_sets(
         provenance=make_provenance(
             runs,
             direction=direction if on_pairs else None,
-            interrupted=work.interrupted,
+            interrupted=interrupts.interrupted,
         ),
     )

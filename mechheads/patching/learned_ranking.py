@@ -127,18 +127,18 @@ def learn_ranking(
     scale = _Scale(float(whole.empty.mean()), float(whole.full.mean()), measure)
     descent = _Descent(gated, scale, updates, batch, lr, seed)
     logits, reached = _start(model, spec, runs), list[float]()
-    with until_interrupted() as work, Bar(total=updates, desc="ranking", leave=False) as bar:
+    with until_interrupted() as interrupts, Bar(total=updates, desc="ranking", leave=False) as bar:
         for state in descent.run(logits):
             logits = state[0]
             reached.append(state[1])
             bar.set_postfix_str(f"faithfulness {np.mean(reached[-20:]):.2f}", refresh=False)
             bar.update()
-    work.stop_unless(reached)
-    work.warn(f"{len(reached)} of {updates} updates", "this is the ranking so far")
+    interrupts.stop_unless(reached)
+    interrupts.warn(f"{len(reached)} of {updates} updates", "this is the ranking so far")
     about = make_provenance(
         whole,
         ablation=describe_intervention(spec.intervention),
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
         faithfulness=reached,
     )
     return _as_scores(model, logits, f"learned ranking for {measure.upper()}, {name_of(spec.metric)}", about)

@@ -128,20 +128,20 @@ def minimal_circuit(
         )
     search, n = (_once, 2 * len(kept)) if order == "once" else (_each, len(kept) * (len(kept) + 1) // 2)
     trace: list[dict[str, Any]] = []
-    with until_interrupted() as work, set_bar(n, f"a circuit among {len(kept)} heads") as bar:
+    with until_interrupted() as interrupts, set_bar(n, f"a circuit among {len(kept)} heads") as bar:
         for head, without in search(runs, frozenset(kept), fits, bar):
             if removed := fits(without):
                 kept.remove(head)
                 values = without
             share = float(runs.share(without))
             trace.append({"head": str(head), "faithfulness": share, "removed": removed, "n_heads": len(kept)})
-    work.warn(f"{len(trace)} trials", "it may be possible to remove more heads")
+    interrupts.warn(f"{len(trace)} trials", "it may be possible to remove more heads")
     circuit = tuple(sorted(kept))
     found = runs.faithfulness(circuit, values)
     about = make_provenance(
         found.provenance,
         start="all" if start is None else start,
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
     )
     columns = ["head", "faithfulness", "removed", "n_heads"]
     return Circuit(circuit, found, pd.DataFrame(trace, columns=columns), about)

@@ -14,7 +14,7 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.dispatch import Values
 from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import replaced_z
-from mechheads.engine.job import Job, Spec, Unit, check_intervention, given, make_ready
+from mechheads.engine.job import Job, Spec, Unit, given, intervention_for, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, finish
@@ -74,7 +74,7 @@ def self_repair(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    rule = check_intervention("ablation", ablation, asked)
+    rule = intervention_for("ablation", ablation, asked)
     spec = Spec(asked, rule, as_metric(metric), heads, seed=seed, limits=current().limits)
     return measure_repair(make_ready(model, spec, runs=cached))
 

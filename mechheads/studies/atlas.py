@@ -128,7 +128,7 @@ class Atlas(Stages):
 
     @property
     def views(self) -> dict[str, HeadScores]:
-        """One score of every head from each analysis but the profile, by the name of its column in the table."""
+        """The score of every head by each view, by its column: phi, patching, direct effect, Ships and the roles."""
         views: dict[str, HeadScores] = {}
         if self.labels is not None:
             views["phi"] = _phi(self.labels)

@@ -72,9 +72,9 @@ class Stages:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Let Ctrl-C end this block only, and note it."""
-        with until_interrupted() as work:
+        with until_interrupted() as interrupts:
             yield
-        if work.interrupted:
+        if interrupts.interrupted:
             self.interrupted = True
             self.notes.append("interrupted: these are the results until then; heads that were not reached are NaN")
 

@@ -202,7 +202,7 @@ def test_a_file_runs_no_code_that_is_not_allowed(small, tmp_path: Path):
     text = by_hand(path)
     for other, message in [
         ("os:system", "from the module os, which is not part of mechheads; if you trust it, allow it"),
-        ("mechheads.scale.spec_file:os.system", "of which a file may not make anything"),
+        ("mechheads.scale.analysis_file:os.system", "of which a file may not make anything"),
         ("mechheads.metrics.basic:nothing", "takes nothing from the module"),
     ]:
         path.write_text(text.replace("mechheads.metrics.basic:log_prob", other))

@@ -83,12 +83,12 @@ def copy_suppression(
     draw = torch.Generator().manual_seed(seed)
     found: list[tuple[Tensor, Tensor, list[int]]] = []
     bar = Bar(total=n_tokens, desc="copy suppression", unit="token", leave=False)
-    with until_interrupted() as work, torch.no_grad(), bar:
+    with until_interrupted() as interrupts, torch.no_grad(), bar:
         for windows in windows_of(model, texts, window, n_tokens):
             found.append((*_measured(model, windows.ids, top, draw), windows.text))
             bar.update(windows.ids.numel())
-    work.stop_unless(found)
-    work.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
+    interrupts.stop_unless(found)
+    interrupts.warn(f"{sum(len(text) for *_, text in found)} windows", "the scores are of these")
     values = torch.cat([each for each, *_ in found], dim=-1).double().cpu().numpy()
     predicted = torch.cat([share for _, share, _ in found], dim=-1).double().cpu().numpy()
     measured = dict(zip(MEASURES, values, strict=True))
@@ -106,7 +106,7 @@ def copy_suppression(
             texts="of the package" if texts is None else "given",
             window=window,
             n_windows=values.shape[-1],
-            interrupted=work.interrupted,
+            interrupted=interrupts.interrupted,
         ),
         variables={
             "attention": (dims, mean_over_prompts(measured["attention"])),

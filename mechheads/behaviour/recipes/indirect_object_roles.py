@@ -271,7 +271,7 @@ def indirect_object_roles(
         of_role = sorted((row for row in rows if row["role"] == role), key=lambda row: -abs(row["effect"]))
         return [HeadId.parse(row["head"]) for row in of_role]
 
-    with until_interrupted() as work:
+    with until_interrupted() as interrupts:
         measure("final", job, receivers="final")
         for step, (role, site, position) in _RECEIVERS.items():
             strongest = heads(role)[:most]
@@ -284,8 +284,8 @@ def indirect_object_roles(
         every = check_heads(None, model.n_layers, model.n_heads)
         if later := [head for head in every if movers and head.layer > movers[0].layer and head not in direct]:
             measure("backup", _ablated(job, movers), receivers="final", senders=later)
-    work.stop_unless(steps)
-    work.warn(f"{len(steps)} of {len(STEPS)} steps", "the roles of the others are missing")
+    interrupts.stop_unless(steps)
+    interrupts.warn(f"{len(steps)} of {len(STEPS)} steps", "the roles of the others are missing")
     rows.sort(key=lambda row: (ROLES.index(row["role"]), -abs(row["effect"])))
     lead = steps["final"].dataset["base_metric"].values
     columns = ("role", "head", "layer", "index", "step", "effect", "ci_low", "ci_high", "p_value", "q_value")
@@ -301,7 +301,7 @@ def indirect_object_roles(
             n_prompts=len(job.tokens),
             logit_diff=float(lead.mean()),
             right=float((lead > 0).mean()),
-            interrupted=work.interrupted,
+            interrupted=interrupts.interrupted,
         ),
     )
 

@@ -107,11 +107,11 @@ def retrieval_heads(
     seed = current().seed
     prompts = list(_prompts(model, texts, (n, length), depths, needles, seed))
     found: list[dict[str, Tensor]] = []
-    with until_interrupted() as work, torch.no_grad():
+    with until_interrupted() as interrupts, torch.no_grad():
         for prompt in Bar(prompts, desc="retrieval", leave=False):
             found.append(_measured(model, prompt))
-    work.stop_unless(found)
-    work.warn(f"{len(found)} of {len(prompts)} prompts", "the scores are of these")
+    interrupts.stop_unless(found)
+    interrupts.warn(f"{len(found)} of {len(prompts)} prompts", "the scores are of these")
     prompts = prompts[: len(found)]
     both = {name: torch.stack([each[name] for each in found], -1).double().cpu().numpy() for name in found[0]}
     return against_control(
@@ -127,7 +127,7 @@ def retrieval_heads(
             depths=list(depths),
             n_prompts=len(prompts),
             needles=[list(needle) for needle in needles],
-            interrupted=work.interrupted,
+            interrupted=interrupts.interrupted,
         ),
         variables={
             "attention": (("layer", "head"), both["attention"].mean(-1)),

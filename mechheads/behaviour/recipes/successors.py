@@ -113,7 +113,7 @@ def successor_scores(
         W_U = model.final_scale().float()[:, None] * W_U
     shuffled = _shuffled_steps(scored, draws, seed)
     layers: list[dict[str, np.ndarray]] = []
-    with until_interrupted() as work:
+    with until_interrupted() as interrupts:
         for layer in Bar(range(model.n_layers), desc="successors", unit="layer", leave=False):
             W_O = model.W_O[layer].float()
             if norm == "folded":
@@ -121,8 +121,8 @@ def successor_scores(
             written = W_O @ W_U
             entries = {name: (values @ written).cpu().numpy() for name, values in readings.at(layer).items()}
             layers.append(_score(entries, scored, shuffled))
-    work.stop_unless(layers)
-    work.warn(f"{len(layers)} of {model.n_layers} layers")
+    interrupts.stop_unless(layers)
+    interrupts.warn(f"{len(layers)} of {model.n_layers} layers")
 
     def whole(name: str) -> np.ndarray:
         """A score of all layers, NaN for those that were not reached."""
@@ -143,7 +143,7 @@ def successor_scores(
                 each.name: {"members": len(each.ids), "pairs": len(each.pairs), "form": each.form} for each in every
             },
             no_reading=readings.missing,
-            interrupted=work.interrupted,
+            interrupted=interrupts.interrupted,
         ),
         variables={
             **{name: (dims, whole(name)) for name in ("null", "contrast", *_OTHERS)},

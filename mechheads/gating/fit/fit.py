@@ -232,7 +232,7 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
             logits = states[stage.name].logits
 
     try:
-        with StoredProgress(ledger) as progress, until_interrupted() as work:
+        with StoredProgress(ledger) as progress, until_interrupted() as interrupts:
             model.backend.with_frozen_weights(descend_stages)
     except NotFinite as error:
         name, seed = stage.fits[error.set // len(seeds)], seeds[error.set % len(seeds)]
@@ -241,13 +241,13 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
             "gates are the last with a finite loss. A lower learning rate, or the model in float32, may help",
             _gather(fit, states, {stage.name: error.state.good}, interrupted=True),
         ) from error
-    work.warn(
+    interrupts.warn(
         _reached(states.get(stage.name), stage, fit),
         "" if ledger is None else f"the same call continues from {ledger.path}",
     )
-    gates = _gather(fit, states, {}, interrupted=work.interrupted)
+    gates = _gather(fit, states, {}, interrupted=interrupts.interrupted)
     stuck = ", ".join(f"seed {seed} of the fit {name!r}" for name, far in gates.stuck.items() for seed in far)
-    if stuck and not work.interrupted:
+    if stuck and not interrupts.interrupted:
         warn(
             f"{stuck} ended with a loss a nat or more above the other seeds, so these gates say little about heads. "
             "See gates.losses; a lower learning rate or more updates may help"

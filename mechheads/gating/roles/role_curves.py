@@ -184,10 +184,10 @@ def role_curve(
         found[curves[index].which][curves[index].base] = changes
         done += 1
 
-    with until_interrupted() as work:
+    with until_interrupted() as interrupts:
         measure = MeasureCurve(tokens, tuple(steps), reduce, limits.in_one_process)
         measure_curves(model, measure, curves, limits, take)
-    work.warn(f"{done} of {len(curves)} curves")
+    interrupts.warn(f"{done} of {len(curves)} curves")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
     labels = tokens.cluster if over == "items" else [str(number) for number in gates.seeds]
     low, high = clustered_interval(values, labels)
@@ -210,7 +210,7 @@ def role_curve(
         items=tokens,
         n_items=len(tokens),
         counts=steps,
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
         gates=gates.provenance,
     )
     return Curves("role_curves", task.name, table, ranked, values, {}, about)

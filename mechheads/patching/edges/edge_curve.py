@@ -112,13 +112,13 @@ def edge_curve(
     runs = EdgeCircuits(job, graph)
     check_gap(measured, runs.full, runs.empty, "edges")
     values = np.full((len(order), len(shares), len(runs.full)), np.nan)
-    with until_interrupted() as work, set_bar(values[..., 0].size, "circuits") as bar:
+    with until_interrupted() as interrupts, set_bar(values[..., 0].size, "circuits") as bar:
         for row, edges in zip(values, order.values(), strict=True):
             row[:] = runs.values([_first(graph, edges, heads_at(share, len(edges))) for share in shares], bar.update)
             warn_of_nan(measured, row)
     done = int(np.isfinite(values).all((1, 2)).sum())
-    work.stop_unless(done > 0)
-    work.warn(f"{done} of {len(order)} rankings")
+    interrupts.stop_unless(done > 0)
+    interrupts.warn(f"{done} of {len(order)} rankings")
     about = make_provenance(
         model,
         metric=name_of(measured),
@@ -127,7 +127,7 @@ def edge_curve(
         intervention=describe_intervention(job.intervention),
         sizes=list(shares),
         nodes="edges",
-        interrupted=work.interrupted,
+        interrupted=interrupts.interrupted,
     )
     names = {name: _names(graph, edges) for name, edges in order.items()}
     return circuits_by_size(names, values, runs.full, runs.empty, job.clean.tokens.cluster, about)

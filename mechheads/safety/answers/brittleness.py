@@ -137,16 +137,16 @@ def refusal_brittleness(
     run = asked.mean_run()
     written, interrupted = asked.answers(conditions, run)
     losses = dict.fromkeys(conditions, np.nan)
-    with until_interrupted() as work:
+    with until_interrupted() as interrupts:
         stop_if(interrupted)
         for name, off in conditions.items():
             losses[name] = float(text_loss(model, texts, hooks=way.hooks(model, off.heads, run)).mean())
-    if work.interrupted:
+    if interrupts.interrupted:
         warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))
     table = condition_table(written, losses)
     refused = is_verdict(written, "intact", "harmful", "refused") == 1
     still = [is_verdict(written, name, "harmful", "refused")[refused] for name in conditions]
     table["survive"] = [float(some.mean()) if len(some) else np.nan for some in still]
     return RefusalBrittleness(
-        random, table, written, make_provenance(asked, n=n, random=random, interrupted=work.interrupted)
+        random, table, written, make_provenance(asked, n=n, random=random, interrupted=interrupts.interrupted)
     )

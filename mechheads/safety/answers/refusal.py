@@ -233,26 +233,26 @@ def refusal_tests(
     run = some.mean_run()
     written, interrupted = some.answers(conditions, run)
     losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
-    with until_interrupted() as work:
+    with until_interrupted() as interrupts:
         stop_if(interrupted)
         for name, off in conditions.items():
             hooks = off.way.hooks(model, off.heads, run)
             losses[name] = float(text_loss(model, texts, hooks=hooks).mean())
             refusing[name] = float(model.backend.under(hooks, partial(value_of, model, begun, metric)).mean())
     table = condition_table(written, losses).assign(refusal=list(refusing.values()))
-    if work.interrupted:
+    if interrupts.interrupted:
         warn(_how_far(written, table))
     found = {}
     for name in sets:
         names = {"intact": "intact"} | {f"{part}, {name}": part for part in ("ablated", *drawn[name])}
         own, rows = _renamed(written, names), _renamed(table, names)
-        if work.interrupted:
+        if interrupts.interrupted:
             critical, verdict = False, _how_far(own, rows)
         else:
             critical, verdict = _conclude(own, rows, _independent(sides.harmful.prompts.tokens(model)), model.name)
         heads, random = groups.members(units[name]), tuple(map(groups.members, drawn[name].values()))
         about = make_provenance(
-            asked[name], heads=heads, random=random, opening=metric.opening, interrupted=work.interrupted
+            asked[name], heads=heads, random=random, opening=metric.opening, interrupted=interrupts.interrupted
         )
         found[name] = RefusalTest(heads, random, rows, own, verdict, critical, about)
     return found

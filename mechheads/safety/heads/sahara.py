@@ -208,7 +208,7 @@ class _Search:
         """The heads in the order in which they are added, and the scores of each step [layer, head]."""
         chosen: list[HeadId] = []
         steps: list[np.ndarray] = []
-        with until_interrupted() as work:
+        with until_interrupted() as interrupts:
             for _ in range(size):
                 left = [head for head in candidates if head not in chosen]
                 scores = self._step(left, chosen)
@@ -217,8 +217,8 @@ class _Search:
                     raise ValueError(f"score is {name!r}, which is not defined for any head at this step")
                 steps.append(scores)
                 chosen.append(self._head(np.nanargmax(scores)))
-        self.interrupted |= work.interrupted
-        work.warn(f"{len(chosen)} of {size} heads", "")
+        self.interrupted |= interrupts.interrupted
+        interrupts.warn(f"{len(chosen)} of {size} heads", "")
         return tuple(chosen), steps
 
     def _head(self, flat: Any) -> HeadId:
@@ -259,14 +259,14 @@ class _Search:
             for n, (head, step) in enumerate(zip(chosen, steps, strict=True), 1)
         ]
         done = 0
-        with until_interrupted() as work:
+        with until_interrupted() as interrupts:
             for n, row in enumerate(rows, 1):
                 drawn = [self.value(self.groups.matched(chosen[:n], chosen[:n], [seed, i])) for i in range(draws)]
                 random = [np.mean(drawn), min(drawn), max(drawn)] if drawn else [np.nan] * 3
                 row[3:] = self.value(self._singly(steps[0], n)), *random
                 done = n
-        self.interrupted |= work.interrupted
-        work.warn(f"{done} of {len(rows)} sizes of the group")
+        self.interrupted |= interrupts.interrupted
+        interrupts.warn(f"{done} of {len(rows)} sizes of the group")
         return pd.DataFrame(rows, columns=columns)
 
     def _singly(self, scores: np.ndarray, n: int) -> list[HeadId]:
