@@ -1,7 +1,8 @@
 """What the page says of the columns of an atlas' table: their words, a verdict on every head, methods and cautions.
 
-A view is a column with scores of its own. What the page says of its values is in one ``Column``: its name and unit, what
-a value means in a sentence, the rule by which a verdict follows from value, interval and q, and what each verdict says.
+A view is a column with scores of its own. What the page says of its values is in one ``Column``: its name and unit,
+what a value means in a sentence, the rule by which a verdict follows from value, interval and q, and what each verdict
+says.
 """
 
 from __future__ import annotations
