@@ -46,7 +46,7 @@ from benchmarks.tools.with_mechheads import Mechheads
 from benchmarks.tools.with_transformerlens import TransformerLens
 from benchmarks.workloads import Workload, sample
 from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.units import show_bytes
+from mechheads.limits import show_bytes
 
 ROOT = Path(__file__).absolute().parent.parent
 TINY = ("gpt2", "llama", "gemma")

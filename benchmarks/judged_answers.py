@@ -19,7 +19,7 @@ import numpy as np
 
 import mechheads as mh
 from benchmarks.teaching.planted import HEADS
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling
 from mechheads.interventions.basic import Scale
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL

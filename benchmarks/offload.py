@@ -33,7 +33,7 @@ import transformers
 
 import mechheads as mh
 from benchmarks.tiny_families import WORDS, make_tokenizer
-from mechheads.units import show_bytes, show_seconds
+from mechheads.limits import show_bytes, show_seconds
 
 BUDGET = "96 MB"
 SHARD = "64MB"

@@ -19,8 +19,7 @@ import numpy as np
 
 import mechheads as mh
 from benchmarks.teaching.planted import PLANTED, refusal_loss, taught_model
-from mechheads.generation.generate import generate
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, generate
 from mechheads.heads import HeadId, random_sets
 from mechheads.model.deltas import Delta, shipped
 from mechheads.safety import load_requests, request_prompts, text_loss

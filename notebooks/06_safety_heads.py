@@ -32,8 +32,7 @@ import pandas as pd
 import torch
 
 import mechheads as mh
-from mechheads.generation.generate import generate
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, generate
 from mechheads.model.deltas import Delta, shipped
 from mechheads.safety import folded, load_requests, ordinary_texts, request_prompts, verdict
 

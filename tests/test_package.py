@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 
 FLOORS: list[set[str]] = [
-    {"_version", "heads", "units", "limits", "data", "files", "messages"},
+    {"_version", "heads", "limits", "data", "files", "messages"},
     {"progress", "prompts", "results"},
     {"model", "plots"},
     {"runs", "metrics"},
@@ -399,5 +399,4 @@ def test_the_top_level_is_small() -> None:
         "heads.py",
         "limits.py",
         "progress.py",
-        "units.py",
     ]

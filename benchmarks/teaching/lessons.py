@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.data import content
-from mechheads.generation.generate import generate
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, generate
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import chat_text, piece_ids, text_ids
 from mechheads.prompts.prompts import Prompts

@@ -1,8 +1,7 @@
 """What heads do on ordinary text and by their weights, and what a model's answer consists of."""
 
-from mechheads.behaviour.circuits import head_directions
+from mechheads.behaviour.circuits import copying_scores, head_directions
 from mechheads.behaviour.composition import composition_scores
-from mechheads.behaviour.copying import copying_scores
 from mechheads.behaviour.examples import head_examples
 from mechheads.behaviour.head_examples import HeadExamples
 from mechheads.behaviour.head_profile import HeadProfile

@@ -25,7 +25,7 @@ from mechheads.interventions.basic import InterventionLike, Mean, Patch, Resampl
 from mechheads.interventions.new_z import changed_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
-from mechheads.limits import Limits, current
+from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of, read_positions, try_metric
@@ -36,7 +36,6 @@ from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES
-from mechheads.units import show_bytes
 
 _HEADS_TRIED = 8
 _ALLOWED = (Patch, Zero, Mean, Resample, Scale)

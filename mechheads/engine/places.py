@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 from mechheads.prompts.tokens import Tokens
 
 Positions = Literal["all", "each"] | str | Sequence[str | int]

@@ -24,8 +24,7 @@ from mechheads.heads import kv_head
 from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.devices import moved
-from mechheads.model.backends.partial_block import Noted, Stopped, mask_of, until_stopped
-from mechheads.model.backends.protocols import Blocks, Keys
+from mechheads.model.backends.partial_block import Blocks, Keys, Noted, Stopped, mask_of, until_stopped
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.sites import KEY_SITES
 

@@ -19,8 +19,7 @@ from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
-from mechheads.model.backends.partial_block import mask_of
-from mechheads.model.backends.protocols import Blocks
+from mechheads.model.backends.partial_block import Blocks, mask_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens

@@ -15,8 +15,7 @@ from mechheads.interventions.base import Context, Intervention, needs_of, site_o
 from mechheads.interventions.basic import Mean, MeanOf, UniformAttention, Zero
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import check_known
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts

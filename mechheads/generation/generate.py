@@ -6,6 +6,7 @@ all. ``mechheads.generation.batch`` writes one batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,6 @@ from torch import Tensor
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose
 from mechheads.generation.changed import Off, Steer, changed_by, check_change
-from mechheads.generation.sampling import GREEDY, Sampling
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import current
@@ -34,6 +34,51 @@ from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.memory import token_bytes
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many tokens are written, and how each is chosen.
+
+    Attributes:
+        max_new_tokens: the largest number of new tokens for each prompt.
+        temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
+        top_k: draw among this many most probable tokens only; None for all.
+        seed: of the drawing. The random numbers of a prompt do not depend on how prompts are batched.
+
+    Raises:
+        ValueError: if an attribute is out of range, or ``top_k`` is given with temperature 0.
+
+    >>> from mechheads.generation.generate import Sampling
+    >>> Sampling(max_new_tokens=3, temperature=0.7)
+    Sampling(max_new_tokens=3, temperature=0.7, top_k=None, seed=0)
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_at_least(1, max_new_tokens=self.max_new_tokens)
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a finite number above")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k is {self.top_k}; it must be at least 1, or left out")
+        if self.top_k is not None and not self.temperature:
+            raise ValueError(f"top_k is {self.top_k}, but temperature 0 draws nothing; give temperature=1.0 to sample")
+
+    def noise(self, prompts: int, device: torch.device) -> Float[Tensor, "prompt step"] | None:
+        """A random number for each prompt and step, the same on every device; None if nothing is drawn."""
+        if not self.temperature:
+            return None
+        drawn = torch.Generator().manual_seed(self.seed)
+        return torch.rand(prompts, self.max_new_tokens, generator=drawn).to(device)
+
+
+GREEDY = Sampling()
+"""The most probable token at each step, at most 128 of them."""
+
 
 Stream = Callable[[int, str], object]
 """Called with the index of a prompt and a piece of its new text."""
@@ -186,7 +231,7 @@ def generate_under(
             tensor of the same shape or does not treat positions independently.
 
     >>> from mechheads.generation.generate import HeadChange, generate_under
-    >>> from mechheads.generation.sampling import Sampling
+    >>> from mechheads.generation.generate import Sampling
     >>> silent = [HeadChange(23, head, "z", lambda z: 0 * z) for head in range(9)]
     >>> intact, ablated = generate_under(
     ...     model, ["The capital of France is"], [(), silent], Sampling(max_new_tokens=3))
@@ -210,7 +255,7 @@ def check_writing(model: Model, prompts: Prompts | Sequence[PromptLike], samplin
         ValueError: if one is invalid.
 
     >>> from mechheads.generation.generate import check_writing
-    >>> from mechheads.generation.sampling import Sampling
+    >>> from mechheads.generation.generate import Sampling
     >>> check_writing(model, ["The capital of France is"], Sampling(max_new_tokens=3))
     """
     _Writer(model, as_prompts(prompts), [()], (), sampling).ready()

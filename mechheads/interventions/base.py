@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechheads.heads import HeadId
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import HEAD_SITES, SITES
 

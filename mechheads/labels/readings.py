@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.shared_prefix import values_after
+from mechheads.engine.cached_runs import values_after
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import begin_tokens, text_ids
 

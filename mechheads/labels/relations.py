@@ -15,7 +15,7 @@ from typing import Any
 from mechheads.data import content, folder, names
 from mechheads.files.text import check_unicode
 from mechheads.labels.relation_files import relation_fields
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.messages.arguments import check_known
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.prompts.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 from mechheads.metrics.base import Metric, MetricContext, metric
 
 _FAR = 20.0

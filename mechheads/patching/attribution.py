@@ -37,8 +37,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import Gradients, Size, Watch, check_gradient, gradients_of, warn_of_memory
+from mechheads.patching.gradients import Gradients, Path, Size, Watch, check_gradient, gradients_of, warn_of_memory
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps

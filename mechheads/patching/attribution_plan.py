@@ -11,7 +11,7 @@ import torch
 
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.interventions.basic import Patch
-from mechheads.limits import current
+from mechheads.limits import current, show_bytes, show_seconds
 from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -23,7 +23,6 @@ from mechheads.patching.edges.attribution import ready_edges
 from mechheads.patching.gradients import Size, check_gradient
 from mechheads.patching.pairs import check_pairs
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.units import show_bytes, show_seconds
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.gradient import with_gradient
-from mechheads.model.backends.protocols import Blocks
+from mechheads.model.backends.partial_block import Blocks
 from mechheads.model.core import ModelCore
 
 Key = tuple[str, int]

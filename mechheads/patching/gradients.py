@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,20 +13,56 @@ from torch import Tensor
 
 from mechheads.engine.job import Job
 from mechheads.engine.memory import logit_bytes, rows_together
-from mechheads.limits import Limits
+from mechheads.limits import Limits, show_bytes
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.gradient import with_gradient
+from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.core import ModelCore
 from mechheads.patching.block_by_block import BlockByBlock, Key
-from mechheads.patching.gradient_path import Path
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.memory import token_bytes
-from mechheads.units import show_bytes
+
+
+@dataclass(frozen=True)
+class Path:
+    """Points between the embeddings of two runs.
+
+    Attributes:
+        start, end: the residual stream before the first block, of the two runs.
+        steps: the number of points.
+    """
+
+    start: Float[Tensor, "prompt pos d_model"]
+    end: Float[Tensor, "prompt pos d_model"]
+    steps: int
+
+    @classmethod
+    def between(cls, base: HeadCache, source: HeadCache, steps: int) -> Path:
+        """From a run to another over prompts of the same lengths."""
+        return cls(_embeddings(base), _embeddings(source), steps)
+
+    def points(self, rows: slice) -> Iterator[Float[Tensor, "prompt pos d_model"]]:
+        """The residual stream of some prompts at each point, in the middle of equal parts of the way."""
+        for k in range(self.steps):
+            yield torch.lerp(self.start[rows], self.end[rows], (k + 0.5) / self.steps)
+
+
+def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:
+    """The residual stream before the first block."""
+    model, kept = run.need_model(), list[Tensor]()
+
+    def keep(value: Tensor, hook: Any) -> None:
+        kept.append(value.detach().clone())
+        raise Stopped
+
+    until_stopped(0, partial(model.backend.run, run.tokens.ids, [(model.hook_name("resid_pre", 0), keep)]))
+    return kept[0]
+
 
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 

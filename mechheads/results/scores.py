@@ -13,8 +13,7 @@ import xarray as xr
 from jaxtyping import Num
 
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.correlation import Comparison, compare

@@ -14,15 +14,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.files.tensors import TensorFile
-from mechheads.limits import Limits, current
-from mechheads.messages.suggest import did_you_mean
+from mechheads.limits import Limits, current, show_bytes
+from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.state import weights_mark
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.memory import tokens_in_run
-from mechheads.units import show_bytes
 
 if TYPE_CHECKING:
     from mechheads.model.core import ModelCore

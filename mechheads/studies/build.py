@@ -19,7 +19,7 @@ from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.limits import settings
+from mechheads.limits import settings, show_seconds
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.analysis import analysis
 from mechheads.patching.activation import activation_patch
@@ -37,7 +37,6 @@ from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, study_of, teller
-from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

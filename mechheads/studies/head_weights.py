@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.circuits import Side, sides, singular
+from mechheads.behaviour.circuits import Side, copying_scores, sides, singular
 from mechheads.behaviour.composition import composition_scores
-from mechheads.behaviour.copying import copying_scores
 from mechheads.heads import HeadId
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model

@@ -16,13 +16,12 @@ from mechheads.engine.memory import is_out_of_memory
 from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.files.replacing import write_csv, write_file
 from mechheads.ledger.fingerprints import weights_fingerprint
-from mechheads.limits import current
+from mechheads.limits import current, show_seconds
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
-from mechheads.units import show_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -42,8 +42,7 @@ from numpy.random import Generator, default_rng
 from scipy.optimize import brentq
 
 from mechheads.heads import HeadId, check_head
-from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.behaviour.copying
+import mechheads.behaviour.circuits
 from mechheads.behaviour import composition_scores, copying_scores, head_directions
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
@@ -112,7 +112,7 @@ def test_random_weights_compose_by_chance(llama: mh.Model) -> None:
 def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(
     small: mh.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mechheads.behaviour.copying, "_TOKENS", 100)
+    monkeypatch.setattr(mechheads.behaviour.circuits, "_TOKENS", 100)
     found = copying_scores(small)
     E, U = small.W_E.double(), small.final_scale().double()[:, None] * small.W_U.double()
     E, U = E - E.mean(0), U - U.mean(1, keepdim=True)

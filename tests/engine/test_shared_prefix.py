@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads.engine.cached_runs import run_sharing_prefix
 from mechheads.engine.row_layout import layout_of
-from mechheads.engine.shared_prefix import run_sharing_prefix
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.sites import RUN_SITES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 
 KNOWN = ["logit_diff", "log_prob", "kl_divergence", "country_to_capital", "country_to_language"]
 

@@ -14,8 +14,7 @@ import mechheads as mh
 from benchmarks import families
 from benchmarks.families import Trial, markdown, verdict
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, build
-from mechheads.generation.generate import generate
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, generate
 from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 

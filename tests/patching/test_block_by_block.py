@@ -18,8 +18,7 @@ from mechheads.metrics.basic import logit_diff
 from mechheads.patching.circuits import circuit_spec
 from mechheads.patching.edges.attribution import EdgeSize, ready_edges
 from mechheads.patching.edges.graph import EdgeGraph
-from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import Size, Watch, gradients_of
+from mechheads.patching.gradients import Path, Size, Watch, gradients_of
 from mechheads.patching.learned_ranking import _Gated
 from support.levels import architectures
 from support.texts import CAPITALS_PAIRS, PAIRS

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import save_file
 
 import mechheads as mh
-from mechheads.limits import Limits
+from mechheads.limits import Limits, show_bytes
 from mechheads.runs.layer_store import LayerStore
-from mechheads.units import show_bytes
 from support.levels import few
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store", " dog"]

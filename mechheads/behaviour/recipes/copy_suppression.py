@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.behaviour.against_control import against_control
-from mechheads.behaviour.copying import copying_scores
+from mechheads.behaviour.circuits import copying_scores
 from mechheads.behaviour.frozen_maps import FrozenRun
 from mechheads.behaviour.windows import Texts, check_window, windows_of
 from mechheads.limits import current

@@ -23,7 +23,7 @@ from mechheads.gating.tasks.task_files import (
 )
 from mechheads.labels.relation_files import is_relation
 from mechheads.labels.relations import Relation, relation_names
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model

@@ -14,8 +14,7 @@ from mechheads.gating.tasks.questions import Question, check_n, lettered, questi
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations, relation_names
-from mechheads.messages.arguments import check_at_least
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_at_least, did_you_mean
 from mechheads.prompts.encoding import single_token
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torch import Tensor
 from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
 from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
-from mechheads.model.backends.protocols import Blocks, Keys
+from mechheads.model.backends.partial_block import Blocks, Keys
 from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
 
 Hook = tuple[str, Callable[..., Any]]

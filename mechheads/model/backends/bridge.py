@@ -21,8 +21,7 @@ from transformer_lens.model_bridge.generalized_components import NormalizationBr
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
-from mechheads.model.backends.partial_block import Stopped, until_stopped
-from mechheads.model.backends.protocols import Blocks, Keys
+from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, until_stopped
 from mechheads.model.backends.temporary_changes import Forward
 
 _TRIAL = 24

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mechheads.model.backends.protocols import Keys
+from mechheads.model.backends.partial_block import Keys
 
 
 @dataclass(frozen=True)

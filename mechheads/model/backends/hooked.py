@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, R
-from mechheads.model.backends.protocols import Blocks, Keys
+from mechheads.model.backends.partial_block import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
 _GEMMA_2 = "google/gemma-2-2b"

@@ -15,14 +15,13 @@ import transformers
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.text import check_unicode, read_json
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.on_disk import take_over
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.converted_models import converted_folder
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
 from mechheads.model.sources.placing import ON_DISK, Room, Spread
-from mechheads.model.sources.reading import find_places, own_error, read, read_model
-from mechheads.model.sources.sizes import count_stored
+from mechheads.model.sources.reading import count_stored, find_places, own_error, read, read_model
 from mechheads.model.sources.source import ModelSourceError
 
 _KINDS = ("LORA", "LOHA", "LOKR", "IA3")

@@ -12,8 +12,8 @@ import torch
 import transformers
 from torch import nn
 
+from mechheads.limits import show_bytes
 from mechheads.model.sources.source import ModelSourceError
-from mechheads.units import show_bytes
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Limits, current
+from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_at_least
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -39,8 +39,7 @@ from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.gradients import EdgeWork
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.edges.sender_changes import find_indirect
-from mechheads.patching.gradient_path import Path
-from mechheads.patching.gradients import check_gradient, warn_of_memory
+from mechheads.patching.gradients import Path, check_gradient, warn_of_memory
 from mechheads.patching.pairs import check_pairs
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
@@ -48,7 +47,6 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.memory import token_bytes
-from mechheads.units import show_bytes
 
 
 @dataclass(frozen=True)

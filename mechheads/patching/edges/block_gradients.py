@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.model.backends.gradient import with_gradient
-from mechheads.model.backends.protocols import Blocks
+from mechheads.model.backends.partial_block import Blocks
 from mechheads.model.core import ModelCore
 from mechheads.patching.edges.graph import READS
 

@@ -25,7 +25,7 @@ from mechheads.engine.memory import token_bytes, tokens_in_flight
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.core import ModelCore
 from mechheads.patching.edges.graph import READS, EdgeGraph
-from mechheads.patching.gradient_path import Path
+from mechheads.patching.gradients import Path
 from mechheads.runs.head_cache import HeadCache, states_at
 
 Circuit = Bool[np.ndarray, "sender receiver"]

@@ -18,7 +18,7 @@ from mechheads.model.backends.gradient import with_gradient
 from mechheads.patching.edges.block_gradients import CutBlock
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.edges.sender_changes import Point, sender_changes
-from mechheads.patching.gradient_path import Path
+from mechheads.patching.gradients import Path
 from mechheads.runs.head_cache import HeadCache, states_at
 
 

@@ -12,8 +12,7 @@ import pandas as pd
 from jaxtyping import Float, UInt8
 
 from mechheads.engine.each import IndependentUnits
-from mechheads.generation.generate import Generated, check_writing, generate_under
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.generation.generate import end_tokens, generate
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, end_tokens, generate
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext

@@ -8,8 +8,7 @@ from html import escape
 from typing import Literal, get_args, overload
 
 from mechheads.data import content
-from mechheads.messages.arguments import check_several
-from mechheads.messages.suggest import did_you_mean
+from mechheads.messages.arguments import check_several, did_you_mean
 
 Split = Literal["train", "test"]
 

@@ -22,8 +22,7 @@ from safetensors.torch import load_file, save_file
 import mechheads as mh
 from mechheads.model.sources import ModelSourceError, Pretrained, converted_models, load_pretrained
 from mechheads.model.sources.converted_models import _smallest
-from mechheads.model.sources.reading import read
-from mechheads.model.sources.sizes import count_stored
+from mechheads.model.sources.reading import count_stored, read
 from support.tiny_gguf import write_gguf
 
 Tiny = Callable[[str], Path]

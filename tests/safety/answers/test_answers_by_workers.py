@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.generation.generate import generate_under
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, generate_under
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, AnswerSettings, attack_curve, refusal_brittleness, refusal_test
 from mechheads.workers.messages import Request

@@ -22,8 +22,7 @@ import mechheads.safety.answers.answering
 import mechheads.safety.answers.brittleness
 import mechheads.safety.answers.refusal
 import mechheads.safety.requests.texts
-from mechheads.generation.generate import Generated, end_tokens
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Generated, Sampling, end_tokens
 from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits

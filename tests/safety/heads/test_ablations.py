@@ -14,8 +14,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.run import UnitRuns, batches
-from mechheads.generation.generate import end_tokens, generate_under
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Sampling, end_tokens, generate_under
 from mechheads.interventions.base import site_of
 from mechheads.interventions.basic import Scale, UniformAttention
 from mechheads.runs.head_cache import HeadCache

@@ -16,8 +16,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.heads.contribution
 import mechheads.safety.requests.openings
-from mechheads.generation.generate import Generated
-from mechheads.generation.sampling import Sampling
+from mechheads.generation.generate import Generated, Sampling
 from mechheads.metrics.base import MetricContext
 from mechheads.results.stats import clustered_interval
 from mechheads.safety import OPENING, Ablation, OpeningLogProb, find_opening, refusal_contribution, with_opening
