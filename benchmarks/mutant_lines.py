@@ -155,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("test_heads.py",),
     ),
     Mutant(
-        "engine/shared_prefix.py",
+        "engine/cached_runs.py",
         "first = torch.where(other, differs.long().argmax(1), last[:, 0])",
         "first = torch.where(other, differs.long().argmax(1) + 1, last[:, 0])",
         "the other run of a pair is taken over one token too far",
@@ -323,7 +323,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("patching/test_attribution.py",),
     ),
     Mutant(
-        "patching/gradient_path.py",
+        "patching/gradients.py",
         "(k + 0.5) / self.steps",
         "k / self.steps",
         "integrated gradients at the wrong points",
@@ -1044,7 +1044,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("model/backends/test_against_transformers.py",),
     ),
     Mutant(
-        "safety/requests/harm_labels.py",
+        "safety/requests/loaders.py",
         "known = {value: not flag for value, flag in known.items()}",
         "known = {value: flag for value, flag in known.items()}",
         "requests that is_safe marks as safe are taken as harmful",

@@ -46,7 +46,6 @@ from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import states_at
 
-
 FINAL = "final"
 Group = tuple[Receiver, ...] | None
 """Receivers that are replaced together; None for the final residual stream."""

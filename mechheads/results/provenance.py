@@ -38,8 +38,8 @@ def make_provenance(
 ) -> dict[str, Any]:
     """The provenance of a result: the model, the settings and the data.
 
-    Inside an analysis, the options of its call are in it as they were given or are by default, if they are plain; what
-    is given here replaces them, such as names that were looked up.
+    Inside an analysis, the plain options of its call are in it as they were given or are by default. What ``source``
+    and the settings say replaces them, such as names that were looked up.
 
     Prompts, tasks and relations are stored as fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
     numbers as Python numbers.
@@ -55,12 +55,7 @@ def make_provenance(
     >>> make_provenance({"model": "gpt2"}, {"seed": 0}, heads=(HeadId(9, 6),), interrupted=False)
     {'model': 'gpt2', 'seed': 0, 'heads': ['L9H6'], 'interrupted': False}
     """
-    options = _CALL.get({})
-    if isinstance(source, Mapping):  # what a call inside this one made of its options, such as a list, stays
-        looked_up = {name for name, value in source.items() if isinstance(value, (list, Mapping))}
-        made = dict(source) | {name: value for name, value in options.items() if name not in looked_up}
-    else:
-        made = dict(options) | source.provenance()
+    made = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}
     for part in (*settings, more):
         made |= {name: _plain(name, value) for name, value in part.items()}
     return made

@@ -27,7 +27,7 @@ def test_options_are_in_the_provenance_and_what_was_made_of_them_replaces_them(l
     with mh.settings(seed=4):
         inside, around, looked_up = outer(llama, "text", heads=["L0H1"])
     assert inside == {"model": "m", "seed": 4, "draws": 3, "way": "k"}
-    assert around == {"model": "m", "seed": 4, "draws": 7, "way": "k", "head": "L1H2", "shown": "text"}
+    assert around == {"model": "m", "seed": 4, "draws": 9, "way": "k", "head": "L1H2", "shown": "text"}
     assert looked_up["draws"] == [1, 2]
     assert outer.keeps_units and not inner.keeps_units  # type: ignore[attr-defined]
 

@@ -76,7 +76,7 @@ def test_other_attentions_are_computed_step_by_step(family: Callable[[str], Path
 def test_analyses_give_the_numbers_of_step_by_step(tiny: Callable[[str], Path], name: str) -> None:
     models = both(tiny(name))
     for analysis in ("cache", "ablate", "patch k", "patch pattern", "paths", "attribution", "ships"):
-        found, wanted = ((ANALYSES | OTHERS)[analysis](model) for model in models)
+        found, wanted = ((ANALYSES | OTHERS)[analysis].numbers(model) for model in models)
         np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5, err_msg=analysis)
 
 
