@@ -107,7 +107,7 @@ def symlog(values: Any, linear: float) -> np.ndarray:
 
 def warp_row(figure: go.Figure, row: int, linear: float) -> None:
     """Draw a row of panels on one symmetric logarithmic axis: its traces are moved, and its ticks name the values."""
-    traces = list(figure.select_traces(row=row))
+    traces: list[Any] = list(figure.select_traces(row=row))
     most = max((float(np.nanmax(np.abs(trace.y))) for trace in traces if _is_drawn(trace)), default=linear)
     for trace in traces:
         if _is_drawn(trace):
@@ -266,7 +266,8 @@ def themed(figure: go.Figure, theme: Theme) -> go.Figure:
         layout = figure.layout.to_plotly_json()
         del layout["template"]
         figure.update_layout(_darkened(layout))
-        for trace in figure.data:
+        traces: Any = figure.data
+        for trace in traces:
             trace.update(_darkened(trace.to_plotly_json()))
     return figure
 

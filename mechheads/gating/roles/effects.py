@@ -18,7 +18,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric, MetricContext, metric
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.ablate import make_ablation
+from mechheads.patching.ablate import Ablation, make_ablation
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.scores import HeadScores
 
@@ -27,7 +27,7 @@ from mechheads.results.scores import HeadScores
 def ablation_effects(
     model: Model,
     task: Task,
-    kinds: Sequence[str] = ("zero", "mean", "resample"),
+    kinds: Sequence[Ablation] = ("zero", "mean", "resample"),
     *,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     reduce: Reduce = "mean",
