@@ -107,8 +107,7 @@ def label_heads(
     evidence = {} if causal is None else {"causal": causal.provenance, "causal_floor": causal_floor}
     labels = HeadLabels.from_scores(
         score,
-        ci_low=low,
-        ci_high=high,
+        interval=(low, high),
         p_value=p_value,
         name="head categories",
         unit=scores.unit,

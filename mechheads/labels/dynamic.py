@@ -112,8 +112,7 @@ def dynamic_scores(
     categories = [kept.relation.category or "" for kept in scored]
     return HeadScores.from_scores(
         score,
-        ci_low=low,
-        ci_high=high,
+        interval=(low, high),
         name="dynamic relation scores",
         kind="dynamic_relations",
         extra={"relation": names, "template": list(templates), "context": list(CONTEXTS)},

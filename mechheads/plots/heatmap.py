@@ -138,8 +138,7 @@ def role_map(
         name="Roles of heads" + (f", {task}" if task else ""),
         unit=first.unit,
         kind=first.kind,
-        ci_low=low,
-        ci_high=high,
+        interval=(low, high),
         extra={"role": [role.capitalize() for role in roles]},
     )
     if all(end in one.dataset for end in RANGE for one in roles.values()):

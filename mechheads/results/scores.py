@@ -132,8 +132,7 @@ class HeadScores:
         name: str,
         unit: str | None = None,
         kind: str,
-        ci_low: Num[np.ndarray, "..."] | None = None,
-        ci_high: Num[np.ndarray, "..."] | None = None,
+        interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None = None,
         p_value: Num[np.ndarray, "..."] | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
@@ -141,14 +140,15 @@ class HeadScores:
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        ``ci_low``, ``ci_high`` and ``p_value`` have the shape of ``score``. The other arguments are as in
+        The two ends of ``interval``, and ``p_value``, have the shape of ``score``. The other arguments are as in
         ``from_values``. q values are computed from ``p_value``.
 
         Raises:
             ValueError: if shapes and labels do not match.
         """
         score = np.asarray(score, dtype=np.float64)
-        statistics = {"ci_low": ci_low, "ci_high": ci_high, "p_value": p_value}
+        low, high = interval or (None, None)
+        statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value}
         low, high, p = (like(score, array, what) for what, array in statistics.items())
         return cls(build((score, low, high, p), extra, name, unit, kind, provenance, variables))
 

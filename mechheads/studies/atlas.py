@@ -339,7 +339,7 @@ def _phi(labels: HeadLabels) -> HeadScores:
     best = _best(labels)
     low, high = best["ci_low"].values, best["ci_high"].values
     about: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
-    return HeadScores.from_scores(best["score"].values, ci_low=low, ci_high=high, **about)
+    return HeadScores.from_scores(best["score"].values, interval=(low, high), **about)
 
 
 def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:

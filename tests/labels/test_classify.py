@@ -31,8 +31,7 @@ def scored(
 ) -> HeadScores:
     return HeadScores.from_scores(
         phi,
-        ci_low=phi - 0.05,
-        ci_high=phi + 0.05,
+        interval=(phi - 0.05, phi + 0.05),
         name="relation scores",
         unit="share of pairs",
         kind="relations",
@@ -166,8 +165,7 @@ def test_suppression_above_its_null_counts_on_request() -> None:
 def effects(score: np.ndarray, p: np.ndarray) -> HeadScores:
     return HeadScores.from_scores(
         score,
-        ci_low=score - 0.1,
-        ci_high=score + 0.1,
+        interval=(score - 0.1, score + 0.1),
         p_value=p,
         name="effect",
         unit="share",

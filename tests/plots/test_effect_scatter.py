@@ -22,8 +22,7 @@ PHI = np.array([[[0.8, 0.0], [0.0, 0.0]], [[0.5, 0.1], [0.0, 0.0]]])
 def scores(values: np.ndarray, p: np.ndarray, name: str, **variables: Any) -> HeadScores:
     return HeadScores.from_scores(
         values,
-        ci_low=values - 0.1,
-        ci_high=values + 0.2,
+        interval=(values - 0.1, values + 0.2),
         p_value=p,
         name=name,
         unit="share",

@@ -208,8 +208,7 @@ def test_bad_patterns_are_named(pattern, tokens, message):
 def role_scores(values: np.ndarray, name: str) -> HeadScores:
     return HeadScores.from_scores(
         values,
-        ci_low=values - 0.1,
-        ci_high=values + 0.1,
+        interval=(values - 0.1, values + 0.1),
         name=name,
         unit="gate",
         kind="roles",

@@ -17,7 +17,7 @@ ABOUT: dict[str, Any] = {"name": "paths", "unit": "logits", "kind": "path_matrix
 def matrix(score: Any, low: Any = None, high: Any = None, receivers: Any = RECEIVERS, **options: Any) -> HeadScores:
     """Scores of [layer, head, receiver]."""
     return HeadScores.from_scores(
-        np.asarray(score, float), ci_low=low, ci_high=high, extra={"receiver": list(receivers)}, **(ABOUT | options)
+        np.asarray(score, float), interval=(low, high), extra={"receiver": list(receivers)}, **(ABOUT | options)
     )
 
 

@@ -35,8 +35,7 @@ def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenan
     values, width = columns[score]
     return HeadScores.from_scores(
         values,
-        ci_low=values - width,
-        ci_high=values + width,
+        interval=(values - width, values + width),
         name="safety heads",
         unit="nats" if score == "ships" else "degrees",
         kind="safety",

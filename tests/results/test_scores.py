@@ -66,7 +66,7 @@ def test_from_scores_keeps_what_it_is_given():
     score, p = np.array([[1.0, 2.0]]), np.array([[0.01, 0.04]])
     scores = HeadScores.from_scores(
         score,
-        ci_low=score - 1,
+        interval=(score - 1, np.full_like(score, np.nan)),
         p_value=p,
         variables={"rank": (("layer", "head"), np.array([[2, 1]]))},
         **ABOUT,
@@ -195,8 +195,7 @@ def test_scores_that_are_no_means_keep_their_interval_under_a_number_only():
     score = np.array([[1.0, 2.0]])
     angle = HeadScores.from_scores(
         score,
-        ci_low=score - 0.5,
-        ci_high=score + 0.25,
+        interval=(score - 0.5, score + 0.25),
         p_value=score / 10,
         name="angle",
         unit="degrees",
@@ -349,8 +348,8 @@ def test_bad_input_is_named(options, message):
         (lambda s: HeadScores(xr.Dataset()), r"no variable 'score' over \(layer, head"),
         (lambda s: HeadScores(s.dataset.drop_attrs()), "lacks the attributes name, unit, kind, provenance"),
         (
-            lambda s: HeadScores.from_scores(np.ones((2, 3)), ci_low=np.ones((3, 2)), **ABOUT),
-            r"ci_low has shape \(3, 2\); score has \(2, 3\)",
+            lambda s: HeadScores.from_scores(np.ones((2, 3)), interval=(np.ones((3, 2)),) * 2, **ABOUT),
+            r"interval\[0\] has shape \(3, 2\); score has \(2, 3\)",
         ),
     ],
 )

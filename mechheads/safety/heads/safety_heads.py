@@ -238,7 +238,7 @@ def _safety_heads(found: Measured, by: Ranking, draws: Float[np.ndarray, "draw p
     variables["in_top"] = (("layer", "head"), _in_top(found, found.resampled, by.k))
     angle, angle_low, angle_high = found.angle
     return SafetyHeads.from_scores(
-        angle, unit="degrees", ci_low=angle_low, ci_high=angle_high, variables=variables, **about
+        angle, unit="degrees", interval=(angle_low, angle_high), variables=variables, **about
     )
 
 

@@ -124,8 +124,7 @@ def generalized_ships(
     angle, low, high = found.angle
     return HeadScores.from_scores(
         angle,
-        ci_low=low,
-        ci_high=high,
+        interval=(low, high),
         name=f"Generalized Ships, {way.kind}",
         kind="generalized_ships",
         provenance=found.provenance,
