@@ -96,8 +96,7 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         ends = [op(_array(left, end), _array(right, end)) for end in ("ci_low", "ci_high")]
     return {
         "score": score,
-        "ci_low": np.minimum(*ends),
-        "ci_high": np.maximum(*ends),
+        "interval": (np.minimum(*ends), np.maximum(*ends)),
         "p_value": first["p_value"].values,
         **common,
     }
