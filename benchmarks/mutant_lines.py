@@ -779,8 +779,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results/arithmetic.py",
-        '"ci_low": np.minimum(*ends)',
-        '"ci_low": ends[0]',
+        '"interval": (np.minimum(*ends), np.maximum(*ends))',
+        '"interval": tuple(ends)',
         "intervals of negative multiples are upside down",
         ("results/test_scores.py",),
     ),

@@ -22,7 +22,7 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import begin_tokens, text_ids
 from mechheads.prompts.tokens import shorten
-from mechheads.runs.memory import token_bytes
+from mechheads.runs.head_cache import token_bytes
 from mechheads.workers.ray_cluster import pool_of
 
 T = TypeVar("T")

@@ -21,9 +21,8 @@ from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
-from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.head_cache import HeadCache, tokens_in_run
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.memory import tokens_in_run
 
 _PROMPTS_AT_ONCE = 256
 

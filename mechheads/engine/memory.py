@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mechheads.limits import Limits
-from mechheads.runs.memory import token_bytes
+from mechheads.runs.head_cache import token_bytes
 
 if TYPE_CHECKING:
     from mechheads.model.core import ModelCore

@@ -12,8 +12,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.limits import Limits, show_bytes, show_seconds
 from mechheads.model.sources.placing import bytes_of
-from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.memory import token_bytes, tokens_in_run
+from mechheads.runs.head_cache import HeadCache, token_bytes, tokens_in_run
 from mechheads.runs.sites import KEY_SITES
 from mechheads.workers.ray_cluster import pool_of
 

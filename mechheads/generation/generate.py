@@ -33,7 +33,7 @@ from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
-from mechheads.runs.memory import token_bytes
+from mechheads.runs.head_cache import token_bytes
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Blocks
+from mechheads.model.backends.state import with_gradient
 from mechheads.model.core import ModelCore
 
 Key = tuple[str, int]

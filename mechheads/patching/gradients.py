@@ -17,15 +17,14 @@ from mechheads.limits import Limits, show_bytes
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.backends.state import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.patching.block_by_block import BlockByBlock, Key
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache, states_at
+from mechheads.runs.head_cache import HeadCache, states_at, token_bytes
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.memory import token_bytes
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from mechheads.metrics.base import Metric, MetricContext, name_of, read_position
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.gradient import with_gradient
+from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate
 from mechheads.patching.block_by_block import BlockByBlock

@@ -17,17 +17,33 @@ from mechheads.files.tensors import TensorFile
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.state import weights_mark
+from mechheads.model.core import ModelCore
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
+from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.memory import tokens_in_run
+from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
 
 if TYPE_CHECKING:
     from mechheads.model.core import ModelCore
 
-from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
-from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
+
+def token_bytes(model: ModelCore, pos: int) -> int:
+    """Memory that one token needs inside a block, in bytes."""
+    return model.dtype.itemsize * (6 * model.d_model + 4 * model.backend.d_mlp + 3 * model.n_heads * pos)
+
+
+def tokens_in_run(model: ModelCore, limits: Limits, pos: int) -> int:
+    """How many tokens a cached run computes at a time.
+
+    If weights are on disk, each part of a run reads them again. So a run takes as many tokens as fit into a quarter of
+    the memory.
+    """
+    if model.backend.on_disk is None:
+        return limits.run_tokens
+    return max(limits.run_tokens, limits.memory // 4 // token_bytes(model, pos))
+
 
 _STREAM_SITES = ("resid_pre", "mlp_out")
 """The sites without heads, as wide as the residual stream."""

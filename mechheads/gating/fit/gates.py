@@ -33,12 +33,12 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
+from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import shorten
-from mechheads.runs.memory import token_bytes
+from mechheads.runs.head_cache import token_bytes
 
 _SAMPLE = 16
 _MUCH_MORE_LIKELY = float(np.log(10))

@@ -130,3 +130,21 @@ def arithmetic(device: torch.device) -> str:
     kind = f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
     precision = torch.get_float32_matmul_precision()
     return kind if precision == "highest" else f"{kind}, float32 products in {precision} precision"
+
+
+@contextmanager
+def with_gradient() -> Iterator[None]:
+    """Record gradients inside the ``with`` block.
+
+    Raises:
+        ValueError: if the model consists of inference tensors, through which no gradient passes.
+    """
+    try:
+        with torch.enable_grad():
+            yield
+    except RuntimeError as error:
+        if "Inference tensors" not in str(error):
+            raise
+        raise ValueError(
+            "model: its tensors were made inside torch.inference_mode() and give no gradients; load it outside"
+        ) from error

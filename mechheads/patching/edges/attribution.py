@@ -45,8 +45,7 @@ from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval
-from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.memory import token_bytes
+from mechheads.runs.head_cache import HeadCache, token_bytes
 
 
 @dataclass(frozen=True)

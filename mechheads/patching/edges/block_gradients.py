@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.model.backends.gradient import with_gradient
 from mechheads.model.backends.partial_block import Blocks
+from mechheads.model.backends.state import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.patching.edges.graph import READS
 

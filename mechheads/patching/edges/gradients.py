@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechheads.engine.job import Job
 from mechheads.metrics.base import MetricContext, check_value, name_of, read_positions
-from mechheads.model.backends.gradient import with_gradient
+from mechheads.model.backends.state import with_gradient
 from mechheads.patching.edges.block_gradients import CutBlock
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.edges.sender_changes import Point, sender_changes
