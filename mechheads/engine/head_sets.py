@@ -17,7 +17,7 @@ from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention
-from mechheads.engine.run import alter, edit_of, new_output, new_z
+from mechheads.engine.run import edit_of, new_output, new_z_of_all, z_of
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
 from mechheads.heads import HeadId, HeadLike, Mlp, Node, NodeLike, Nodes, check_head, check_node, in_order
@@ -146,13 +146,13 @@ class SetRuns:
 
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
-    altered = alter(job, 0)
+    of_all = new_z_of_all(job, 0)
     on_disk, starts = job.base.stores["z"].on_disk, []
     store = LayerStore(job.model.n_layers, len(job.tokens), on_disk)
     for layer in sorted({head.layer for head in job.heads}):
         new = job.base.z.layer(layer).clone()
         for head in (member for first in job.heads if first.layer == layer for member in job.members(first)):
-            new[:, head.head], start = new_z(job, head, 0, altered)
+            new[:, head.head], start = z_of(job, head, 0, of_all)
             starts.append(start)
         store.add(layer, new)
     return store, torch.stack(starts).amin(0)

@@ -22,7 +22,7 @@ from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
 from mechheads.interventions.basic import InterventionLike, Mean, Patch, Resample, Scale, Zero, as_intervention
-from mechheads.interventions.new_z import changed_z
+from mechheads.interventions.new_z import new_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current, show_bytes
@@ -402,6 +402,6 @@ def _first_change(
         first = first.maximum((ids != source.tokens.ids).long().argmax(1))
     elif source is not None and site == "z":
         some = heads[:: max(1, len(heads) // _HEADS_TRIED)]
-        starts = [changed_z(intervention, base, source, head, place.at)[1] for head in some]
+        starts = [new_z(intervention, base, source, head, place.at)[1] for head in some]
         first = first.maximum(torch.stack(starts).amin(0).clamp_max(ids.shape[1] - 1))
     return first

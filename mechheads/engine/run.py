@@ -18,10 +18,10 @@ from mechheads.engine.wavefront import Edit, Wave
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Patch
-from mechheads.interventions.new_z import Altered, altered_z, apply, changed_z
+from mechheads.interventions.new_z import AllNewZ, all_new_z, apply, new_z
 from mechheads.runs.sites import KEY_SITES
 
-Changes = list[tuple[Node, Tensor, Tensor]]
+NewValues = list[tuple[Node, Tensor, Tensor]]
 """The nodes that a unit changes, each with its new z or output, and the first position that changes."""
 
 
@@ -30,43 +30,43 @@ class UnitRuns:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._kept: tuple[int | None, Altered | None] | None = None
+        self._kept: tuple[int | None, AllNewZ | None] | None = None
         keep_freed_memory()
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry; the units are heads, or MLPs at one place."""
         return [carry(self.job, [self.changes(unit) for unit in units])]
 
-    def changes(self, unit: Unit) -> Changes:
+    def changes(self, unit: Unit) -> NewValues:
         """What a unit changes."""
         node, place = unit
         if isinstance(node, Mlp):
             return [(node, new_output(self.job, node.layer, place), self.job.starts[place])]
-        return [(head, *new_z(self.job, head, place, self.altered(place))) for head in self.job.members(node)]
+        return [(head, *z_of(self.job, head, place, self.all_new_z(place))) for head in self.job.members(node)]
 
-    def altered(self, place: int) -> Altered | None:
-        """See ``alter``."""
+    def all_new_z(self, place: int) -> AllNewZ | None:
+        """See ``new_z_of_all``."""
         key = place if self.job.site in KEY_SITES else None
         if self._kept is None or self._kept[0] != key:
             self._kept = None
-            self._kept = key, alter(self.job, place)
+            self._kept = key, new_z_of_all(self.job, place)
         return self._kept[1]
 
 
-def alter(job: Job, place: int) -> Altered | None:
+def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
     """Every head's new z if the intervention acts on q, k, v or the pattern; None if it acts on z."""
     if job.site == "z":
         return None
     at = job.places[place].at if job.site in KEY_SITES else None
     layers = sorted({head.layer for head in job.heads})
-    return altered_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
+    return all_new_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
-def new_z(
-    job: Job, head: HeadId, place: int, altered: Altered | None
+def z_of(
+    job: Job, head: HeadId, place: int, of_all: AllNewZ | None
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
     """A head's new z for a place, and the first position at which it differs from the old z."""
-    return changed_z(job.intervention, job.base, job.source, head, job.places[place].at, altered)
+    return new_z(job.intervention, job.base, job.source, head, job.places[place].at, of_all)
 
 
 def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
@@ -88,7 +88,7 @@ def edit_of(node: Node, value: Float[Tensor, "prompt width d"]) -> Edit:
     return Edit(node.layer, "z", node.head, value)
 
 
-def carry(job: Job, units: Sequence[Changes]) -> Float[Tensor, "unit prompt position d_model"]:
+def carry(job: Job, units: Sequence[NewValues]) -> Float[Tensor, "unit prompt position d_model"]:
     """The final states at the read positions, of units that change this."""
     first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
     of_mlps = isinstance(units[0][0][0], Mlp)

@@ -207,7 +207,7 @@ def _probe(job: Job) -> float:
     """
     evaluator, run, first = job.evaluator, UnitRuns(job), passes(job)[0]
     start = time.perf_counter()
-    run.altered(first[0])
+    run.all_new_z(first[0])
     altering = (time.perf_counter() - start) * len(passes(job))
     every = list(waves(job, first, job.plan.stack))
     plan, on_disk, units = job.plan, job.model.backend.on_disk, every[len(every) // 2]

@@ -20,22 +20,22 @@ from mechheads.runs.sites import KEY_SITES
 
 
 @dataclass(frozen=True)
-class Altered:
-    """The new z that follows from a changed q, k, v or pattern: ``altered[layer]`` is [prompt, head, pos, d_head].
+class AllNewZ:
+    """The new z of every head, from a new q, k, v or pattern: ``all_new[layer]`` is [prompt, head, pos, d_head].
 
     Attributes:
         z: the new z of each layer.
-        changed: for each layer, whether its q, k, v or pattern differs from the base run [prompt, stored head, pos].
+        differs: for each layer, whether its q, k, v or pattern differs from the base run [prompt, stored head, pos].
     """
 
     z: LayerStore
-    changed: LayerStore
+    differs: LayerStore
 
     def __getitem__(self, layer: int) -> Float[Tensor, "prompt head pos d_head"]:
         return self.z[layer]
 
 
-def altered_z(
+def all_new_z(
     model: Model,
     base: HeadCache,
     source: HeadCache | None,
@@ -43,7 +43,7 @@ def altered_z(
     at: Bool[Tensor, "prompt pos"] | None,
     layers: Sequence[int],
     rows: int,
-) -> Altered:
+) -> AllNewZ:
     """Every head's z when its q, k, v or pattern is changed, in one run of the model.
 
     Heads of a layer do not see each other, so changing all of them at once gives each its own new z. The old z is
@@ -75,7 +75,7 @@ def altered_z(
     for start in range(0, len(base.tokens), rows):
         part = slice(start, start + rows)
         model.backend.run(base.tokens.ids[part], [hook for layer in layers for hook in hooks(part, layer)])
-    return Altered(store, changed)
+    return AllNewZ(store, changed)
 
 
 def _changed(
@@ -95,28 +95,28 @@ def _changed(
     return new if at is None else torch.where(at[:, None, :, None], new, old)
 
 
-def changed_z(
+def new_z(
     intervention: Intervention,
     base: HeadCache,
     source: HeadCache | None,
     head: HeadId,
     at: Bool[Tensor, "prompt pos"] | None,
-    altered: Altered | None = None,
+    of_all: AllNewZ | None = None,
 ) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
     """A head's new z, and the first position where it differs from the old one; the row's width if it never does.
 
     Args:
         at: the positions to change; None changes all.
-        altered: from ``altered_z``, for an intervention that does not act on z itself.
+        of_all: from ``all_new_z``, for an intervention that does not act on z itself.
     """
     old = base.z.layer(head.layer)[:, head.head]
-    if altered is None:
+    if of_all is None:
         new = apply(intervention, old, Context(head, base, source, base.tokens.mask))
         new = torch.where(base.tokens.mask[..., None], new, old)
         differs = (new != old).any(-1)
     else:
-        new = torch.where(base.tokens.mask[..., None], altered[head.layer][:, head.head], old)
-        changed = altered.changed[head.layer]
+        new = torch.where(base.tokens.mask[..., None], of_all[head.layer][:, head.head], old)
+        changed = of_all.differs[head.layer]
         differs = changed[:, kv_head(head.head, base.n_heads, changed.shape[1])]
     if at is not None and site_of(intervention) not in KEY_SITES:
         new, differs = torch.where(at[..., None], new, old), differs & at

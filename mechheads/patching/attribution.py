@@ -26,7 +26,7 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import alter, new_output, passes
+from mechheads.engine.run import new_output, new_z_of_all, passes
 from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
@@ -217,11 +217,11 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
     values = np.full((model.n_layers, model.n_heads, len(job.places), len(job.tokens)), np.nan)
     of_keys = site in KEY_SITES  # a new key or value at one place changes z at every later token
     for places in passes(job):
-        altered = alter(job, places[0])
+        of_all = new_z_of_all(job, places[0])
         for layer in gradients.layers:
             heads = [head.head for head in job.heads if head.layer == layer]
             old = base.z.layer(layer)[:, heads]
-            new = _new_z(job, layer, heads) if altered is None else altered[layer][:, heads]
+            new = _new_z(job, layer, heads) if of_all is None else of_all[layer][:, heads]
             along = ((new - old).double() * gradients[layer][:, heads].double()).sum(-1)
             along = along.masked_fill(~job.tokens.mask[:, None], 0)
             for place in places:
