@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechheads.engine.dispatch import Batch
 from mechheads.engine.job import Job, Unit
-from mechheads.engine.memory import keep_freed_memory, tokens_in_flight
+from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.rows import Packed, Rows, shared_start
 from mechheads.engine.wavefront import Edit, Wave
@@ -31,7 +31,6 @@ class UnitRuns:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._kept: tuple[int | None, AllNewZ | None] | None = None
-        keep_freed_memory()
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry; the units are heads, or MLPs at one place."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mechheads.engine.dispatch import Batch, Dispatch, Values, setup_of
 from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
 from mechheads.heads import Mlp, Node, in_order
@@ -189,6 +190,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
     """
     workers = work.job.spec.limits.workers
     if workers is None or not batches:
+        keep_freed_memory()
         for batch in batches:
             for units, values in work.compute(batch):
                 take(units, values)
@@ -222,6 +224,7 @@ class _SentJob:
         """What computes batches with a worker's model."""
         job = replace(make_ready(model, self.spec), together=self.together, plan=self.plan)
         work = self.made_by(job)
+        keep_freed_memory()
 
         def compute(request: Request) -> Answer:
             work.job.chunks.at_most(request.chunk)
