@@ -260,7 +260,8 @@ def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
     monkeypatch.setattr(build, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
     atlas = build_atlas(small, updates=5)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
-    assert any(note.startswith("roles left out: n is 9, but task 'country_to_capital' has 8 items") for note in atlas.notes)
+    why = "roles left out: n is 9, but task 'country_to_capital' has 8 items"
+    assert any(note.startswith(why) for note in atlas.notes)
 
 
 @pytest.mark.slow
