@@ -42,11 +42,11 @@ prompts, heads = drawn(32, 48), ["L28H0", "L29H5"]
 before = level()
 tight = mh.ablate(model, prompts, heads=heads, budget="500 MB")
 measured = status("VmHWM") - before
-planned = mh.plan(model, prompts, intervention=mh.Zero(), heads=heads, budget="500 MB")
+planned = mh.settings(budget="500 MB")(mh.plan)(model, prompts, intervention=mh.Zero(), heads=heads)
 few = prompts[:4]
 free = mh.ablate(model, few, heads=heads)
 spilled = mh.ablate(model, few, heads=heads, budget="30 MB")
-on_disk = mh.plan(model, few, intervention=mh.Zero(), heads=heads, budget="30 MB").on_disk
+on_disk = mh.settings(budget="30 MB")(mh.plan)(model, few, intervention=mh.Zero(), heads=heads).on_disk
 print(json.dumps({
     "measured": measured, "planned": planned.bytes, "on_disk": on_disk,
     "off": [
