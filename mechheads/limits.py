@@ -1,4 +1,7 @@
-"""``settings``: how analyses run; ``Limits``: how much memory they may use, and how their work is split."""
+"""``settings``: how analyses run; ``Limits``: how much memory they may use, and how their work is split.
+
+``show_bytes`` and ``show_seconds`` say sizes and times for people.
+"""
 
 from __future__ import annotations
 

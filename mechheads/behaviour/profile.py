@@ -14,7 +14,7 @@ from mechheads.behaviour.measure import MEASURES, measure
 from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.ledger.fingerprints import fingerprint
-from mechheads.ledger.stored_progress import StoredProgress
+from mechheads.ledger.stored_progress import StoredProgress, check_progress
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
@@ -138,6 +138,7 @@ def profile_heads(
     window = check_window(model, window, 256)
     if n_tokens is not None:
         check_at_least(16, n_tokens=n_tokens)
+    check_progress()
     keep_freed_memory()
     batches = windows_of(model, texts, window, n_tokens)
     with Store(current().store, analysis="profile_heads") as store:

@@ -1,4 +1,4 @@
-"""What heads are measured on: text cut into windows of tokens, of one length at a time, and random tokens repeated."""
+"""Text cut into windows of tokens of one length, random tokens repeated, and measures of them, here or by workers."""
 
 from __future__ import annotations
 

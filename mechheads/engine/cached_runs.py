@@ -1,4 +1,7 @@
-"""Cached runs of one model's prompts: each side of the pairs runs once, and several analyses share it."""
+"""Cached runs of one model's prompts: each side of the pairs runs once, and several analyses share it.
+
+Runs that differ only after some token share what comes before it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Giving batches to workers until all are done, whatever happens to the workers."""
+"""Giving batches to workers that have the same model until all are done, whatever happens to the workers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
 from mechheads.heads import Mlp, Node, in_order
-from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
 from mechheads.model.model import Model
@@ -75,8 +75,13 @@ def effects(job: Job) -> Work:
 
 
 def metric_of(job: Job) -> Read:
-    """Reads the change of the job's metric [prompt]."""
-    return lambda units, finals: job.evaluator(finals[0])
+    """Reads the change of the job's metric [prompt].
+
+    Raises:
+        ValueError: if the metric is not finite for the unchanged run; before any unit runs.
+    """
+    evaluator = job.evaluator
+    return lambda units, finals: evaluator(finals[0])
 
 
 @dataclass
@@ -121,7 +126,7 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
         of_node[..., place, :] = change / scale
     if found.interrupted:
         units = sum(len(batch.units) for batch in batches)
-        warn(f"interrupted after {len(found.values)} of {units} units; the rest are NaN")
+        warn(interrupted_after(f"{len(found.values)} of {units} units", "the rest are NaN"))
     _warn_of_undefined(job.spec.metric, {node for (node, _), change in found.values.items() if np.isnan(change).any()})
     return Measured(heads, mlps if of_mlps else None, found.interrupted)
 

@@ -10,7 +10,7 @@ never changes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ import xarray as xr
 
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
-from mechheads.labels.static import USUAL, ScoringSettings, relation_scores
+from mechheads.labels.static import USUAL, relation_scores
 from mechheads.messages.arguments import check_known
 from mechheads.model.analysis import analysis
 from mechheads.results.netcdf import text_array
@@ -129,7 +129,8 @@ def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -
     if not isinstance(model, HeadScores):
         loaded = load_relations(relations)
         _check_categories({relation.name: relation.category for relation in loaded})
-        options = {"scoring": ScoringSettings(min_effect=min(floor, USUAL.min_effect))} | options
+        scoring = options.get("scoring", USUAL)
+        options = options | {"scoring": replace(scoring, min_effect=min(floor, scoring.min_effect))}
         return relation_scores(model, None if relations is None else loaded, **options)
     if relations is not None or options:
         late = [*(["relations"] if relations is not None else []), *options]

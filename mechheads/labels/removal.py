@@ -36,7 +36,7 @@ from mechheads.metrics.basic import accuracy
 from mechheads.model.analysis import analysis
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
-from mechheads.results.curves import Curves
+from mechheads.results.curves import Curves, is_random
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import mean_over_prompts, share_interval
 
@@ -106,7 +106,7 @@ def cumulative_removal(
         )
     random = random_sets(heads, ranked, model.n_layers, model.n_heads, draws=draws, seed=seed)
     lines = {"relation": heads} | random
-    if taken := [control.name for control in others if control.name in lines]:
+    if taken := [control.name for control in others if control.name in lines or is_random(control.name)]:
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     asked = {"n": n, "shots": shots, "template": template, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))

@@ -1,4 +1,4 @@
-"""The ledger: a sqlite file of the finished units of sweeps, so that a killed run resumes where it stopped."""
+"""The ledger: a sqlite file of finished units, and of how far others are, so that a killed run resumes; and merging."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from jaxtyping import Float
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
 VERSION = 2
+MOVES_ON = "moves on"
+"""The setting of sweeps whose units move on (``StoredProgress``): merging keeps what is furthest."""
 PATIENCE = 60.0
 """Seconds to wait while another process writes to the file."""
 
@@ -323,6 +325,10 @@ def _merge_sweep(part: Path, into: Path, key: str) -> int:
                     f"{part} was cut into other batches than the parts before it ({name}), so together they would not "
                     "be the whole: run it again into a new ledger, with the same number of parts, budget and workers"
                 )
+        if source.settings().get(MOVES_ON):
+            for name, values in units.items():
+                target.advance(name, values)
+            return len(units.keys() - before)
         for name, values in target.commit(units).items():
             if values.tobytes() != units[name].tobytes():
                 raise ValueError(f"unit {name!r} of {part} is already in {into} with other values")

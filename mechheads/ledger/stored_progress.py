@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.ledger.ledger import Ledger
+from mechheads.ledger.ledger import MOVES_ON, Ledger
 from mechheads.limits import current
 
 State = TypeVar("State")
@@ -23,19 +23,28 @@ _SHARE = 0.05
 """The largest share of the time that writing takes: the profile of a 70B model has 300 MB."""
 
 
+def check_progress() -> None:
+    """Check, before expensive work, that progress can be kept where the settings say.
+
+    Raises:
+        ValueError: if the store cannot be used, or only a part of the units is wanted.
+    """
+    if (store := current().store) is not None:
+        if current().limits.part is not None:
+            raise ValueError("part: each step of this analysis needs all steps before; leave part out")
+        Ledger.check(store)
+
+
 class StoredProgress:
     """How far the units of some work have come, written every few seconds and at the end of a ``with`` block.
 
     Args:
         ledger: the ledger of the work; None stores nothing.
-
-    Raises:
-        ValueError: if only a part of the units is wanted.
     """
 
     def __init__(self, ledger: Ledger | None) -> None:
-        if ledger is not None and current().limits.part is not None:
-            raise ValueError("part: each step of this analysis needs all steps before; leave part out")
+        if ledger is not None:
+            ledger.remember(MOVES_ON, True)
         self._ledger = ledger
         self._stored = {} if ledger is None else ledger.finished()
         self._unwritten: dict[str, tuple[int, Any]] = {}

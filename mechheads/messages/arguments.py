@@ -1,4 +1,4 @@
-"""Checks of arguments that many functions share."""
+"""Checks of arguments that many functions share, and suggestions for names that are not known."""
 
 from __future__ import annotations
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, overload
 
+import numpy as np
+
 from mechheads.heads import HeadId, Mlp
 from mechheads.limits import current
 from mechheads.model.backends.state import as_usual
 from mechheads.model.backends.temporary_changes import Changes
-from mechheads.results.provenance import in_call
+from mechheads.results.provenance import in_call, plain_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +47,10 @@ def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs)  # what it raises names the function and the argument
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}(): {error}") from None
         given.apply_defaults()
         model = next(iter(given.arguments.values()), None)
         changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
@@ -73,8 +78,6 @@ def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str
         for name, value in given.items()
         if signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         and name not in _HOW_IT_RUNS
-        and isinstance(value, (str, bool, int, float, HeadId, Mlp))
+        and isinstance(value, (str, bool, int, float, np.generic, HeadId, Mlp))
     }
-    return {"seed": current().seed} | {
-        name: str(value) if isinstance(value, (HeadId, Mlp)) else value for name, value in options.items()
-    }
+    return {"seed": current().seed} | {name: plain_value(name, value) for name, value in options.items()}

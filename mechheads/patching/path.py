@@ -232,9 +232,10 @@ def _by_label(
 
 def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:
     """The change of a job's metric along every path from heads and MLPs [group, prompt]."""
+    evaluator = job.evaluator
 
     def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
-        return np.stack([job.evaluator(final) for final in finals], axis=1)
+        return np.stack([evaluator(final) for final in finals], axis=1)
 
     return Work(job, partial(path_effects, groups=groups, mlps=mlps), Paths(job, groups, mlps), read)
 

@@ -98,11 +98,11 @@ def measure_repair(job: Job) -> HeadScores:
 
 def _repair(job: Job) -> Work:
     """The total and the direct effect of each head [effect, prompt]."""
-    z = replaced_z(job)[0]
+    evaluator, z = job.evaluator, replaced_z(job)[0]
 
     def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
         direct = _direct(job, [head for head, _ in units if isinstance(head, HeadId)], z)
-        return np.stack([job.evaluator(finals[0]), job.evaluator(direct)], axis=1)
+        return np.stack([evaluator(finals[0]), evaluator(direct)], axis=1)
 
     return Work(job, _repair, UnitRuns(job), read)
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.plots.parts import FRAME, Panels, Theme, figure_title, interval, plain, themed, warp_row
+from mechheads.plots.parts import (
+    FRAME,
+    Panels,
+    Theme,
+    figure_title,
+    interval,
+    plain,
+    symlog as warped,
+    themed,
+    warp_row,
+)
 from mechheads.results.curves import Curves, is_random
 
 if TYPE_CHECKING:
@@ -91,8 +101,8 @@ def curves(
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
-        ValueError: if there is nothing to draw, results are of different analyses, two have the same place, or
-            ``symlog`` is not above 0.
+        ValueError: if there is nothing to draw or no figure of it, results are of different analyses, two have the
+            same place, or ``symlog`` is not above 0.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"], name="capitals")
     >>> gates = mh.fit_gates(model, task, seeds=1, updates=1)
@@ -104,7 +114,8 @@ def curves(
     if symlog is not None and not (isfinite(symlog) and symlog > 0):
         raise ValueError(f"symlog is {symlog}; it must be above 0, such as 0.1")
     first = next(one for row in grid.values() for one in row.values())
-    style, counted = _STYLES[first.kind], _counted(first)
+    style, units = _STYLES[first.kind], {_counted(one) for row in grid.values() for one in row.values()}
+    counted = units.pop() if len(units) == 1 else "component"
     models = list(dict.fromkeys(model for row in grid.values() for model in row))
     panels = Panels(len(grid), len(models), *_sizes(len(grid), len(models)), _GAP_ACROSS, _GAP_DOWN)
     titles = [plain(model) for model in models]
@@ -126,11 +137,12 @@ def curves(
                 figure.add_trace(trace, **place)
             if style.line is not None:
                 line = {"color": "#444444", "width": 1.2, "dash": "dash"}
-                figure.add_hline(y=style.line, line=line, layer="below", **place)
+                y = style.line if symlog is None else float(warped(style.line, symlog))
+                figure.add_hline(y=y, line=line, layer="below", **place)
         figure.update_yaxes(title_text=f"<b>{plain(name)}</b><br>{style.y}", row=row, col=1)
         if symlog is not None:
             warp_row(figure, row, symlog)
-    if style.is_share:
+    if style.is_share and symlog is None:
         figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
     _measure_across(figure, [one for row in grid.values() for one in row.values()])
     across = f"{counted}s in the circuit, share of all" if first.x == "share" else f"number of {counted}s {style.done}"
@@ -154,9 +166,17 @@ def _grid(curves: Any) -> Grid:
         given = [(name, model, one) for name, row in curves.items() for model, one in row.items()]
     else:
         several = [curves] if isinstance(curves, Curves) else curves
-        given = [(one.name, str(one.provenance.get("model", "")), one) for one in several]
+        given = [("", "", one) for one in several]
     if not given:
         raise ValueError("curves is empty; give the result of an analysis, such as mh.gating.role_curve")
+    for *_, one in given:
+        if not isinstance(one, Curves) or one.kind not in _STYLES:
+            made = f"curves of {one.kind}" if isinstance(one, Curves) else repr(one)
+            raise ValueError(f"curves holds {made}; what can be drawn are curves of {', '.join(_STYLES)}")
+        if _drawn(one).empty:
+            raise ValueError(f"curves: no circuit of {one.name!r} has a component; give larger sizes")
+    if not isinstance(curves, Mapping):
+        given = [(one.name, str(one.provenance.get("model", "")), one) for *_, one in given]
     if len(kinds := sorted({one.kind for *_, one in given})) > 1:
         raise ValueError(f"curves are of {' and '.join(kinds)}; draw each analysis in its own figure")
     grid: Grid = {}
@@ -168,6 +188,13 @@ def _grid(curves: Any) -> Grid:
             )
         row[model] = one
     return grid
+
+
+def _named(curves: Curves, which: str) -> str:
+    """The name of a line in the legend: removal has the heads' own relation, and others as controls."""
+    if curves.kind != "removal":
+        return which
+    return curves.name if which == "relation" else f"control: {which}"
 
 
 def _counted(curves: Curves) -> str:
@@ -238,7 +265,7 @@ def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
         n_colours = len(_COLOURS)
         colour = _ROLES.get(which, _COLOURS[i % n_colours])
         dash = _DASHES[(i + i // n_colours) % len(_DASHES)]  # no two lines look alike
-        x, name, texts = _across(curves, rows), plain(which), _texts(curves, which, rows, style, where)
+        x, name, texts = _across(curves, rows), plain(_named(curves, which)), _texts(curves, which, rows, style, where)
         if not i:
             for column in (column for column in _BESIDE if column in rows):
                 beside = dict(zip(("color", "dash"), _BESIDE[column], strict=True)) | {"width": 1.5}
@@ -265,7 +292,7 @@ def _texts(curves: Curves, which: str, rows: Any, style: _Style, where: str) -> 
         last = f", the last {order[row['k'] - 1]}" if order and row["k"] else ""
         ends = interval(row["ci_low"], row["ci_high"], style.form)
         texts.append(
-            f"<b>{plain(which)}</b>, {where}<br>{_set(row['k'], _counted(curves), style)}{last}<br>"
+            f"<b>{plain(_named(curves, which))}</b>, {where}<br>{_set(row['k'], _counted(curves), style)}{last}<br>"
             f"{style.y} {row['score']:{style.form}}{ends}{_others(row, style.form)}{both}"
         )
     return texts

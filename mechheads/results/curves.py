@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,8 @@ class Curves(TableResult):
             so on. ``k``: how many heads; of circuits also ``share``, of all. ``score`` with ``ci_low`` and ``ci_high``,
             in ``unit``; and what else the analysis measures there.
         order: for each line, its heads, nodes or edges in order; an edge is a text such as ``"L3H2->L5H1.q"``.
-        values: for each row of the table, one number per prompt, in the unit of what is averaged; NaN where an
-            interrupted run did not come. Without columns if only means were measured.
+        values: for each row of the table, one number per prompt or seed, in the unit of what is averaged; NaN where an
+            interrupted run did not come.
         more: what else the analysis keeps, by name.
         provenance: what is needed to repeat it.
     """
@@ -85,9 +86,14 @@ class Curves(TableResult):
         return f"<Curves {self.kind!r} of {self.name!r} in {self.unit}{stopped}: {ends or 'nothing is known'}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        return self.table.pivot(index=self.x, columns="which", values="score"), []
+        table = self.table.pivot(index=self.x, columns="which", values="score")
+        if "areas" not in self.more:
+            return table, []
+        areas = [row for row in self.more["areas"].to_dict("records") if not is_random(row["which"])]
+        notes = [f"{row['which']}: CPR {row['cpr']:.3g}, CMD {row['cmd']:.3g}" for row in areas]
+        return table, [*notes, f"other heads ablated by {self.provenance.get('intervention')}"]
 
 
 def is_random(which: object) -> bool:
     """Whether a line is of a random order, by its name."""
-    return str(which).startswith("random ")
+    return re.fullmatch(r"random \d+", str(which)) is not None

@@ -57,11 +57,11 @@ def make_provenance(
     """
     made = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}
     for part in (*settings, more):
-        made |= {name: _plain(name, value) for name, value in part.items()}
+        made |= {name: plain_value(name, value) for name, value in part.items()}
     return made
 
 
-def _plain(name: str, value: Any) -> Any:
+def plain_value(name: str, value: Any) -> Any:
     """A value in a form that JSON can store; ``name`` is its name in messages."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -72,8 +72,8 @@ def _plain(name: str, value: Any) -> Any:
     if (fingerprint := getattr(value, "fingerprint", None)) is not None:
         return fingerprint() if callable(fingerprint) else fingerprint
     if isinstance(value, (tuple, list)):
-        return [_plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        return [plain_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(f"{name}[{key!r}]", item) for key, item in value.items()}
+        return {key: plain_value(f"{name}[{key!r}]", item) for key, item in value.items()}
     kind = type(value).__name__
     raise ValueError(f"provenance cannot store {name}, a {kind}; give texts, numbers, or lists and dicts of these")

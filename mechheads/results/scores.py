@@ -147,7 +147,9 @@ class HeadScores:
             ValueError: if shapes and labels do not match.
         """
         score = np.asarray(score, dtype=np.float64)
-        low, high = interval or (None, None)
+        if interval is not None and len(interval) != 2:
+            raise ValueError(f"interval has {len(interval)} parts; give its lower and its upper end")
+        low, high = (None, None) if interval is None else interval
         statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value}
         low, high, p = (like(score, array, what) for what, array in statistics.items())
         return cls(build((score, low, high, p), extra, name, unit, kind, provenance, variables))

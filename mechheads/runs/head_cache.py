@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -24,9 +24,6 @@ from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
 from mechheads.runs.layer_store import LayerStore
 from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
-
-if TYPE_CHECKING:
-    from mechheads.model.core import ModelCore
 
 
 def token_bytes(model: ModelCore, pos: int) -> int:

@@ -53,7 +53,7 @@ class Answer:
         chunk: how many units fit into memory together, if the worker had to find out.
     """
 
-    values: Sequence[np.ndarray] | np.ndarray = ()
+    values: Sequence[Any] | np.ndarray = ()
     chunk: int | None = None
 
 

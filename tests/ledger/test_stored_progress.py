@@ -15,7 +15,7 @@ import mechheads as mh
 from mechheads.gating import FitSettings, Task, contrast_gates
 from mechheads.gating.fit.descent import State
 from mechheads.ledger import stored_progress
-from mechheads.ledger.ledger import Ledger
+from mechheads.ledger.ledger import Ledger, merge
 from mechheads.ledger.stored_progress import StoredProgress, _from_row, _to_row
 from mechheads.limits import Limits
 
@@ -79,6 +79,20 @@ def test_of_two_processes_at_the_same_work_the_state_that_is_furthest_stays(tmp_
         assert StoredProgress(one).state("another fit", begin) is begin
         with pytest.raises(ValueError, match="unit 'a' is float32; a ledger stores float64"):
             one.advance("a", np.ones(1, np.float32))
+
+
+def test_merging_keeps_the_state_that_is_furthest(tmp_path: Path) -> None:
+    begin = State.begin(torch.zeros(2, 1, 3), 4)
+
+    def reach(name: str, done: int) -> Path:
+        with Ledger(tmp_path / name, "key", {}) as ledger, StoredProgress(ledger) as progress:
+            progress.see("fit", State.begin(begin.logits + done, 4), done)
+        return tmp_path / name
+
+    for one, two, kept in ((3, 2, 3), (4, 6, 6)):
+        merge([reach("one", one), reach("two", two)], tmp_path / "all")
+        with Ledger(tmp_path / "all", "key", {}) as ledger:
+            assert torch.equal(StoredProgress(ledger).state("fit", begin).logits, begin.logits + kept)
 
 
 def test_a_state_is_written_every_few_seconds_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mechheads as mh
@@ -45,5 +46,9 @@ def test_nothing_of_a_call_is_left_however_it_ends(stop: type[BaseException], ll
 
 
 def test_a_call_that_does_not_fit_names_the_argument(llama: mh.Model) -> None:
-    with pytest.raises(TypeError, match="nothing"):
+    with pytest.raises(TypeError, match=r"inner\(\): got an unexpected keyword argument 'nothing'"):
         inner(llama, nothing=1)
+
+
+def test_numbers_of_numpy_are_options_too(llama: mh.Model) -> None:
+    assert inner(llama, draws=np.int64(5))["draws"] == 5  # type: ignore[arg-type]

@@ -203,6 +203,12 @@ def test_what_cannot_be_drawn() -> None:
     for nothing in ([], {}, {"math": {}}):
         with pytest.raises(ValueError, match="curves is empty"):
             plots.curves(nothing)
+    for wrong, said in ((1, "curves holds 1"), (made("mine"), "curves holds curves of mine; what can be drawn are")):
+        with pytest.raises(ValueError, match=said):
+            plots.curves([wrong])  # type: ignore[list-item]
+    empty = circuits()
+    with pytest.raises(ValueError, match="no circuit of 'logit_diff' has a component; give larger sizes"):
+        plots.curves(replace(empty, table=empty.table.query("k == 0")))
     with pytest.raises(ValueError, match="two of the curves are of 'math' and model 'demo'"):
         plots.curves([made(), made()])
     with pytest.raises(ValueError, match="curves are of attack_curve and role_curves; draw each analysis in its own"):
@@ -219,6 +225,10 @@ def test_a_symmetric_logarithmic_axis_moves_the_lines_and_names_the_values() -> 
     ticks = [float(text.replace("−", "-")) for text in axis.ticktext]
     assert ticks == sorted(ticks)
     np.testing.assert_allclose(axis.tickvals, symlog(ticks, 0.1))
+    shares = plots.curves(attack(), symlog=0.1)
+    assert shares.layout.yaxis.range is None and max(lines(shares)["first"].y) > 1.03
+    (across,) = plots.curves(circuits(), symlog=0.1).layout.shapes
+    assert across.y0 == across.y1 == symlog(1.0, 0.1)
     for wrong in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"symlog is .*; it must be above 0"):
             plots.curves(curves, symlog=wrong)
@@ -239,3 +249,10 @@ def test_the_grid_stays_readable() -> None:
 @pytest.mark.parametrize("curves", [made(), attack(), circuits()], ids=lambda curves: curves.kind)
 def test_figures_are_valid_json(curves: Curves) -> None:
     assert json.loads(curves.plot(theme="dark").to_json())["data"][-1]["type"] == "scatter"
+
+
+def test_removal_names_the_relation_and_its_controls() -> None:
+    named = made(
+        "removal", "capitals", lines={"relation": [1, 0.5, 0], "random words": [1, 1, 1], "random 1": [1, 1, 1]}
+    )
+    assert list(lines(plots.curves(named))) == ["random orders, 1 draw", "capitals", "control: random words"]

@@ -26,6 +26,7 @@ from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.ledger.stored_progress import check_progress
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
@@ -92,6 +93,7 @@ def contrast_gates(
             f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"
         )
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates, 1)
+    check_progress()
     settings = rules.about(made, unused="lr_regularised")
     retained, forgotten = _pair_up(usable_items(model, retain), usable_items(model, forget))
     rows = _rows_of_pairs(model, retained, forgotten)

@@ -45,7 +45,7 @@ from mechheads.gating.fit.fitted import Course, Gates
 from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.ledger.ledger import Ledger
-from mechheads.ledger.stored_progress import StoredProgress
+from mechheads.ledger.stored_progress import StoredProgress, check_progress
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -173,6 +173,7 @@ def fit_gates(
         raise ValueError(f"task is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
     check_positive(fit.regularisation, "regularisation")
+    check_progress()
     settings = rules.about(made, unused="clip_difference")
     rates = settings["lr"], settings["lr_regularised"], settings["lr_regularised"]
     strengths = 0.0, fit.regularisation, -fit.regularisation

@@ -110,6 +110,8 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
     Country: Denmark, capital city: Copenhagen
     Country: Belgium, capital city: Brussels
     """
+    if n is not None:
+        check_at_least(1, n=n)
     relation = load_relations(relation)[0]
     prompts: list[str] = []
     targets: list[str] = []

@@ -1,4 +1,4 @@
-"""Run a block only as far as needed: objects that record its keys, values or z and then stop it."""
+"""How blocks run: with cached keys, and only as far as needed, by objects that record keys, values or z and stop."""
 
 from __future__ import annotations
 

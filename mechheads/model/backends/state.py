@@ -1,4 +1,4 @@
-"""Whether a model is still as it was, and whether torch computes as usual."""
+"""Whether a model is still as it was, and whether torch computes as usual, or with gradients."""
 
 from __future__ import annotations
 
