@@ -303,7 +303,7 @@ def test_a_relation_is_asked_in_all_its_templates(small: mh.Model) -> None:
     assert (few.prompts, few.targets) == (task.prompts[:3], task.targets[:3])
     with pytest.raises(ValueError, match="n is 11, but task 'words' has 10 items; give 1 to 10, or None for all"):
         relation_task(small, relation, shots=2, n=11)
-    with pytest.raises(ValueError, match="n is 0, but task 'words' has 10 items"):
+    with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
         relation_task(small, relation, n=0)
     with pytest.raises(ValueError, match="relation 'bare' has no few-shot templates"):
         relation_task(small, mh.Relation("bare", None, PAIRS))
