@@ -22,6 +22,7 @@ import torch
 
 import mechheads as mh
 from mechheads.limits import Limits
+from mechheads.messages.interrupted import until_interrupted
 from mechheads.results.tables import TableResult
 from support import every_analysis
 from support.every_analysis import EVERY, REPEATED, Analysis, fields
@@ -35,10 +36,18 @@ PIECES = Limits(tokens=1, logit_rows=1, run_tokens=1)
 
 
 class Steps:
-    """Counts the calls of functions of the package, and raises an error at the n-th; n counts from 1."""
+    """Counts the calls of functions of the package, and raises an error at the n-th; n counts from 1.
 
-    def __init__(self, at: int | None = None, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.at, self.error, self.calls = at, error, 0
+    Attributes:
+        calls: all calls; ``kept``: those of the part in which an analysis keeps what is done. How many others there are
+            differs by release.
+    """
+
+    def __init__(
+        self, at: int | None = None, error: type[BaseException] = KeyboardInterrupt, *, of_kept: bool = False
+    ) -> None:
+        self.at, self.error, self.of_kept = at, error, of_kept
+        self.calls = self.kept = self._depth = 0
 
     def __enter__(self) -> Steps:
         sys.setprofile(self._called)
@@ -48,11 +57,14 @@ class Steps:
         sys.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, _: object) -> None:
-        file = frame.f_code.co_filename
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if event == "call" and isinstance(frame.f_locals.get("self"), until_interrupted):
+            self._depth += {"__enter__": 1, "__exit__": -1}.get(name, 0)
         runs = event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR  # one may be closed unseen
         if runs and file.startswith(PACKAGE) and "messages" not in file:
             self.calls += 1
-            if self.calls == self.at:
+            self.kept += self._depth > 0
+            if self.at == (self.kept if self.of_kept else self.calls) and (self._depth > 0 or not self.of_kept):
                 raise self.error
 
 
@@ -66,11 +78,11 @@ def model(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Mod
 
 
 @pytest.fixture(scope="module")
-def undisturbed(model: mh.Model) -> Callable[[str], tuple[Any, int]]:
-    """The result of an analysis in pieces, which leaves the model as it is, and how many calls it takes."""
+def undisturbed(model: mh.Model) -> Callable[[str], tuple[Any, Steps]]:
+    """The result of an analysis in pieces, which leaves the model as it is, and the calls that it takes."""
 
     @cache
-    def run(name: str) -> tuple[Any, int]:
+    def run(name: str) -> tuple[Any, Steps]:
         weights = [weight.detach().clone() for weight in model.model.parameters()]
         before = changes_on(model)
         with Steps() as steps:
@@ -78,7 +90,7 @@ def undisturbed(model: mh.Model) -> Callable[[str], tuple[Any, int]]:
         assert changes_on(model) == before
         for weight, value in zip(model.model.parameters(), weights, strict=True):
             assert torch.equal(weight, value) and weight.grad is None
-        return found, steps.calls
+        return found, steps
 
     return run
 
@@ -124,15 +136,15 @@ def test_it_gives_the_same_again_in_any_budget_and_from_a_file(name, model, undi
 @rows
 def test_ctrl_c_keeps_what_is_done_and_an_error_leaves_nothing(name, model, undisturbed, tmp_path):
     analysis, before = EVERY[name], changes_on(model)
-    whole, calls = undisturbed(name)
-    with pytest.raises(ZeroDivisionError), Steps(calls // 2, ZeroDivisionError):
+    whole, steps = undisturbed(name)
+    with pytest.raises(ZeroDivisionError), Steps(steps.calls // 2, ZeroDivisionError):
         quietly(analysis, model)
     assert changes_on(model) == before
     part, said = None, []
     with warnings.catch_warnings(record=True) as caught, mh.settings(budget=PIECES):
         warnings.simplefilter("always")
         try:
-            with Steps(int(analysis.at * calls)):
+            with Steps(int(analysis.at * (steps.kept or steps.calls)), of_kept=steps.kept > 0):
                 part = analysis.run(model)
         except KeyboardInterrupt:
             assert analysis.kept is None
