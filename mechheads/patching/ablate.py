@@ -75,14 +75,10 @@ def make_ablation(kind: Ablation | Intervention, factor: float = 0.0) -> Interve
     """The ablation of that name, as an intervention.
 
     Raises:
-        ValueError: if there is no such ablation, or it takes no factor.
+        ValueError: if there is no such ablation.
     """
     if isinstance(kind, str):
         check_known("kind", kind, Ablation)
-    if factor and kind not in ("scale", "uniform"):
-        raise ValueError(
-            f'factor is {factor}, but kind {kind!r} takes none; give kind="scale" or "uniform", or leave it out'
-        )
     if kind == "scale":
         return Scale(factor)
     return UniformAttention(factor) if kind == "uniform" else as_intervention(kind, "kind")
