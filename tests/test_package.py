@@ -391,6 +391,12 @@ def test_ruff_formats_every_line() -> None:
     assert [where(path) for path in files if exempt.search(path.read_text("utf-8"))] == []
 
 
+def test_nothing_is_checked_by_assert() -> None:
+    """It would not be under ``python -O``."""
+    found = {path.name for path in modules() if any(isinstance(node, ast.Assert) for node in ast.walk(parsed(path)))}
+    assert found == set()
+
+
 def test_the_top_level_is_small() -> None:
     assert sorted(path.name for path in PACKAGE.glob("*.py")) == [
         "__init__.py",

@@ -69,11 +69,14 @@ def z_of(
 
 
 def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
-    """What an MLP gives under a job's intervention at a place."""
+    """What an MLP gives under a job's intervention at a place.
+
+    Raises:
+        ValueError: if it is a patch of plain prompts.
+    """
     mask, at, rule = job.tokens.mask, job.places[place].at, job.intervention
     old = job.base.stores["mlp_out"][layer]
-    if isinstance(rule, Patch):
-        assert job.source is not None
+    if isinstance(rule, Patch) and job.source is not None:
         new = job.source.stores["mlp_out"][layer]
     else:
         new = apply(rule, old, Context(HeadId(layer, 0), job.base, job.source, mask))
@@ -96,10 +99,11 @@ def carry(job: Job, units: Sequence[NewValues]) -> Float[Tensor, "unit prompt po
     packed = job.plan.groups is not None and not of_mlps
     if packed:
         groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups or ())
+    of_heads = [(node, new) for unit in units for node, new, _ in unit if isinstance(node, HeadId)]
     parts = []
     for rows in groups:
         if packed:
-            window: Rows = _packed(job, rows, first[rows], [(node, new) for unit in units for node, new, _ in unit])
+            window: Rows = _packed(job, rows, first[rows], of_heads)
         else:
             window = job.window(first, rows)
         wave = Wave(job.base, rows, window)
@@ -111,7 +115,7 @@ def _packed(
     job: Job,
     rows: Int[Tensor, " row"],
     first: Int[Tensor, " prompt"],
-    new: Sequence[tuple[Node, Float[Tensor, "prompt pos d_head"]]],
+    new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
 ) -> Packed:
     """The rows of prompts that share their first positions while tokens and new z are equal.
 
@@ -120,7 +124,6 @@ def _packed(
     """
     shared = shared_start(job.tokens.ids[rows])
     for head, z in new:
-        assert isinstance(head, HeadId)
         shared = shared_start(z[rows, :shared], _rounding(job.base.z[head][rows, :shared]))
     return Packed.of(int(first.amin()), shared, job.at[rows])
 

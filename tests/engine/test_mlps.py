@@ -9,6 +9,7 @@ from torch import Tensor
 
 import mechheads as mh
 import mechheads.engine.run
+from mechheads.engine.run import new_output
 from mechheads.results.stats import q_values
 from support import oracles
 from support.levels import architectures
@@ -207,3 +208,9 @@ def test_the_plan_counts_mlps(small):
     assert plan.forwards / heads.forwards == pytest.approx(plan.flops / heads.flops)
     assert plan.seconds is not None and plan.seconds > 0
     assert f"(1 head and {small.n_layers} MLPs x 1 place" in str(plan) and "; 1 more for MLPs" in str(plan)
+
+
+def test_a_patch_without_a_source_run_is_refused_where_it_is_computed(llama):
+    job = mh.prepare(llama, CLEAN, sites=("z", "mlp_out"))
+    with pytest.raises(ValueError, match=r"^Patch takes values from the source run of a pair; give mh\.PromptPairs"):
+        new_output(job.intervening(mh.Patch()), 0, 0)
