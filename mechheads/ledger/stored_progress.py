@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,9 +76,7 @@ class StoredProgress:
     def __enter__(self) -> StoredProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.write()
 
 
