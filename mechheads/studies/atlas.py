@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -47,8 +48,9 @@ _COLUMNS = {
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _ABOUT = "atlas.json"
-_TEXTS = ("model", "pairs", "requests", "seconds", "notes", "interrupted", "study")
-"""What ``atlas.json`` contains."""
+_TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study")
+_OWN = "own"
+"""What ``atlas.json`` contains, and the names of ``own`` in the order of their files."""
 
 
 @dataclass
@@ -71,6 +73,9 @@ class Atlas(Stages):
         circuit: the faithfulness of the first k heads by patching, for several k.
         weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
+        own: scores of your own, by the name that the table and the page give them.
+        asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
+            of those that were asked.
         pairs: the prompts of the patching: clean, corrupted, answer, wrong.
         requests: the requests of the safety heads.
         seconds: time that each stage took.
@@ -92,6 +97,8 @@ class Atlas(Stages):
     circuit: Curves | None = None
     weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
+    own: dict[str, HeadScores] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
     pairs: list[dict[str, str]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
@@ -124,6 +131,7 @@ class Atlas(Stages):
             "paths": self.paths,
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
+        parts |= {f"own_{i}": scores for i, scores in enumerate(self.own.values())}
         return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
 
     @property
@@ -137,7 +145,8 @@ class Atlas(Stages):
         if self.direct is not None:
             views["direct"] = self.direct
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
-        return views | dict(self.roles or {})
+        views |= dict(self.roles or {})
+        return views | {own_column(name): scores for name, scores in self.own.items()}
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head: names on text, categories, best relation, and each view's score with its interval.
@@ -207,7 +216,7 @@ class Atlas(Stages):
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
         files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()}, self.study)
         about = Path(folder) / _ABOUT
-        write_file(about, sealed_json({name: getattr(self, name) for name in _TEXTS}))
+        write_file(about, sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}))
         return [*files, about]
 
     @classmethod
@@ -224,9 +233,11 @@ class Atlas(Stages):
                 f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
             )
         about = read_sealed_json(folder / _ABOUT)
-        if not isinstance(about, dict) or set(about) != set(_TEXTS):
-            raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join(_TEXTS)}")
+        if not isinstance(about, dict) or set(about) != {*_TEXTS, _OWN}:
+            raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join((*_TEXTS, _OWN))}")
+        own = about.pop(_OWN)
         atlas = cls(**about)
+        atlas.own = {name: HeadScores.load(folder / f"own_{i}.nc") for i, name in enumerate(own)}
         for name, kind in _KINDS.items():
             if (path := folder / f"{name}.nc").is_file():
                 setattr(atlas, name, kind.load(path))
@@ -305,6 +316,16 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
+
+
+def own_column(name: str) -> str:
+    """The column of the table for scores of your own: their name, with what a condition could not hold replaced.
+
+    >>> from mechheads.studies.atlas import own_column
+    >>> own_column("my ablation, z")
+    'my_ablation_z'
+    """
+    return re.sub(r"\W+", "_", name).strip("_") or "own"
 
 
 def _is_told(variable: str, scores: HeadScores) -> bool:

@@ -93,6 +93,7 @@ def build_atlas(
     show = after_each or (lambda atlas: None)
     relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
     atlas.requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 2]]
+    atlas.asked |= {"requests": "harmful requests", "task": "naming the capital"}
     say(f"{model!r}")
     with atlas.interruptible():
         pairs = None
@@ -172,6 +173,7 @@ def _pairs(model: Model, atlas: Atlas, n: int) -> PromptPairs:
         raise ValueError("fewer than 2 countries have a name and a capital of one token each")
     columns = (pairs.clean, pairs.corrupted, pairs.answer or (), pairs.wrong or ())
     names = ("clean", "corrupted", "answer", "wrong")
+    atlas.asked["pairs"] = "the capital"
     atlas.pairs = [dict(zip(names, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
     return pairs
 

@@ -207,8 +207,19 @@ def test_a_folder_without_an_atlas_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no atlas\.json; give a folder"):
         Atlas.load(tmp_path)
     (tmp_path / "atlas.json").write_text('{"model": "m"}')
-    with pytest.raises(ValueError, match=r"atlas\.json is damaged: it needs model, pairs, requests"):
+    with pytest.raises(ValueError, match=r"atlas\.json is damaged: it needs model, asked, pairs, requests"):
         Atlas.load(tmp_path)
+
+
+def test_scores_of_your_own_are_columns_and_come_back(tmp_path):
+    effect = mh.HeadScores.from_values(np.arange(24.0).reshape(2, 3, 4), name="effect", unit="logits", kind="demo")
+    atlas = Atlas("made", own={"my ablation, z": effect, "<b>": effect - effect}, asked={"pairs": "the capital"})
+    assert atlas.to_dataframe()["my_ablation_z"].tolist() == effect.scores.values.ravel().tolist()
+    atlas.save(tmp_path)
+    back = Atlas.load(tmp_path)
+    assert list(back.own) == ["my ablation, z", "<b>"] and back.asked == atlas.asked
+    for name, scores in atlas.own.items():
+        assert back.own[name].dataset.identical(scores.dataset)
 
 
 def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
