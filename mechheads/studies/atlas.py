@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -23,11 +22,12 @@ from mechheads.results.agreement import compare_roles
 from mechheads.results.curves import Curves
 from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
-from mechheads.results.scores import HeadScores
+from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_weights import HeadWeights
+from mechheads.studies.own import OwnView, own_views
 from mechheads.studies.study import Stages, save_parts
 
 if TYPE_CHECKING:
@@ -146,7 +146,12 @@ class Atlas(Stages):
             views["direct"] = self.direct
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
         views |= dict(self.roles or {})
-        return views | {own_column(name): scores for name, scores in self.own.items()}
+        return views | {column: view.scores for column, view in self.own_views.items()}
+
+    @property
+    def own_views(self) -> dict[str, OwnView]:
+        """The views of ``own``, by their columns: one for each label of a further dimension, if there are few."""
+        return own_views(self.own)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head: names on text, categories, best relation, and each view's score with its interval.
@@ -290,7 +295,7 @@ class Atlas(Stages):
                     f"{category}, phi{none}{below}",
                 )
         if self.patching is not None:
-            lines += _top_lines(self.patching, top, None, "Patching capitals, share restored")
+            lines += _top_lines(self.patching, top, None, f"Patching, {self.patching.unit}")
         for ablation, scores in self.safety.items():
             lines += _top_lines(
                 scores,
@@ -303,6 +308,8 @@ class Atlas(Stages):
             for role, scores in self.roles.items():
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
+        for view in self.own_views.values():
+            lines += _top_lines(view.scores, top, None, f"{view.label}, {view.scores.unit}", by="absolute")
         return "\n".join([*lines, *self.closing_lines])
 
 
@@ -316,16 +323,6 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
-
-
-def own_column(name: str) -> str:
-    """The column of the table for scores of your own: their name, with what a condition could not hold replaced.
-
-    >>> from mechheads.studies.atlas import own_column
-    >>> own_column("my ablation, z")
-    'my_ablation_z'
-    """
-    return re.sub(r"\W+", "_", name).strip("_") or "own"
 
 
 def _is_told(variable: str, scores: HeadScores) -> bool:
@@ -363,8 +360,10 @@ def _phi(labels: HeadLabels) -> HeadScores:
     return HeadScores.from_scores(best["score"].values, interval=(low, high), **about)
 
 
-def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:
-    rows: list[Any] = list(scores.top(top).itertuples())
+def _top_lines(
+    scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str, by: RankBy = "score"
+) -> list[str]:
+    rows: list[Any] = list(scores.top(top, by=by).itertuples())
     n_heads = scores.n_layers * scores.n_heads
     reached = n_heads - len(scores.missing)
     lines = [title if reached == n_heads else f"{title} ({reached} of {n_heads} heads reached)"]
