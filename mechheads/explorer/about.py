@@ -10,7 +10,7 @@ from mechheads.results.scores import HeadScores
 
 CAPITAL = "the capital"
 """What ``Atlas.asked`` says of the pairs of the built-in study."""
-_SITES = {"z": "output", "q": "queries", "k": "keys", "v": "values", "pattern": "attention pattern"}
+_SITES = {"z": "output", "q": "query", "k": "key", "v": "value", "pattern": "attention pattern"}
 _CHANGES = {
     "Zero(": "its output is set to zero",
     "Mean(": "its output is replaced with its mean over the prompts",

@@ -149,8 +149,9 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
     about = thing.provenance
     named, sizes = about.get("model"), (about.get("n_layers"), about.get("n_heads"))
     name = named if isinstance(named, str) else ""
-    if isinstance(thing, HeadScores):
-        return name, (thing.n_layers, thing.n_heads)
+    scores = next(iter(thing.values())) if isinstance(thing, Roles) else thing
+    if isinstance(scores, HeadScores):
+        return name, (scores.n_layers, scores.n_heads)
     if isinstance(thing, HeadPatterns):
         return name, (thing.first.shape[0], thing.first.shape[1])
     layers, heads = sizes
@@ -217,7 +218,7 @@ class _Group:
 
     def collected(self) -> Collected:
         """One atlas with everything in its place: a copy of that which was given, or a quick one of the model."""
-        made = Collected(Atlas(self.name or _A_MODEL), {}, self.model)
+        made = Collected(Atlas(self.name or _A_MODEL, shape=self.sizes), {}, self.model)
         if self.atlas is not None:
             made.atlas = replace(
                 self.atlas, own=dict(self.atlas.own), safety=dict(self.atlas.safety), notes=list(self.atlas.notes)
@@ -235,8 +236,8 @@ def _put(one: _Given, made: Collected) -> None:
     place = next((place for kind, place in _PLACES.items() if isinstance(thing, kind)), None)
     if place is not None and getattr(atlas, place) is None:
         setattr(atlas, place, thing)
-    elif isinstance(thing, SafetyHeads) and (ablation := str(thing.provenance.get("ablation"))) not in atlas.safety:
-        atlas.safety[ablation] = thing
+    elif isinstance(thing, SafetyHeads) and _is_ships(thing) and (of := _ablation(thing)) not in atlas.safety:
+        atlas.safety[of] = thing
     elif isinstance(thing, Roles):
         for role, scores in thing.items():
             atlas.own[_unused(f"{one.name or thing.name}, {role}", atlas.own)] = scores
@@ -247,6 +248,15 @@ def _put(one: _Given, made: Collected) -> None:
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
         made.tables[_unused(one.name or thing.name, made.tables)] = thing
+
+
+def _is_ships(safety: SafetyHeads) -> bool:
+    """Whether the heads were found by Ships, not by their contribution to refusals."""
+    return safety.provenance.get("score", "ships") == "ships"
+
+
+def _ablation(safety: SafetyHeads) -> str:
+    return str(safety.provenance.get("ablation", "unknown"))
 
 
 def _patterns(one: _Given) -> HeadPatterns:

@@ -221,7 +221,7 @@ class _Effect:
 
 
 def _effects(atlas: Atlas) -> list[_Effect]:
-    """The effects of an atlas; those of self-repair were measured for some heads only."""
+    """The effects of an atlas, and your own on prompts; those of self-repair were measured for some heads only."""
     effects, every, said = [], np.ones(atlas.sizes, dtype=bool), words(atlas)
     if atlas.patching is not None:
         effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
@@ -232,8 +232,9 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         meaning = said["direct"].meaning
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
     for name, view in atlas.own_views.items():
-        some = np.asarray(np.isfinite(view.scores.scores.values))
-        effects.append(_Effect(view.scores, name, view.label, said[name].meaning, some, own=True))
+        if view.scores.values is not None:
+            some = np.asarray(np.isfinite(view.scores.scores.values))
+            effects.append(_Effect(view.scores, name, view.label, said[name].meaning, some, own=True))
     return effects
 
 

@@ -28,6 +28,7 @@ from mechheads.explorer.column import (
 from mechheads.explorer.encode import plain
 from mechheads.explorer.kinds import CATEGORIES, COPYING, column_for, generalized_ships
 from mechheads.results.dataset import RANGE
+from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
 
 _SHARE = "share of attention"
@@ -242,7 +243,7 @@ _TENSIONS = (
 
 def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
     """Verdicts of two views that speak against each other, if both are about the same prompts."""
-    said, own = words(atlas), atlas.own_views
+    said, own, scores = words(atlas), atlas.own_views, atlas.views
     of: dict[str, list[str]] = {}
     for view in found:
         of.setdefault(said[view["name"]].part, []).append(view["name"])
@@ -255,17 +256,13 @@ def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
         for part, one, against, other, text in _TENSIONS
         for a in of.get(part, [])
         for b in of.get(against, [])
-        if _comparable(a, b, atlas)
+        if (a not in own and b not in own) or "phi" in (a, b) or _prompts(scores[a]) & _prompts(scores[b])
     ]
 
 
-def _comparable(a: str, b: str, atlas: Atlas) -> bool:
-    """Whether two views are about the same prompts: both of the study, one by weights, or by their provenance."""
-    own, scores = atlas.own_views, atlas.views
-    if (a not in own and b not in own) or "phi" in (a, b):
-        return True
-    prompts = [set(str(scores[name].provenance.get("prompts", name)).split("+")) for name in (a, b)]
-    return bool(prompts[0] & prompts[1])
+def _prompts(scores: HeadScores) -> set[str]:
+    """The prompts that scores are about, by their provenance."""
+    return set(str(scores.provenance.get("prompts", "")).split("+")) - {""}
 
 
 _ENDINGS = {

@@ -78,6 +78,7 @@ class Atlas(Stages):
             of those that were asked.
         pairs: the prompts of the patching: clean, corrupted, answer, wrong.
         requests: the requests of the safety heads.
+        shape: the numbers of layers and of heads in a layer, if no result here says so.
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work. Heads that were not reached are NaN.
@@ -101,6 +102,7 @@ class Atlas(Stages):
     asked: dict[str, str] = field(default_factory=dict)
     pairs: list[dict[str, str]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    shape: tuple[int, int] | None = None
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -116,6 +118,8 @@ class Atlas(Stages):
             return known[0].n_layers, known[0].n_heads
         if self.patterns is not None:
             return self.patterns.first.shape[0], self.patterns.first.shape[1]
+        if self.shape is not None:
+            return self.shape
         raise ValueError(f"the atlas of {self.model!r} has no result")
 
     @property
@@ -188,7 +192,7 @@ class Atlas(Stages):
 
         The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as Ships,
         have no sign. The three roles come from the same gates, so they are bound to correlate
-        with each other.
+        with each other. Views of one result of your own, such as its positions, are not compared with each other.
 
         Returns:
             One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
@@ -200,9 +204,13 @@ class Atlas(Stages):
                 np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
             )
         rows = []
+        of = {column: view.of for column, view in self.own_views.items()}
         while len(views) > 1:
             name = next(iter(views))
-            rows.append(compare_roles({name: views.pop(name)}, views))
+            scores = views.pop(name)
+            others = {other: found for other, found in views.items() if name not in of or of[name] != of.get(other)}
+            if others:
+                rows.append(compare_roles({name: scores}, others))
         if not rows:
             return pd.DataFrame(columns=["view", "other", "spearman", "ci_low", "ci_high", "n"])
         return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def own_views(own: Mapping[str, HeadScores]) -> dict[str, OwnView]:
     """
     views: dict[str, OwnView] = {}
     for name, scores in own.items():
-        parts = list(_parts(scores))
+        parts = _parts(scores)
         for said, part in parts:
             label = f"{name}, {said}" if said else name
             views[_unused(own_column(label), views)] = OwnView(label, part, (name, len(parts)))
@@ -86,8 +87,21 @@ def _unused(column: str, views: Mapping[str, OwnView]) -> str:
     return next(each for each in numbered if each.lower() not in taken)
 
 
-def _parts(scores: HeadScores) -> Iterator[tuple[str, HeadScores]]:
+_PARTS: WeakKeyDictionary[HeadScores, list[tuple[str, HeadScores]]] = WeakKeyDictionary()
+"""Parts that were made already: a page asks for them many times."""
+
+
+def _parts(scores: HeadScores) -> list[tuple[str, HeadScores]]:
     """The parts of scores without further dimensions, each with what it is a part of; "" for the whole."""
+    if not scores.extra_dims:
+        return [("", scores)]
+    if scores not in _PARTS:
+        _PARTS[scores] = list(_selected(scores))
+    return _PARTS[scores]
+
+
+def _selected(scores: HeadScores) -> Iterator[tuple[str, HeadScores]]:
+    """A part for each label, or for the label furthest from 0 if there are many."""
     said = []
     while np.prod([scores.dataset.sizes[dim] for dim in scores.extra_dims], initial=1) > FEW:
         longest = max(scores.extra_dims, key=lambda dim: scores.dataset.sizes[dim])
