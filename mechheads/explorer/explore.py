@@ -11,58 +11,67 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.explorer.collect import Collected, check_size, collect, patterns_of
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
-from mechheads.explorer.payload import Payload, atlas_payload, run_payload
+from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.head_patterns import HeadPatterns
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 
 _PAGE, _CARD, _PATTERNS = "explorer.html", "{}.html", "patterns.html"
-MAX_TOKENS = 2000
-"""The longest prompt whose patterns are shown."""
-_KEPT = 8
-"""Keys of each query that a view of a run shows, besides the first token."""
 
 
-def explore(atlas: Atlas | Sequence[Atlas], path: str | Path | None = None, *, model: Model | None = None) -> Any:
-    """Show everything that is known of every head, in a page to search, filter, compare and pin.
+def explore(what: Any, path: str | Path | None = None, *, model: Model | None = None) -> Any:
+    """Show results of every head in a page to search, filter, compare and pin.
+
+    What is of one model stands together, beside what else is known of its heads. Scores, labels, profiles, safety
+    heads and roles become columns with a verdict on each head; runs become patterns; curves and tables stand at the
+    end. Scores have the name of their key in a dict, else their own.
 
     Args:
-        atlas: from ``mh.build_atlas`` or ``mh.studies.Atlas.load``, or several of these.
+        what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run
+            (``model.cache(prompts)``), an atlas (``mh.build_atlas``), or a model, of which a quick atlas is built
+            unless one is given too.
         path: write the page to this file. Without it, a notebook shows a widget, and elsewhere the page is written to
             ``explorer.html``.
-        model: the model of the first atlas, to run own texts in the widget.
+        model: the model of the first atlas or result, to run own texts in the widget.
 
     Returns:
         The widget, or the path of the page. The page is one file and needs no network.
 
     Raises:
-        ValueError: if there is no atlas, an atlas has no result, or the model is of another size.
+        ValueError: if something cannot be shown, results of one model differ in size, or the model is of another size;
+            before anything is run.
         ImportError: if a notebook has no anywidget and no path was given.
 
     >>> import tempfile, numpy as np
-    >>> effect = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="activation_patch")
-    >>> atlas, folder = mh.studies.Atlas("demo", patching=effect), Path(tempfile.mkdtemp())
-    >>> mh.explore(atlas, folder / "page.html").name
+    >>> mine, theirs = (mh.HeadScores.from_scores(s * np.eye(3), name="effect", kind="demo") for s in (1, 2))
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> mh.explore({"mine": mine, "theirs": theirs}, folder / "page.html").name
     'page.html'
     """
-    atlases = _checked(atlas)
-    return _shown(atlas_payload(atlases), path, _PAGE, live_for(atlases[0], model))
+    found = collect(what, model)
+    live = _live(found, model)
+    patterns = found[0].patterns
+    if len(found) == 1 and patterns is not None:
+        (name,) = shown_names([found[0].atlas.model])
+        return _shown(run_payload(name, patterns), path, _PATTERNS, live)
+    payload = atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
+    return _shown(payload, path, _PAGE, live)
 
 
-def head_card(atlas: Atlas, head: HeadLike, path: str | Path | None = None, *, model: Model | None = None) -> Any:
+def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, model: Model | None = None) -> Any:
     """Show everything that is known of one head.
 
     Args:
-        atlas: from ``mh.build_atlas`` or ``mh.studies.Atlas.load``.
+        what: as in ``mh.explore``; of several models, the card is of the first.
         head: such as ``"L23H4"``. The heads that its card links to can be opened too.
         path, model: as in ``mh.explore``; the default file has the name of the head.
 
@@ -75,16 +84,16 @@ def head_card(atlas: Atlas, head: HeadLike, path: str | Path | None = None, *, m
 
     >>> import tempfile, numpy as np
     >>> effect = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="activation_patch")
-    >>> atlas, folder = mh.studies.Atlas("demo", patching=effect), Path(tempfile.mkdtemp())
-    >>> mh.head_card(atlas, "L1H1", folder / "card.html").name
+    >>> mh.head_card(effect, "L1H1", Path(tempfile.mkdtemp()) / "card.html").name
     'card.html'
     """
-    (one,) = _checked(atlas)
-    at = check_head(head, *one.sizes)
-    payload = atlas_payload([one], heads=linked_heads(one, at))
+    found = collect(what, model, head)
+    one = found[0]
+    at = check_head(head, *one.atlas.sizes)
+    payload = atlas_payload([one.atlas], heads=linked_heads(one.atlas, at), tables=[one.tables])
     name = payload.page["models"][0]["name"]
     start = {"start": {"model": 0, "head": str(at)}, "title": f"{at} of {name}"}
-    return _shown(Payload(payload.page | start, payload.blocks), path, _CARD.format(at), live_for(one, model))
+    return _shown(Payload(payload.page | start, payload.blocks), path, _CARD.format(at), _live(found, model))
 
 
 def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
@@ -94,18 +103,7 @@ def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
         ValueError: if a prompt is too long.
         ImportError: as in ``mh.explore``.
     """
-    longest = max(map(len, attention.strings))
-    if longest > MAX_TOKENS:
-        raise ValueError(f"the longest prompt has {longest} tokens; a view shows at most {MAX_TOKENS}")
-    names = [f"prompt {i}" for i in range(len(attention.strings))]
-    return _shown(run_payload("a run", HeadPatterns.of([attention], names, kept=_KEPT)), path, _PATTERNS, None)
-
-
-def _checked(atlas: Atlas | Sequence[Atlas]) -> list[Atlas]:
-    given = [atlas] if isinstance(atlas, Atlas) else list(atlas)
-    if not given or not all(isinstance(one, Atlas) for one in given):
-        raise ValueError(f"atlas is {atlas!r}; give an atlas from mh.build_atlas, or a list of several")
-    return given
+    return _shown(run_payload("a run", patterns_of(attention)), path, _PATTERNS, None)
 
 
 def live_for(atlas: Atlas, model: Model | None) -> Live | None:
@@ -116,12 +114,13 @@ def live_for(atlas: Atlas, model: Model | None) -> Live | None:
     """
     if model is None:
         return None
-    if (model.n_layers, model.n_heads) != atlas.sizes:
-        raise ValueError(
-            f"model is {model!r}, but the atlas is of {' x '.join(map(str, atlas.sizes))} heads; give the model of the "
-            "atlas"
-        )
+    check_size(model, atlas.sizes)
     return Live(model)
+
+
+def _live(found: Sequence[Collected], model: Model | None) -> Live | None:
+    """What runs own texts: the model that was given beside the results, or the first among them."""
+    return live_for(found[0].atlas, model or found[0].model)
 
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
 from mechheads.explorer.encode import plain
-from mechheads.explorer.views import comparable
+from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
@@ -34,6 +34,8 @@ SIZES_STEP = 15
 _MANY = 512
 """If a model has more heads, each part of the examples has one."""
 _ALIKE = 8
+_TO_COMPARE = 3
+"""Heads are compared if so many columns vary."""
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 _REPAIR = {
     "total": (
@@ -63,7 +65,26 @@ def shared(atlas: Atlas) -> dict[str, Any]:
         "pairs": atlas.pairs,
         "requests": atlas.requests,
         "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
+        "labels": {effect.name: _prompts(effect.scores) for effect in _effects(atlas) if effect.own},
     }
+
+
+PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
+
+
+def panes(atlas: Atlas) -> list[str]:
+    """The panes that a card of some head can have. A study shows all: an empty one says why it was left out."""
+    has = {
+        "text": atlas.examples is not None,
+        "pattern": atlas.patterns is not None,
+        "weights": atlas.weights is not None or atlas.labels is not None,
+        "cause": bool(_effects(atlas)),
+        "paths": atlas.weights is not None or atlas.paths is not None,
+        "safety": bool(atlas.safety),
+        "roles": atlas.roles is not None,
+        "alike": len(comparable(atlas.to_dataframe())) >= _TO_COMPARE,
+    }
+    return [name for name in PANES if has[name] or atlas.study]
 
 
 def head_blocks(atlas: Atlas, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -180,13 +201,18 @@ def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], e
 
 @dataclass(frozen=True)
 class _Effect:
-    """What patching says of heads: scores without extra dimensions, and which heads have one."""
+    """What changes with heads: scores without extra dimensions, and which heads have one.
+
+    Attributes:
+        own: whether they are scores of your own, on prompts of their own.
+    """
 
     scores: HeadScores
     name: str
     title: str
     meaning: str
     has: Bool[np.ndarray, "layer head"]
+    own: bool = False
 
     def of(self, head: HeadId) -> dict[str, Any]:
         """The effect of one head."""
@@ -195,17 +221,20 @@ class _Effect:
 
 
 def _effects(atlas: Atlas) -> list[_Effect]:
-    """The effects of an atlas; those of self-repair were measured for some heads only."""
-    effects, every = [], np.ones(atlas.sizes, dtype=bool)
+    """The effects of an atlas, and your own on prompts; those of self-repair were measured for some heads only."""
+    effects, every, said = [], np.ones(atlas.sizes, dtype=bool), words(atlas)
     if atlas.patching is not None:
-        meaning = "The share of the logit difference that its output from the clean run restores in the corrupted one."
-        effects.append(_Effect(atlas.patching, "patching", "Patching", meaning, every))
+        effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
         effects += [_Effect(atlas.repair.select(effect=name), name, *texts, some) for name, texts in _REPAIR.items()]
     if atlas.direct is not None:
-        meaning = "What the head itself adds to the logit of the right capital, minus that of the wrong one."
+        meaning = said["direct"].meaning
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
+    for name, view in atlas.own_views.items():
+        if view.scores.values is not None:
+            some = np.asarray(np.isfinite(view.scores.scores.values))
+            effects.append(_Effect(view.scores, name, view.label, said[name].meaning, some, own=True))
     return effects
 
 
@@ -263,7 +292,7 @@ def _nearest(table: pd.DataFrame) -> Any:
     """A function that gives the heads most alike one head, by the ranks of everything that was measured."""
     names = comparable(table)
     heads = check_heads(None, *(table[["layer", "head"]].to_numpy().max(0) + 1).tolist())
-    if len(names) < 3:
+    if len(names) < _TO_COMPARE:
         return lambda head: None
     ranks = table[names].rank()
     spread = ((ranks - ranks.mean()) / ranks.std(ddof=0)).fillna(0.0).to_numpy()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,21 @@ import numpy as np
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer.encode import block, plain
-from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
-from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views
+from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared
+from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
-from mechheads.results.curves import Curves
+from mechheads.results.curves import Curves, is_random
+from mechheads.results.html import tidy
+from mechheads.results.mlps import has_mlps
 from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 
 SCHEMA = 1
+_ROWS = 200
+"""The most rows of a table that is no view of heads."""
 _PATH = re.compile(r"[/\\.~]|[A-Za-z]:[/\\]")
 """How the path of a file or folder begins, unlike the name of a model of the hub."""
 
@@ -46,13 +52,17 @@ class Payload:
 
 
 def atlas_payload(
-    atlases: Sequence[Atlas], live: dict[str, Any] | None = None, heads: Collection[HeadId] | None = None
+    atlases: Sequence[Atlas],
+    live: dict[str, Any] | None = None,
+    heads: Collection[HeadId] | None = None,
+    tables: Sequence[Mapping[str, TableResult]] = (),
 ) -> Payload:
     """The payload of a page about one or several models.
 
     Args:
         live: where an own text can be run, for a page that is not offline.
         heads: only these heads get cards.
+        tables: of each model, further results by their names: curves stand with the circuits, others as tables.
     """
     blocks = {}
     with _without_collecting():
@@ -60,7 +70,10 @@ def atlas_payload(
             blocks[f"mh-shared-{number}"] = block(shared(atlas))
             blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, heads)}
     names = shown_names([atlas.model for atlas in atlases])
-    models = [_model(atlas, name) for atlas, name in zip(atlases, names, strict=True)]
+    models = [
+        _model(atlas, name, more)
+        for atlas, name, more in zip_longest(atlases, names, tables[: len(atlases)], fillvalue={})
+    ]
     return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), blocks)
 
 
@@ -113,7 +126,7 @@ def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, A
 
 def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
     """A model of which nothing was measured."""
-    lists = ("notes", "methods", "cautions", "columns", "views", "agreement", "tensions", "circuits")
+    lists = ("notes", "methods", "cautions", "columns", "views", "agreement", "tensions", "circuits", "tables")
     return {
         "name": name,
         "nLayers": n_layers,
@@ -124,27 +137,29 @@ def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
         "interrupted": False,
         **{part: [] for part in lists},
         **{part: {} for part in ("seconds", "provenance", "citations")},
+        "panes": ["pattern"],
         "categories": None,
         "behaviours": None,
     }
 
 
-def _model(atlas: Atlas, name: str) -> dict[str, Any]:
-    found, table = views(atlas), atlas.to_dataframe()
-    results = {**atlas.results, **atlas.tables}
+def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> dict[str, Any]:
+    found, table, said = views(atlas), atlas.to_dataframe(), words(atlas)
+    results = _named(atlas, more)
     names = list(map(str, table))
+    curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
     return _empty_model(name, *atlas.sizes) | {
         "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
         "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
         "summary": atlas.summary(5),
-        "notes": list(atlas.notes),
+        "notes": [*atlas.notes, *_notes(atlas)],
         "interrupted": atlas.interrupted,
         "seconds": dict(atlas.seconds),
         "provenance": plain({name: result.provenance for name, result in results.items()}),
         "citations": {name: result.citation() for name, result in results.items()},
-        "methods": methods(names),
-        "cautions": cautions(names),
-        "columns": columns(table),
+        "methods": methods(names, said),
+        "cautions": cautions(names, said),
+        "columns": columns(table, said),
         "views": found,
         "agreement": [
             {
@@ -154,8 +169,13 @@ def _model(atlas: Atlas, name: str) -> dict[str, Any]:
             }
             for row in atlas.agreement().to_dict("records")
         ],
-        "tensions": tensions(found),
-        "circuits": [] if atlas.circuit is None else [_circuit(atlas.circuit)],
+        "tensions": tensions(found, atlas),
+        "circuits": [
+            *([] if atlas.circuit is None else [_circuit(atlas.circuit)]),
+            *(line for own, result in curves.items() for line in _lines(own, result)),
+        ],
+        "tables": [_table(own, result) for own, result in more.items() if own not in curves],
+        "panes": panes(atlas),
         "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
         "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
     }
@@ -180,6 +200,48 @@ def _circuit(curve: Curves) -> dict[str, Any]:
         "high": last["high"],
         "curve": points,
     }
+
+
+def _lines(name: str, curves: Curves) -> list[dict[str, Any]]:
+    """The lines of curves, one circuit each, but for those of random orders."""
+    found = []
+    for which, rows in curves.table.groupby("which", sort=False):
+        if not is_random(which) and len(rows):
+            order = curves.order.get(str(which), ())
+            line = replace(curves, table=rows, order={str(which): order})
+            title = name if str(which) in ("", name) else f"{name}: {which}"
+            found.append(_circuit(line) | {"name": title, "metric": f"{curves.name}, {curves.unit}".strip(", ")})
+    return found
+
+
+def _table(name: str, result: TableResult) -> dict[str, Any]:
+    """The first rows of a table, as texts."""
+    shown = tidy(result.table.head(_ROWS))
+    return {
+        "name": name,
+        "unit": result.unit,
+        "columns": list(shown),
+        "rows": shown.to_numpy().tolist(),
+        "of": len(result.table),
+    }
+
+
+def _named(atlas: Atlas, more: Mapping[str, TableResult]) -> dict[str, HeadScores | TableResult]:
+    """The results of an atlas and further ones; your own by your names."""
+    results: dict[str, HeadScores | TableResult] = {**atlas.results, **atlas.tables}
+    own = {name: results.pop(f"own_{number}") for number, name in enumerate(atlas.own)}
+    for name, result in [*own.items(), *more.items()]:
+        results[name if name not in results else f"{name} (your own)"] = result
+    return results
+
+
+def _notes(atlas: Atlas) -> list[str]:
+    """What the page leaves out of scores of your own."""
+    return [
+        f"{name}: its scores of MLPs are not on this page; scores.mlps has them"
+        for name, scores in atlas.own.items()
+        if has_mlps(scores.dataset)
+    ]
 
 
 def _categories(labels: HeadLabels, relations: HeadScores | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The kinds of results in one table: the papers, the unit, the null value and the figure of each; and citations.
 
 A figure is named by a text, ``"module:function"``, and imported when it is drawn. So a result can draw itself although
-``results`` must not import ``plots``, and plotly is loaded only when it is needed.
+``results`` must not import ``plots``, and plotly is loaded only when it is needed. The explorer is named so too.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechheads.data import folder
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-
 HEATMAP = "mechheads.plots.heatmap:heatmap"
+EXPLORER = "mechheads.explorer.explore:explore"
+OPEN = ".explore() shows it in a page of all heads"
 CURVES = "mechheads.plots.curves:curves"
 
 
@@ -118,8 +116,8 @@ def kind_of(name: str) -> ResultKind:
     return KINDS.get(name, ResultKind())
 
 
-def draw(figure: str, *what: Any, **options: Any) -> go.Figure:
-    """Draw the figure with this name, as in ``ResultKind.plot``."""
+def draw(figure: str, *what: Any, **options: Any) -> Any:
+    """Draw the figure with this name, as in ``ResultKind.plot``, or open the explorer."""
     module, _, function = figure.partition(":")
     return getattr(importlib.import_module(module), function)(*what, **options)
 

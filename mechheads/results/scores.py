@@ -19,7 +19,7 @@ from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, text_or_numbers
 from mechheads.results.html import head_names, html_result
-from mechheads.results.kinds import HEATMAP, citation, draw, kind_of
+from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, citation, draw, kind_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
@@ -331,6 +331,20 @@ class HeadScores:
         whole = self.extra_dims == kind.dims and all(name in self.dataset for name in kind.needs)
         return draw(kind.plot if kind.plot and whole else HEATMAP, self, **options)
 
+    def explore(self, path: str | Path | None = None) -> Any:
+        """Show the scores of all heads in a page to search, filter and compare; see ``mh.explore``.
+
+        Args:
+            path: write the page to this file; without it, a notebook shows a widget, and elsewhere the page is
+                written to ``explorer.html``.
+
+        >>> import tempfile, numpy as np
+        >>> scores = HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
+        >>> scores.explore(Path(tempfile.mkdtemp()) / "page.html").name
+        'page.html'
+        """
+        return draw(EXPLORER, self, path)
+
     def citation(self) -> str:
         """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
         return citation(self.kind, self.provenance.get("versions"))
@@ -387,4 +401,4 @@ class HeadScores:
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
 
     def _repr_html_(self) -> str:
-        return html_result(self, self.top(10, by="absolute"), "The ten furthest from 0:")
+        return html_result(self, self.top(10, by="absolute"), f"{OPEN}. The ten furthest from 0:")

@@ -23,7 +23,7 @@ from mechheads.heads import HeadId, Mlp
 from mechheads.results import netcdf
 from mechheads.results.dataset import SCHEMA_VERSION, read
 from mechheads.results.html import html_result
-from mechheads.results.kinds import citation, draw, kind_of
+from mechheads.results.kinds import EXPLORER, OPEN, citation, draw, kind_of
 from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
 
@@ -113,6 +113,17 @@ class TableResult:
             raise ValueError(f"{type(self).__name__} has no figure; plot its .table instead")
         return draw(figure, self, **options)
 
+    def explore(self, path: str | Path | None = None) -> Any:
+        """Show the result in the explorer; see ``mh.explore``.
+
+        Args:
+            path: as in ``HeadScores.explore``.
+
+        Raises:
+            ValueError: if the result does not say how many heads its model has.
+        """
+        return draw(EXPLORER, self, path)
+
     def citation(self) -> str:
         """BibTeX of the papers that this kind of result is based on, and a line with the library versions."""
         return citation(self._analysis(), self.provenance.get("versions"))
@@ -130,7 +141,7 @@ class TableResult:
 
     def _repr_html_(self) -> str:
         table, notes = self._shown()
-        return html_result(self, table, *notes)
+        return html_result(self, table, *notes, OPEN)
 
 
 def _classes() -> list[type[TableResult]]:

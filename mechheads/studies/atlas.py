@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -23,11 +22,12 @@ from mechheads.results.agreement import compare_roles
 from mechheads.results.curves import Curves
 from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
-from mechheads.results.scores import HeadScores
+from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_weights import HeadWeights
+from mechheads.studies.own import OwnView, own_views
 from mechheads.studies.study import Stages, save_parts
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Atlas(Stages):
             of those that were asked.
         pairs: the prompts of the patching: clean, corrupted, answer, wrong.
         requests: the requests of the safety heads.
+        shape: the numbers of layers and of heads in a layer, if no result here says so.
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work. Heads that were not reached are NaN.
@@ -101,6 +102,7 @@ class Atlas(Stages):
     asked: dict[str, str] = field(default_factory=dict)
     pairs: list[dict[str, str]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    shape: tuple[int, int] | None = None
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -116,6 +118,8 @@ class Atlas(Stages):
             return known[0].n_layers, known[0].n_heads
         if self.patterns is not None:
             return self.patterns.first.shape[0], self.patterns.first.shape[1]
+        if self.shape is not None:
+            return self.shape
         raise ValueError(f"the atlas of {self.model!r} has no result")
 
     @property
@@ -146,7 +150,12 @@ class Atlas(Stages):
             views["direct"] = self.direct
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
         views |= dict(self.roles or {})
-        return views | {own_column(name): scores for name, scores in self.own.items()}
+        return views | {column: view.scores for column, view in self.own_views.items()}
+
+    @property
+    def own_views(self) -> dict[str, OwnView]:
+        """The views of ``own``, by their columns: one for each label of a further dimension, if there are few."""
+        return own_views(self.own)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head: names on text, categories, best relation, and each view's score with its interval.
@@ -183,7 +192,7 @@ class Atlas(Stages):
 
         The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as Ships,
         have no sign. The three roles come from the same gates, so they are bound to correlate
-        with each other.
+        with each other. Views of one result of your own, such as its positions, are not compared with each other.
 
         Returns:
             One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
@@ -195,9 +204,13 @@ class Atlas(Stages):
                 np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
             )
         rows = []
+        of = {column: view.of for column, view in self.own_views.items()}
         while len(views) > 1:
             name = next(iter(views))
-            rows.append(compare_roles({name: views.pop(name)}, views))
+            scores = views.pop(name)
+            others = {other: found for other, found in views.items() if name not in of or of[name] != of.get(other)}
+            if others:
+                rows.append(compare_roles({name: scores}, others))
         if not rows:
             return pd.DataFrame(columns=["view", "other", "spearman", "ci_low", "ci_high", "n"])
         return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})
@@ -290,7 +303,7 @@ class Atlas(Stages):
                     f"{category}, phi{none}{below}",
                 )
         if self.patching is not None:
-            lines += _top_lines(self.patching, top, None, "Patching capitals, share restored")
+            lines += _top_lines(self.patching, top, None, f"Patching, {self.patching.unit}")
         for ablation, scores in self.safety.items():
             lines += _top_lines(
                 scores,
@@ -303,6 +316,8 @@ class Atlas(Stages):
             for role, scores in self.roles.items():
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
+        for view in self.own_views.values():
+            lines += _top_lines(view.scores, top, None, f"{view.label}, {view.scores.unit}", by="absolute")
         return "\n".join([*lines, *self.closing_lines])
 
 
@@ -316,16 +331,6 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
-
-
-def own_column(name: str) -> str:
-    """The column of the table for scores of your own: their name, with what a condition could not hold replaced.
-
-    >>> from mechheads.studies.atlas import own_column
-    >>> own_column("my ablation, z")
-    'my_ablation_z'
-    """
-    return re.sub(r"\W+", "_", name).strip("_") or "own"
 
 
 def _is_told(variable: str, scores: HeadScores) -> bool:
@@ -363,8 +368,10 @@ def _phi(labels: HeadLabels) -> HeadScores:
     return HeadScores.from_scores(best["score"].values, interval=(low, high), **about)
 
 
-def _top_lines(scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str) -> list[str]:
-    rows: list[Any] = list(scores.top(top).itertuples())
+def _top_lines(
+    scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str, by: RankBy = "score"
+) -> list[str]:
+    rows: list[Any] = list(scores.top(top, by=by).itertuples())
     n_heads = scores.n_layers * scores.n_heads
     reached = n_heads - len(scores.missing)
     lines = [title if reached == n_heads else f"{title} ({reached} of {n_heads} heads reached)"]

@@ -82,6 +82,27 @@ class HeadPatterns(TableResult):
         return list(self.words[start:stop])
 
 
+def joined(one: HeadPatterns, other: HeadPatterns) -> HeadPatterns:
+    """The patterns of two results of one model: first the prompts of one, then those of the other.
+
+    Each query has as many keys as the result that keeps more; the missing ones have no attention.
+    """
+    kept = max(one.keys.shape[-1], other.keys.shape[-1])
+
+    def wide(array: np.ndarray) -> np.ndarray:
+        return np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, kept - array.shape[-1])])
+
+    later = other.table.assign(start=other.table["start"] + len(one.words), stop=other.table["stop"] + len(one.words))
+    return HeadPatterns(
+        pd.concat([one.table, later], ignore_index=True),
+        one.words + other.words,
+        np.concatenate([wide(one.keys), wide(other.keys)], axis=2),
+        np.concatenate([wide(one.weights), wide(other.weights)], axis=2),
+        np.concatenate([one.first, other.first], axis=2),
+        one.provenance,
+    )
+
+
 def sparse(
     pattern: Float[np.ndarray, "head query key"], kept: int
 ) -> tuple[

@@ -139,10 +139,7 @@ def test_an_atlas_says_how_to_see_it():
     assert "<b>" not in Atlas("<b>")._repr_html_() and "mh.explore(atlas)" in demo()._repr_html_()
 
 
-def test_what_is_no_atlas_is_refused(small):
-    for given in ([], ["atlas"], [None]):
-        with pytest.raises(ValueError, match=r"give an atlas from mh\.build_atlas"):
-            mh.explore(given)
+def test_an_atlas_without_a_result_or_of_another_size_is_refused(small):
     with pytest.raises(ValueError, match="has no result"):
         mh.explore(Atlas("empty"))
     with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
@@ -168,7 +165,7 @@ def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
 
 
 def test_a_view_has_an_end(small, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("mechheads.explorer.explore"), "MAX_TOKENS", 3)
+    monkeypatch.setattr(importlib.import_module("mechheads.explorer.collect"), "MAX_TOKENS", 3)
     with pytest.raises(ValueError, match="the longest prompt has 6 tokens; a view shows at most 3"):
         small.cache(["The capital of France is"], sites=("pattern",)).attention.view("view.html")
 

@@ -14,11 +14,12 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
+from mechheads.explorer.column import FDR
 from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
 from mechheads.explorer.page import page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.explorer.views import FDR, column_of, columns, comparable, tensions, views
+from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
@@ -183,9 +184,10 @@ def test_the_landing_has_categories_names_and_agreement(payload, atlas):
     assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct part", "Ships", "Roles"}
 
 
-def made(values: np.ndarray, spread: float, n: int = 9) -> mh.HeadScores:
+def made(values: np.ndarray, spread: float, n: int = 9, kind: str = "activation_patch") -> mh.HeadScores:
     noise = spread * np.array([-1.0, 1.0, 0.0, -0.5, 0.5, 0.25, -0.25, 0.1, -0.1])[:n]
-    return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit="", kind="activation_patch")
+    unit = "share restored" if kind == "activation_patch" else "logits"
+    return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit=unit, kind=kind)
 
 
 def test_verdicts_follow_their_rules():
@@ -219,10 +221,13 @@ def test_roles_need_every_start():
 
 
 def test_tensions_are_of_views_that_there_are():
-    both = Atlas("m", patching=made(np.eye(2), 0.01), direct=made(np.eye(2)[::-1], 0.01))
-    found = tensions(views(both))
+    direct = made(np.eye(2)[::-1], 0.01, kind="logit_attribution")
+    direct = mh.HeadScores(direct.dataset.assign(total=("prompt", np.ones(9))))
+    both = Atlas("m", patching=made(np.eye(2), 0.01), direct=direct)
+    found = tensions(views(both), both)
     assert {(t["a"]["view"], t["b"]["view"]) for t in found} == {("patching", "direct"), ("direct", "patching")}
-    assert tensions(views(Atlas("m", patching=both.patching))) == []
+    one = Atlas("m", patching=both.patching)
+    assert tensions(views(one), one) == []
 
 
 def test_alike_heads_have_alike_numbers():
@@ -247,7 +252,6 @@ def test_columns_of_one_kind_belong_together():
     assert not found["b"]["range"] and found["b"]["low"] is None
     assert found["names"]["kind"] == "text" and found["a"]["values"] == [1.0, None]
     assert comparable(table) == []
-    assert column_of("ships_zero").unit == "nats" and column_of("generalized_ships_zero").unit == "degrees"
 
 
 class Scripts(HTMLParser):

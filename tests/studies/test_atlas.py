@@ -323,7 +323,7 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monke
         ": labels ",
         "Model",
         "Categories",
-        "Patching capitals",
+        "Patching, share restored",
         "Ships, nats",
         "facilitation, country_to_capital, gate (",
         "Note       roles are a first look",

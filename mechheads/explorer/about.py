@@ -1,0 +1,95 @@
+"""``About``: what the provenance of scores says of the call that gave them, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mechheads.results.scores import HeadScores
+
+CAPITAL = "the capital"
+"""What ``Atlas.asked`` says of the pairs of the built-in study."""
+_SITES = {"z": "output", "q": "query", "k": "key", "v": "value", "pattern": "attention pattern"}
+_CHANGES = {
+    "Zero(": "its output is set to zero",
+    "Mean(": "its output is replaced with its mean over the prompts",
+    "MeanOf(": "its output is replaced with its mean over other texts",
+    "Resample(": "its output comes from another prompt",
+    "Scale(": "its output is scaled down",
+    "UniformAttention(": "it attends to all tokens alike",
+    "Patch(": "its activation comes from the other run",
+}
+_LONGEST = 80
+
+
+@dataclass(frozen=True)
+class About:
+    """Scores, and what is known of the call that gave them.
+
+    Attributes:
+        scores: [layer, head].
+        asked: what the prompts of an atlas ask for, as in ``Atlas.asked``.
+    """
+
+    scores: HeadScores
+    asked: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, name: str, otherwise: Any = None) -> Any:
+        """An entry of the provenance."""
+        return self.scores.provenance.get(name, otherwise)
+
+    def selected(self, dim: str) -> str | None:
+        """The label of a further dimension that was selected."""
+        chosen = self.of("selected")
+        label = chosen.get(dim) if isinstance(chosen, dict) else None
+        return None if label is None else str(label)
+
+    def all_of(self, name: str) -> list[str]:
+        """The texts of an entry of the provenance that is a list."""
+        found = self.of(name)
+        return [str(each) for each in found] if isinstance(found, list) else []
+
+    @property
+    def capitals(self) -> bool:
+        """Whether the pairs are those of the built-in study."""
+        return self.asked.get("pairs") == CAPITAL
+
+    @property
+    def answer(self) -> str:
+        return CAPITAL if self.capitals else "the answer"
+
+    @property
+    def metric(self) -> str:
+        name = str(self.of("metric", ""))
+        known = {
+            "logit_diff": f"the logit difference between {self.answer} and the wrong one",
+            "log_prob": f"the log-probability of {self.answer}",
+            "accuracy": f"the share of prompts whose most likely next token is {self.answer}",
+            "kl_divergence": "the distribution of the next token (KL divergence)",
+        }
+        return known.get(name, f"the metric {short(name)}" if name else "the metric")
+
+    @property
+    def site(self) -> str:
+        return _SITES.get(str(self.of("site", "z")), "activation")
+
+    @property
+    def change(self) -> str:
+        """What happens to the head, as the end of a sentence with "if"."""
+        given = str(self.of("intervention", ""))
+        known = next((words for start, words in _CHANGES.items() if given.startswith(start)), None)
+        return known or (f"{short(given)} changes it" if given else "it is changed")
+
+    @property
+    def is_share(self) -> bool:
+        return bool(self.of("normalize")) or self.scores.unit.startswith("share ")
+
+
+def differs_in(asked: Mapping[str, str]) -> str:
+    """What the two prompts of a pair differ in."""
+    return "the country" if asked.get("pairs") == CAPITAL else "what the two prompts differ in"
+
+
+def short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
