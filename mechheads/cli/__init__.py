@@ -16,10 +16,15 @@ from mechheads.cli.options import (
     MinPairs,
     ModelName,
     OnDisk,
+    Only,
     Out,
+    Pairs,
     Relations,
+    Requests,
     Rule,
+    Skip,
     Source,
+    Texts,
     WorkersOption,
 )
 from mechheads.cli.results import errors_shown, results_in
@@ -57,19 +62,35 @@ def atlas(
     model: ModelName = None,
     out: Out = Path("atlas"),
     device: Device = "cpu",
-    quick: Annotated[bool, typer.Option(help="Fewer relations, pairs and requests, no roles: a first look.")] = False,
+    pairs: Pairs = None,
+    relations: Relations = None,
+    requests: Requests = None,
+    task: Annotated[str | None, typer.Option(help=f"Default: naming capitals. Or: {TASKS}")] = None,
+    texts: Texts = None,
+    only: Only = None,
+    skip: Skip = None,
+    quick: Annotated[
+        bool, typer.Option(help="Fewer of the package's relations, pairs and requests, no roles: a first look.")
+    ] = False,
     workers: WorkersOption = "1",
 ) -> None:
-    """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore."""
+    """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore.
+
+    After Ctrl-C, the same command continues. With --pairs, --relations, --requests, --task and --texts it is the same
+    study of your own question.
+    """
     from mechheads.explorer.page import write_page
     from mechheads.model.load import load
-    from mechheads.studies.build import atlas_study, build_atlas
+    from mechheads.studies.build import build_atlas
+    from mechheads.studies.questions import Given, Questions
 
     with results_in(out) as results, settings(workers=workers):
+        given: dict[str, Any] = {"pairs": pairs, "relations": relations or None, "requests": requests, "task": task}
+        given |= {"texts": texts, "only": _names(only), "skip": _names(skip), "quick": quick}
         loaded = load(model, device=device)
-        results.of(atlas_study(loaded, quick))
+        results.of(Questions.of(loaded, Given(**given)).study)
         grow = partial(results.grow, write_page=write_page)
-        atlas = build_atlas(loaded, quick=quick, after_each=grow)
+        atlas = build_atlas(loaded, **given, resume=results.atlas_before(), after_each=grow)
         results.take(atlas, write_page)
 
 
@@ -185,10 +206,7 @@ def safety(
 @main.command()
 def profile(
     model: ModelName = None,
-    texts: Annotated[
-        Path | None,
-        typer.Option(help="A file of texts with empty lines between them. Default: prose of the package."),
-    ] = None,
+    texts: Texts = None,
     tokens: Annotated[int, typer.Option(help="How many tokens to read.")] = 20_000,
     window: Annotated[int | None, typer.Option(help="Tokens in a window. Default: 256.")] = None,
     out: Out = Path("profile"),
@@ -295,6 +313,11 @@ def serve(
         typer.echo(f"Open {server.address} in a browser{texts}. Ctrl-C ends it.")
         with server, until_interrupted():
             server.serve_forever()
+
+
+def _names(asked: str | None) -> list[str] | None:
+    """The names of an option that takes several."""
+    return None if asked is None else [name.strip() for name in asked.split(",") if name.strip()]
 
 
 def _line(head: str, score: float, low: float, high: float) -> str:

@@ -46,6 +46,29 @@ Relations = Annotated[
     list[str] | None,
     typer.Option(help="A relation's name or a file; can be repeated. Default: all relations of the package."),
 ]
+Texts = Annotated[
+    Path | None, typer.Option(help="A file of texts with empty lines between them. Default: prose of the package.")
+]
+Pairs = Annotated[
+    Path | None,
+    typer.Option(
+        help="Your own pairs to patch: CSV, JSON, JSONL or Parquet with the columns clean, corrupted and, if you have "
+        "them, answer, wrong and cluster. Default: capitals."
+    ),
+]
+Requests = Annotated[
+    str | None,
+    typer.Option(
+        "--requests", help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's."
+    ),
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        help="Parts to do, with commas between: patching, text, labels, weights, causes, safety, roles. Default: all."
+    ),
+]
+Skip = Annotated[str | None, typer.Option(help="Parts to leave out, such as safety,roles.")]
 Rule = Annotated[
     str, typer.Option(help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
 ]

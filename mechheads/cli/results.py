@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mechheads.studies.safety_result import SafetyStudy
 
 _BETWEEN = 10
-"""A result that grows is saved again only after so many times as long as the last time took."""
+"""The page of a result that grows is written again only after so many times as long as the last time took."""
 
 
 @dataclass
@@ -49,22 +49,29 @@ class Results:
 
         claim_folder(self.out, study)
 
+    def atlas_before(self) -> Atlas | None:
+        """The atlas that the same command has left in the folder, if it has left one."""
+        from mechheads.studies.atlas import Atlas
+
+        return Atlas.load(self.out) if (self.out / "atlas.json").is_file() else None
+
     def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
         """Save an atlas or a study, with its page.
 
         Raises:
             KeyboardInterrupt: if it was interrupted before there was a result.
         """
-        if not found.results:
+        if not found.results and not getattr(found, "tables", None):
             raise KeyboardInterrupt
         self._save(found, write_page)
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
 
     def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save what an atlas has so far, with its page; not if it was saved only shortly before."""
+        """Save what an atlas has so far, so that a kill loses little; its page not if it was written shortly before."""
         start = time.perf_counter()
         if start < self._again:
+            found.save(self.out)
             return
         self._save(found, write_page)
         end = time.perf_counter()

@@ -194,9 +194,11 @@ def plan(
 
 
 @analysis
-def timed_plan(model: Model, prompts: AnyPrompts, *, intervention: Intervention) -> Plan:
+def timed_plan(
+    model: Model, prompts: AnyPrompts, *, intervention: Intervention, metric: Metric = kl_divergence
+) -> Plan:
     """A ``plan`` of a sweep over all heads whose memory is not counted, for half of the price."""
-    job = make_ready(model, Spec(prompts, intervention, as_metric(kl_divergence)))
+    job = make_ready(model, Spec(prompts, intervention, metric))
     return replace(job.plan, seconds=_probe(job))
 
 

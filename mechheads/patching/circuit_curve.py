@@ -155,15 +155,15 @@ def compare_areas(curves: Curves, ranking: str, other: str) -> pd.DataFrame:
 
 
 @analysis
-def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores) -> Curves:
-    """How much of the logit difference the first 1, 2, 4, ... heads keep, those with the largest effect first.
+def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, metric: Metric = logit_diff) -> Curves:
+    """How much of the metric the first 1, 2, 4, ... heads keep, those with the largest effect first.
 
     Raises:
         ValueError: if the metric is the same with all heads and with none.
     """
     order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads))
     counts = [k for k in _COUNTS if k <= len(order)]
-    runs = CircuitRuns(model, circuit_spec(pairs, logit_diff, "patch", DEFAULT_LIMITS), None)
+    runs = CircuitRuns(model, circuit_spec(pairs, metric, "patch", DEFAULT_LIMITS), None)
     values = runs.values([frozenset(order[:k]) for k in counts])
     found = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
     table = pd.DataFrame(

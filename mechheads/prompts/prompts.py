@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from mechheads.files.rows import read_rows
+from mechheads.messages.arguments import did_you_mean
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.tokens import (
     PositionLike,
@@ -24,6 +27,9 @@ from mechheads.prompts.tokens import (
 )
 
 Side = Literal["clean", "corrupted"]
+
+_COLUMNS = ("clean", "corrupted", "answer", "wrong", "cluster")
+"""The columns of a file of pairs; the last three are optional."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,6 +209,44 @@ class PromptPairs:
         return clean, corrupted
 
     @classmethod
+    def load(cls, path: str | Path) -> PromptPairs:
+        """Pairs from a file: CSV or TSV with a header, JSON, JSONL or Parquet, with one pair in each row or object.
+
+        The columns or keys are ``clean``, ``corrupted`` and, if you have them, ``answer``, ``wrong`` and ``cluster``;
+        others are ignored. Texts are taken as they are, so an answer needs its leading space (``" is"``). In JSON,
+        prompts may also be chats or lists of token ids, and answers token ids.
+
+        Raises:
+            ValueError: if there is no such file, it holds no pairs, or a row lacks what others have; the message names
+                the file and the line.
+
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "agreement.csv")
+        >>> _ = path.write_text("clean,corrupted,answer,wrong\\nThe keys,The key, are, is\\n")
+        >>> mh.PromptPairs.load(path).answer
+        [' are']
+        """
+        file = Path(path).expanduser()
+        rows = read_rows(file)
+        needed = 'each needs "clean" and "corrupted", and may have "answer", "wrong" and "cluster"'
+        if not rows:
+            raise ValueError(f"{file} holds no pairs; {needed}")
+        if wrong := [place for place, row in rows if not isinstance(row, Mapping)]:
+            raise ValueError(f"{wrong[0]} is no pair; {needed}")
+        given = {name for _, row in rows for name, value in row.items() if not _is_empty(value)}
+        missing = [name for name in _COLUMNS if name not in given]
+        meant = [(name, said) for name in given - set(_COLUMNS) if (said := did_you_mean(name, missing))]
+        if meant or not {"clean", "corrupted"} <= given:
+            name, said = min(meant, default=("", ""))
+            has = repr(name) if name else ", ".join(map(repr, sorted(map(str, given)))) or "nothing"
+            raise ValueError(f"{file} has {has}; {needed}.{said}")
+        for name in given & set(_COLUMNS):
+            if without := [place for place, row in rows if _is_empty(row.get(name))]:
+                raise ValueError(f"{without[0]} has no {name!r}, but others have; give it, or leave out the row")
+        columns: dict[str, Any] = {name: [row[name] for _, row in rows] for name in _COLUMNS if name in given}
+        return cls(**columns)
+
+    @classmethod
     def from_templates(
         cls,
         templates: str | Sequence[str],
@@ -272,6 +316,11 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
             'pairs.side("corrupted")'
         )
     return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
+
+
+def _is_empty(cell: object) -> bool:
+    """Whether a cell of a file holds nothing; NaN is what Parquet has for it."""
+    return cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and cell != cell)
 
 
 def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:

@@ -48,7 +48,7 @@ _COLUMNS = {
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _ABOUT = "atlas.json"
-_TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study")
+_TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study", "done")
 _OWN = "own"
 """What ``atlas.json`` contains, and the names of ``own`` in the order of their files."""
 
@@ -63,11 +63,11 @@ class Atlas(Stages):
         labels: categories of the heads, from ``relations``.
         profile: what each head attends to in ordinary text, with its names, such as induction.
         examples: where each head attends, in texts from each tenth of its activity.
-        patching: activation patching of prompts about capitals: the share of the logit difference that each head's z
-            restores, 0 for none and 1 for all of it.
+        patching: activation patching of ``pairs``: the share of the logit difference that each head's z restores, 0
+            for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head (see ``mh.safety_heads``).
-        roles: which heads facilitate naming capitals, interfere with it or do not matter, by a short fit of gates.
-        direct: what each head itself adds to the logit of the capital, minus that of the wrong one.
+        roles: which heads facilitate the task, interfere with it or do not matter, by a short fit of gates.
+        direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
         repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
@@ -76,12 +76,13 @@ class Atlas(Stages):
         own: scores of your own, by the name that the table and the page give them.
         asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
             of those that were asked.
-        pairs: the prompts of the patching: clean, corrupted, answer, wrong.
+        pairs: the prompts of the patching: clean, corrupted, answer, wrong; the last two are empty if not given.
         requests: the requests of the safety heads.
         shape: the numbers of layers and of heads in a layer, if no result here says so.
         seconds: time that each stage took.
         notes: what was left out, and why.
         interrupted: whether Ctrl-C ended the work. Heads that were not reached are NaN.
+        done: the parts that came to their end, which ``mh.build_atlas(resume=)`` keeps.
     """
 
     model: str
@@ -103,6 +104,7 @@ class Atlas(Stages):
     pairs: list[dict[str, str]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     shape: tuple[int, int] | None = None
+    done: list[str] = field(default_factory=list)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -303,7 +305,8 @@ class Atlas(Stages):
                     f"{category}, phi{none}{below}",
                 )
         if self.patching is not None:
-            lines += _top_lines(self.patching, top, None, f"Patching, {self.patching.unit}")
+            about = f"Patching, {self.asked['pairs']}" if "pairs" in self.asked else "Patching"
+            lines += _top_lines(self.patching, top, None, f"{about}: {self.patching.unit}")
         for ablation, scores in self.safety.items():
             lines += _top_lines(
                 scores,

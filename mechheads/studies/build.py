@@ -4,39 +4,61 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mechheads.behaviour import head_examples, logit_attribution, profile_heads
+from mechheads.behaviour.windows import Texts, default_texts
 from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.memory import is_out_of_memory
+from mechheads.engine.plan import Plan
 from mechheads.engine.sweep import timed_plan
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
+from mechheads.gating.tasks.questions import some_items
 from mechheads.gating.tasks.shipped import relation_task
+from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
-from mechheads.interventions.basic import UniformAttention
+from mechheads.interventions.basic import Patch, UniformAttention
 from mechheads.labels import label_heads
-from mechheads.labels.relations import Relation, load_relations
+from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import settings, show_seconds
 from mechheads.messages.interrupted import stop_if
+from mechheads.metrics.base import Metric
+from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.circuit_curve import faithfulness_curve
 from mechheads.patching.path import path_matrix
 from mechheads.patching.self_repair import self_repair
-from mechheads.prompts.encoding import single_token
+from mechheads.prompts.encoding import single_token, text_ids, token_strings
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
-from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
-from mechheads.safety.requests.prompts import request_prompts
+from mechheads.safety.heads.safety_heads import compare_ablations
+from mechheads.safety.requests.prompts import Requests, Side, request_prompts
 from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.head_patterns import head_patterns
+from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
 from mechheads.studies.head_weights import head_weights, weights_seconds
-from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, study_of, teller
+from mechheads.studies.questions import (
+    PARTS,
+    Experiment,
+    Given,
+    Names,
+    Own,
+    PairsLike,
+    Questions,
+    TaskLike,
+    check_scores,
+    first,
+)
+from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -53,11 +75,15 @@ _REPAIRED = 12
 _SENDERS, _RECEIVERS = 8, 3
 """Heads with the largest effect between which paths are patched."""
 _PAIRS_OF_PATHS = 4
+_SHOWN, _TOKENS_SHOWN = 8, 512
+"""Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _CAUSES = 0.5
 """The time of direct parts, repair and paths, in times of the patching of every head."""
 CAPITALS = "country_to_capital"
 TRIED, KEPT = 6, 3
 _FITTED_ON = 8
+_FITTED_ON_OWN = 32
+"""Items of a task of your own that the gates are fitted on, at most."""
 _TRIAL = 2, 1, 1
 SHORT_FIT: dict[str, Any] = {
     "batch": _FITTED_ON,
@@ -67,83 +93,345 @@ SHORT_FIT: dict[str, Any] = {
 model that a short fit does not recover: so six draws are tried for two updates, and the best three go on."""
 
 
-def atlas_study(model: Model, quick: bool = False, updates: int = 22) -> dict[str, str]:
-    """What an atlas is of: the model with its weights, and the settings of ``build_atlas``."""
-    return study_of(model, study="atlas", quick=quick, updates=updates)
-
-
 @analysis
 def build_atlas(
-    model: Model, *, quick: bool = False, updates: int = 22, after_each: Callable[[Atlas], object] | None = None
+    model: Model,
+    *,
+    pairs: PairsLike | None = None,
+    relations: RelationLike | Iterable[RelationLike] | None = None,
+    requests: Requests = None,
+    task: TaskLike | None = None,
+    texts: Texts = None,
+    own: Own | None = None,
+    only: Names = None,
+    skip: Names = None,
+    quick: bool = False,
+    updates: int = 22,
+    resume: Atlas | None = None,
+    after_each: Callable[[Atlas], object] | None = None,
 ) -> Atlas:
     """What every head of a model does on text, labels from weights, activation patching, safety heads and roles.
 
     Ctrl-C ends the work early and returns what is done. ``mechheads atlas`` does the same from a shell.
 
     Args:
-        quick: less text, fewer relations, pairs and requests, and no roles: a first look.
+        pairs: the prompts that are patched, or a file that ``mh.PromptPairs.load`` reads. Effects are on the logit
+            difference if there are ``answer`` and ``wrong``; on the log-probability of ``answer`` alone; and without
+            both on the next-token distribution, as KL divergence.
+        relations: as in ``mh.relation_scores``: names, files or relations.
+        requests: as in ``mh.safety_heads``.
+        task: an ``mh.Task``, or a name or file of ``mh.gating.open_task``. The gates are fitted on 32 of its items.
+        texts: as in ``mh.profile_heads``.
+        own: scores of your own by name: one number for each head, as ``HeadScores``, or a function of the model that
+            returns them, which is run as one more stage.
+        only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels", "weights",
+            "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
+        quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
+        resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
+            are done are taken from it. A function in ``own`` runs again if its code has changed or cannot be compared.
         after_each: called with the atlas so far after each analysis, for example to save it.
+
+    What is not given is about capitals, harmful requests and the relations and prose of the package.
 
     An analysis is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's
     context. ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
+
+    Raises:
+        ValueError: before any work, if something does not exist, cannot be read or does not fit the model, or
+            ``resume`` is of another study.
+
+    >>> pairs = mh.PromptPairs(["The keys", "The cars"], ["The key", "The car"], [" are"] * 2, [" is"] * 2)
+    >>> atlas = mh.build_atlas(model, pairs=pairs, only=["patching"])
+    >>> atlas.patching.n_layers, atlas.pairs[0]["answer"]
+    (30, ' are')
     """
-    atlas = Atlas(model.name, study=atlas_study(model, quick, updates))
-    say = teller()
-    show = after_each or (lambda atlas: None)
-    relations = in_vocabulary(load_relations(QUICK_RELATIONS), model.tokenizer) if quick else None
-    atlas.requests = [request.text for request in load_requests(split="test")[:: 5 if quick else 2]]
-    atlas.asked |= {"requests": "harmful requests", "task": "naming the capital"}
-    say(f"{model!r}")
-    with atlas.interruptible():
-        pairs = None
-        with atlas.or_left_out("patching"):
-            pairs = _pairs(model, atlas, 4 if quick else 8)
-            with atlas.stage("patching"):
-                atlas.patching = activation_patch(model, pairs, normalize=True)
-        if atlas.patching is not None:
-            stop_if_partial(atlas.patching)
-            show(atlas)
-        scorer = None
-        with atlas.or_left_out("labels"), atlas.stage("readings"):
-            scorer = _relation_scorer(model, relations, atlas)
-        n_tokens = _QUICK_TEXT if quick else _TEXT
-        seconds, starts = _estimate(model, atlas, scorer, n_tokens, 0 if quick else updates)
-        about = [f"{name} {show_seconds(took)}" for name, took in seconds.items()]
-        say(f"about {show_seconds(sum(seconds.values()))}: {', '.join(about) or 'nothing'}; Ctrl-C keeps what is done")
-        with atlas.or_left_out("text"), atlas.stage("text"):
-            atlas.profile = profile_heads(model, n_tokens=n_tokens)
-            stop_if_partial(atlas.profile)
-            atlas.examples = head_examples(model, n_tokens=n_tokens)
-        if atlas.examples is not None:
-            stop_if(atlas.examples.interrupted)
-            show(atlas)
-        if scorer is not None:
-            with atlas.stage("labels"):
-                atlas.relations = scorer.scores()
-                atlas.labels = label_heads(atlas.relations)
-            stop_if_partial(atlas.relations)
-            show(atlas)
-        with atlas.or_left_out("weights"), atlas.stage("weights"):
-            atlas.weights = head_weights(model)
-        _causes(model, pairs, atlas)
-        show(atlas)
-        if "safety heads" in seconds:
-            with atlas.stage("safety"):
-                atlas.safety = _safety(model, atlas.requests)
-            for scores in atlas.safety.values():
+    given = Given(
+        quick=quick,
+        updates=updates,
+        pairs=pairs,
+        relations=relations,
+        requests=requests,
+        task=task,
+        texts=texts,
+        own=own or {},
+        only=only,
+        skip=skip,
+    )
+    work = _Work(model, Questions.of(model, given), resume, after_each or (lambda atlas: None))
+    work.run()
+    return work.atlas
+
+
+class _Work:
+    """The parts of an atlas that are still to do, and what they need.
+
+    Attributes:
+        left: the parts to do.
+        pairs, requests: those of the user, or of the package; None if there are too few capitals.
+        metric: what the patching measures.
+        scorer, task, starts: what labels and roles need, once it is there.
+    """
+
+    def __init__(self, model: Model, asked: Questions, resume: Atlas | None, show: Callable[[Atlas], object]) -> None:
+        self.model, self.asked, self._show = model, asked, show
+        self.atlas = _begun(model, asked, resume)
+        self.left = [part for part in asked.parts if part not in self.atlas.done]
+        self.pairs = capital_pairs(model, 4 if asked.quick else 8) if asked.pairs is None else asked.pairs
+        self.metric = _metric(self.pairs)
+        every = 5 if asked.quick else 2
+        package = [request.text for request in load_requests(split="test")[::every]] if asked.requests is None else []
+        self.requests = package if asked.requests is None else asked.requests
+        self.scorer: RelationScorer | None = None
+        self.task: Task | None = None
+        self.starts: list[int] = []
+        if not self._experiments() and "own" in self.left:
+            self.left.remove("own")
+        self._describe()
+
+    def run(self) -> None:
+        """Do everything that is left, until Ctrl-C."""
+        say = teller()
+        say(f"{self.model!r}")
+        if kept := [part for part in self.asked.parts if part in self.atlas.done]:
+            say(f"kept from before: {', '.join(kept)}")
+        with self.atlas.interruptible():
+            if self.asked.pairs is None:  # few and short, so that the page soon shows something
+                self._do("patching")
+            say(self._estimate())
+            for part in PARTS:
+                self._do(part)
+
+    def _describe(self) -> None:
+        """Write down in the atlas what is asked."""
+        atlas, names, parts = self.atlas, self.asked.names, set(self.asked.parts)
+        if parts & {"patching", "causes"} and self.pairs is not None:
+            atlas.pairs = _texts_of(self.model, self.pairs)
+            atlas.asked |= {"pairs": "the capital"} if self.asked.pairs is None else _named(names, "pairs")
+        if "safety" in parts:
+            atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
+            atlas.asked |= (
+                {"requests": "harmful requests"} if self.asked.requests is None else _named(names, "requests")
+            )
+        if "own" in parts:
+            atlas.own |= {name: given for name, given in self.asked.own.items() if isinstance(given, HeadScores)}
+        if "roles" in parts:
+            atlas.asked |= {"task": "naming the capital"} if self.asked.task is None else _named(names, "task")
+
+    def _do(self, part: str) -> None:
+        """Do one part if it is left, and show the atlas."""
+        if part in self.left:
+            self.left.remove(part)
+            getattr(self, f"_{part}")()
+            if self.atlas.results or self.atlas.tables:
+                self._show(self.atlas)
+
+    @contextmanager
+    def _part(self, part: str) -> Iterator[None]:
+        """A stage that is a whole part: done if it comes to its end, and left out if it cannot be done."""
+        with self.atlas.or_left_out(PARTS[part][0]), self.atlas.stage(part):
+            yield
+            self.atlas.done.append(part)
+
+    def _estimate(self) -> str:
+        """How long the parts that are left take, as text. The atlas notes what cannot be done, and it is not left."""
+        atlas, model, seconds = self.atlas, self.model, {}
+        if "patching" in self.left and self.pairs is not None:
+            with self._or_not_left("patching"):
+                plan = timed_plan(model, self.pairs, intervention=Patch(), metric=self.metric)
+                seconds["patching"] = plan.seconds or 0.0
+        if "labels" in self.left:
+            with self._or_not_left("labels"), atlas.stage("readings"):
+                self.scorer = self._relation_scorer()
+            if self.scorer is not None:
+                seconds["labels"] = self.scorer.seconds()
+        if "weights" in self.left:
+            seconds["weights"] = weights_seconds(model)
+        if "causes" in self.left and (patching := seconds.get("patching", atlas.seconds.get("patching"))):
+            seconds["causes"] = _CAUSES * patching
+        plan = None
+        if "safety" in self.left:
+            with self._or_not_left("safety"):
+                plan = timed_plan(model, request_prompts(model, self.requests), intervention=UniformAttention())
+                seconds["safety"] = len(PAPER_KINDS) * (plan.seconds or 0.0)
+        if "text" in self.left and (plan := plan or _plan_of_text(model)):
+            tokens = plan.forwards * plan.prompts * plan.pos
+            seconds["text"] = _ON_TEXT * self._n_tokens * (plan.seconds or 0.0) / tokens
+        if "roles" in self.left:
+            with self._or_not_left("roles"):
+                if self.asked.quick:
+                    raise ValueError("gates need more updates than a quick look allows")
+                self.task = capital_task(model) if self.asked.task is None else _few_items(self.asked.task)
+                self.starts, seconds["roles"] = choose_starts(model, self.task, self.asked.updates)
+        if not seconds and "own" not in self.left:
+            return "nothing is left to do"
+        about = [f"{part} {show_seconds(seconds[part])}" for part in PARTS if part in seconds]
+        more = ", besides your own scores" if "own" in self.left else ""
+        total = show_seconds(sum(seconds.values()))
+        return f"about {total}: {', '.join(about) or 'nothing'}{more}; Ctrl-C keeps what is done"
+
+    @contextmanager
+    def _or_not_left(self, part: str) -> Iterator[None]:
+        """Leave out a part, and note why, if it turns out that it cannot be done."""
+        self.left.remove(part)
+        with self.atlas.or_left_out(PARTS[part][0]):
+            yield
+            self.left.append(part)
+
+    @property
+    def _n_tokens(self) -> int:
+        return _QUICK_TEXT if self.asked.quick else _TEXT
+
+    def _relation_scorer(self) -> RelationScorer:
+        """What scores relations; the atlas notes the warnings about what is left out."""
+        relations = self.asked.relations
+        if relations is None and self.asked.quick:
+            relations = in_vocabulary(load_relations(QUICK_RELATIONS), self.model.tokenizer)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scorer = RelationScorer(self.model, relations)
+        for warning in caught:
+            self.atlas.note(str(warning.message))
+        return scorer
+
+    def _patching(self) -> None:
+        if self.pairs is None:
+            self.atlas.note("patching left out: fewer than 2 countries have a name and a capital of one token each")
+            return
+        with self._part("patching"):
+            found = activation_patch(self.model, self.pairs, normalize=True, metric=self.metric)
+            self.atlas.patching = found
+            stop_if_partial(found)
+            if self.metric is log_prob:
+                self.atlas.note("the pairs have no wrong answers: effects are on the log-probability of the answers")
+            if self.metric is kl_divergence:
+                self.atlas.note(
+                    "the pairs have no answers: effects are on the next-token distribution, as KL divergence, which "
+                    "has no sign, and the direct part is in the logit of the most likely token"
+                )
+
+    def _text(self) -> None:
+        with self._part("text"):
+            self.atlas.profile = profile_heads(self.model, self.asked.texts, n_tokens=self._n_tokens)
+            stop_if_partial(self.atlas.profile)
+            self.atlas.examples = head_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
+            stop_if(self.atlas.examples.interrupted)
+
+    def _labels(self) -> None:
+        if self.scorer is not None:
+            with self._part("labels"):
+                self.atlas.relations = self.scorer.scores()
+                self.atlas.labels = label_heads(self.atlas.relations)
+                stop_if_partial(self.atlas.relations)
+
+    def _weights(self) -> None:
+        with self._part("weights"):
+            self.atlas.weights = head_weights(self.model)
+
+    def _causes(self) -> None:
+        """Patterns, direct parts, repair and paths, as far as each can be had."""
+        model, atlas, pairs = self.model, self.atlas, self.pairs
+        with atlas.stage("causes"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
+            with atlas.or_left_out("patterns"):
+                atlas.patterns = self._patterns()
+            if pairs is not None:
+                with atlas.or_left_out("direct parts"):
+                    atlas.direct = _finished(logit_attribution(model, pairs))
+                if atlas.patching is None:
+                    atlas.note("paths, repair and circuit left out: they begin with the heads of the patching")
+                    return
+                self._after_patching(pairs, atlas.patching)
+            atlas.done.append("causes")
+
+    def _patterns(self) -> HeadPatterns:
+        """The patterns in the clean prompts, of own pairs in as many as a page can hold."""
+        pairs = self.pairs
+        if pairs is None or self.asked.pairs is None:
+            return head_patterns(self.model, [] if pairs is None else pairs.clean)
+        some = first(pairs, _SHOWN)
+        rows = some.side("clean").tokens(self.model).strings
+        n = 0
+        while n < len(rows) and sum(map(len, rows[: n + 1])) <= _TOKENS_SHOWN:
+            n += 1
+        return head_patterns(self.model, some.clean[:n], ["".join(row) for row in rows[:n]])
+
+    def _after_patching(self, pairs: PromptPairs, patching: HeadScores) -> None:
+        """What begins with the heads of the patching."""
+        model, atlas, metric = self.model, self.atlas, self.metric
+        with atlas.or_left_out("circuit"):
+            atlas.circuit = faithfulness_curve(model, pairs, patching, metric)
+        with atlas.or_left_out("repair"):
+            if metric is kl_divergence:
+                raise ValueError("it says whether later layers help the answer again, and the pairs have no answer")
+            atlas.repair = _finished(
+                self_repair(model, pairs, metric=metric, heads=patching.heads(_REPAIRED, by="absolute"))
+            )
+        with atlas.or_left_out("paths"):
+            senders = patching.heads(_SENDERS, by="absolute")
+            if self.asked.pairs is None:
+                few = capital_pairs(model, _PAIRS_OF_PATHS) or pairs
+            else:
+                few = first(pairs, _PAIRS_OF_PATHS)
+            receivers = _receivers(senders)
+            atlas.paths = _finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
+
+    def _safety(self) -> None:
+        with self._part("safety"):
+            self.atlas.safety = compare_ablations(self.model, self.requests, _SAFETY_HEADS, ablations=PAPER_KINDS)
+            for scores in self.atlas.safety.values():
                 stop_if_partial(scores)
-            show(atlas)
-        if "roles" in seconds:
-            with atlas.or_left_out("roles"), atlas.stage("roles"):
-                gates = fit_briefly(model, starts, updates)
-                atlas.roles = head_roles(gates)
-                atlas.notes.append(
+
+    def _roles(self) -> None:
+        if self.task is not None and self.starts:
+            with self._part("roles"):
+                gates = fit_briefly(self.model, self.task, self.starts, self.asked.updates)
+                self.atlas.roles = head_roles(gates)
+                about = (
+                    "prompts for capitals" if self.asked.task is None else f"of the task's {len(self.asked.task)} items"
+                )
+                self.atlas.note(
                     f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
-                    f"{updates} updates of each fit on {gates.provenance['n_items']} prompts for capitals; "
+                    f"{self.asked.updates} updates of each fit on {gates.provenance['n_items']} {about}; "
                     "`mechheads roles` fits longer"
                 )
-    return atlas
+
+    def _own(self) -> None:
+        for name, experiment in self._experiments().items():
+            with self.atlas.or_left_out(f"own score {name!r}"), self.atlas.stage(f"own score {name!r}"):
+                found = check_scores(self.model, name, _ran(experiment, self.model))
+                self.atlas.own[name] = found
+                stop_if(bool(found.provenance.get("interrupted")))
+                if mark := _mark(name, experiment):
+                    self.atlas.done.append(mark)
+
+    def _experiments(self) -> dict[str, Experiment]:
+        """The functions of the user whose scores are still to do."""
+        functions = {name: given for name, given in self.asked.own.items() if not isinstance(given, HeadScores)}
+        return {name: given for name, given in functions.items() if _mark(name, given) not in self.atlas.done}
+
+
+def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
+    """The atlas to begin with: a new one, or the parts of another that are done.
+
+    Raises:
+        ValueError: if the other one is of another study.
+    """
+    if resume is None:
+        return Atlas(model.name, study=asked.study)
+    if differs := difference(asked.study, resume.study):
+        raise ValueError(f"resume is an atlas of another study: {differs}")
+    again = tuple(what for part, names in PARTS.items() if part not in resume.done for what in names)
+    return replace(
+        resume,
+        safety=dict(resume.safety),
+        own=dict(resume.own),
+        asked=dict(resume.asked),
+        seconds=dict(resume.seconds),
+        notes=[note for note in resume.notes if not note.startswith(("interrupted: ", *again))],
+        done=list(resume.done),
+        interrupted=False,
+    )
 
 
 def capital_pairs(model: Model, n: int) -> PromptPairs | None:
@@ -162,44 +450,6 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
 
 
-def _pairs(model: Model, atlas: Atlas, n: int) -> PromptPairs:
-    """Up to ``n`` pairs about capitals, whose texts the atlas gets.
-
-    Raises:
-        ValueError: if there are too few.
-    """
-    pairs = capital_pairs(model, n)
-    if pairs is None:
-        raise ValueError("fewer than 2 countries have a name and a capital of one token each")
-    columns = (pairs.clean, pairs.corrupted, pairs.answer or (), pairs.wrong or ())
-    names = ("clean", "corrupted", "answer", "wrong")
-    atlas.asked["pairs"] = "the capital"
-    atlas.pairs = [dict(zip(names, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
-    return pairs
-
-
-def _causes(model: Model, pairs: PromptPairs | None, atlas: Atlas) -> None:
-    """Patterns, direct parts, repair and paths, as far as each can be had."""
-    prompts = [pair["clean"] for pair in atlas.pairs]
-    with atlas.stage("causes"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
-        with atlas.or_left_out("patterns"):
-            atlas.patterns = head_patterns(model, prompts)
-        if pairs is None or atlas.patching is None:
-            return
-        with atlas.or_left_out("direct parts"):
-            atlas.direct = _finished(logit_attribution(model, pairs))
-        with atlas.or_left_out("circuit"):
-            atlas.circuit = faithfulness_curve(model, pairs, atlas.patching)
-        with atlas.or_left_out("repair"):
-            repaired = atlas.patching.heads(_REPAIRED, by="absolute")
-            atlas.repair = _finished(self_repair(model, pairs, heads=repaired))
-        with atlas.or_left_out("paths"):
-            senders = atlas.patching.heads(_SENDERS, by="absolute")
-            few = capital_pairs(model, _PAIRS_OF_PATHS) or pairs
-            atlas.paths = _finished(path_matrix(model, few, receivers=_receivers(senders), senders=senders))
-
-
 def _finished(found: HeadScores) -> HeadScores:
     """A result of some heads, if it was not interrupted."""
     stop_if(bool(found.provenance.get("interrupted")))
@@ -213,35 +463,72 @@ def _receivers(senders: Sequence[HeadId]) -> list[str]:
     return ["final", *(f"{head}.{way}" for head in later for way in "qkv")]
 
 
-def _estimate(
-    model: Model, atlas: Atlas, scorer: RelationScorer | None, n_tokens: int, updates: int
-) -> tuple[dict[str, float], list[int]]:
-    """Estimated seconds of each analysis that can run, and the seeds of the roles; the atlas notes what is left out.
+def _metric(pairs: PromptPairs | None) -> Metric:
+    """What the answers of the pairs allow to measure."""
+    if pairs is not None and pairs.answer is None:
+        return kl_divergence
+    return log_prob if pairs is not None and pairs.wrong is None else logit_diff
 
-    Args:
-        n_tokens: how much text is read.
-        updates: 0 for no roles.
+
+def _texts_of(model: Model, pairs: PromptPairs) -> list[dict[str, str]]:
+    """The texts of pairs; chats and token ids as the model reads them, and what is not given as an empty text."""
+    clean, corrupted = pairs.tokens(model)
+
+    def shown(prompts: Sequence[Any], rows: Sequence[Sequence[str]]) -> list[str]:
+        return [one if isinstance(one, str) else "".join(row) for one, row in zip(prompts, rows, strict=True)]
+
+    def answers(given: Sequence[str | int] | None) -> list[str]:
+        every = [""] * len(pairs) if given is None else given
+        return [one if isinstance(one, str) else token_strings([one], model.tokenizer)[0] for one in every]
+
+    texts = {
+        "clean": shown(pairs.clean, clean.strings),
+        "corrupted": shown(pairs.corrupted, corrupted.strings),
+        "answer": answers(pairs.answer),
+        "wrong": answers(pairs.wrong),
+    }
+    return [{name: column[i] for name, column in texts.items()} for i in range(len(pairs))]
+
+
+def _named(names: Mapping[str, str], what: str) -> dict[str, str]:
+    return {what: names[what]} if what in names else {}
+
+
+def _plan_of_text(model: Model) -> Plan | None:
+    """A plan for one text of the package, which tells how fast the model reads; None without a tokenizer."""
+    if model.tokenizer is None:
+        return None
+    ids = text_ids(next(default_texts()), model.tokenizer)[0][: min(LONGER, model.n_ctx)]
+    return timed_plan(model, [ids], intervention=UniformAttention()) if len(ids) > 1 else None
+
+
+def _few_items(task: Task) -> Task:
+    return task if len(task) <= _FITTED_ON_OWN else some_items(task, _FITTED_ON_OWN, seed=0)
+
+
+def _ran(experiment: Experiment, model: Model) -> object:
+    """What a function of the user gives.
+
+    Raises:
+        ValueError: if it raises an error of any kind: a mistake in it is no reason to lose the rest.
     """
-    seconds: dict[str, float] = {}
-    starts: list[int] = []
-    if scorer is not None:
-        seconds["labels"] = scorer.seconds()
-    seconds["weights"] = weights_seconds(model)
-    if "patching" in atlas.seconds:
-        seconds["causes"] = _CAUSES * atlas.seconds["patching"]
-    with atlas.or_left_out("safety heads"):
-        cost = timed_plan(model, request_prompts(model, atlas.requests), intervention=UniformAttention())
-        tokens = cost.forwards * cost.prompts * cost.pos
-        seconds["text"] = _ON_TEXT * n_tokens * (cost.seconds or 0.0) / tokens
-        seconds["safety heads"] = len(PAPER_KINDS) * (cost.seconds or 0.0)
-    with atlas.or_left_out("roles"):
-        if not updates:
-            raise ValueError("gates need more updates than a quick look allows")
-        starts, seconds["roles"] = choose_starts(model, updates)
-    return seconds, starts
+    try:
+        return experiment(model)
+    except Exception as error:
+        if isinstance(error, ValueError) or is_out_of_memory(error):
+            raise
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
+def _mark(name: str, experiment: Experiment) -> str | None:
+    """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
+    try:
+        return f"own score {name!r}: {fingerprint(experiment, 'own')[:16]}"
+    except ValueError:
+        return None
+
+
+def choose_starts(model: Model, task: Task, updates: int) -> tuple[list[int], float]:
     """The seeds that lose least after two updates, and about how many seconds a fit of these takes.
 
     Raises:
@@ -250,25 +537,33 @@ def choose_starts(model: Model, updates: int) -> tuple[list[int], float]:
     """
     start = time.perf_counter()
     with warnings.catch_warnings(action="ignore"), settings(progress=False):
-        losses = _fit_gates(model, list(range(TRIED)), _TRIAL).losses
+        losses = _fit_gates(model, task, list(range(TRIED)), _TRIAL).losses
     last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
     per_update = (time.perf_counter() - start) / (TRIED * sum(_TRIAL))
     return sorted(last["seed"].tolist()), per_update * KEPT * 3 * updates
 
 
-def fit_briefly(model: Model, seeds: list[int], updates: int) -> Gates:
-    """Gates for naming capitals.
+def fit_briefly(model: Model, task: Task, seeds: list[int], updates: int) -> Gates:
+    """Gates from a short fit.
 
     Raises:
         ValueError: if the model cannot do the task, or the loss is not finite.
         KeyboardInterrupt: after Ctrl-C.
     """
-    return _fit_gates(model, seeds, (updates, updates, updates))
+    return _fit_gates(model, task, seeds, (updates, updates, updates))
 
 
-def _fit_gates(model: Model, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
-    task = relation_task(model, CAPITALS, shots=0, n=_FITTED_ON)
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT)
+def capital_task(model: Model) -> Task:
+    """Naming capitals, without examples.
+
+    Raises:
+        ValueError: if the model's vocabulary has too few.
+    """
+    return relation_task(model, CAPITALS, shots=0, n=_FITTED_ON)
+
+
+def _fit_gates(model: Model, task: Task, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT | {"batch": len(task)})
     stop_if(gates.interrupted)
     return gates
 
@@ -276,16 +571,3 @@ def _fit_gates(model: Model, seeds: list[int], updates: tuple[int, int, int]) ->
 def _is_known(model: Model, *words: str) -> bool:
     """Whether each word is one token of the model's vocabulary."""
     return all(single_token(f" {word}", model.tokenizer) is not None for word in words)
-
-
-def _relation_scorer(model: Model, relations: list[Relation] | None, atlas: Atlas) -> RelationScorer:
-    """What scores relations; the atlas notes the warnings about what is left out."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        scorer = RelationScorer(model, relations)
-    atlas.notes.extend(str(warning.message) for warning in caught)
-    return scorer
-
-
-def _safety(model: Model, requests: list[str]) -> dict[str, SafetyHeads]:
-    return compare_ablations(model, requests, _SAFETY_HEADS, ablations=PAPER_KINDS)

@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8, UInt16
 from mechheads.behaviour.windows import default_texts
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import text_ids, token_strings
+from mechheads.prompts.tokens import PromptLike
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_tensor import Attention
@@ -125,15 +126,19 @@ def _bytes(share: Float[np.ndarray, "*any"]) -> UInt8[np.ndarray, "*any"]:
     return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
 
 
-def head_patterns(model: Model, prompts: Sequence[str]) -> HeadPatterns:
+def head_patterns(model: Model, prompts: Sequence[PromptLike], names: Sequence[str] | None = None) -> HeadPatterns:
     """Attention of every head in prompts and one longer text, of prose of the package.
+
+    Args:
+        names: of the prompts; by default their texts.
 
     Raises:
         ValueError: if there is nothing to run.
     """
     text, most = next(default_texts()), min(LONGER, model.n_ctx)
     ids = text_ids(text, model.tokenizer)[0][:most] if model.tokenizer is not None else []
-    given, names = [[*prompts], [[*ids]] if len(ids) > 1 else []], [*prompts]
+    given: list[list[Any]] = [[*prompts], [[*ids]] if len(ids) > 1 else []]
+    names = [*map(str, prompts if names is None else names)]
     if len(ids) > 1:
         names.append(f"longer text: {''.join(token_strings(ids[:6], model.tokenizer))}...")
     runs = [model.cache(some, sites=("pattern",)).attention for some in given if some]

@@ -58,6 +58,11 @@ class Stages:
     interrupted: bool = field(default=False, kw_only=True)
     study: dict[str, str] = field(default_factory=dict, kw_only=True)
 
+    def note(self, text: str) -> None:
+        """Note something, unless it is noted already."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage, and print its name on stderr when it begins."""
@@ -86,7 +91,7 @@ class Stages:
             if not isinstance(error, ValueError) and not is_out_of_memory(error):
                 raise
             why = "memory ran out" if is_out_of_memory(error) else error
-            self.notes.append(f"{name} left out: {why}")
+            self.note(f"{name} left out: {why}")
 
     def about_more(self, share: float) -> str:
         """How much longer the work takes, from the time of its stages so far and the share of the work that is done.
@@ -137,13 +142,19 @@ def check_folder(folder: str | Path, study: Mapping[str, str]) -> None:
     there = sorted(path.name for kind in _RESULTS for path in folder.glob(kind))
     if there and not (folder / _HELD).is_file():
         raise ValueError(f"{folder} holds {there[0]}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
+    if there and (differs := difference(study, held)):
+        raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
+
+
+def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
+    """The first thing in which a study differs from one that is there already, as text; nothing if they are the same.
+
+    >>> from mechheads.studies.study import difference
+    >>> difference({"model": "gpt2", "quick": "True"}, {"model": "gpt2", "quick": "False"})
+    "quick is 'False' there and 'True' here"
+    """
     differs = [name for name in {**study, **held} if study.get(name) != held.get(name)]
-    if there and differs:
-        name = differs[0]
-        raise ValueError(
-            f"{folder} holds the results of another study: {name} is {held.get(name)!r} there and "
-            f"{study.get(name)!r} here. {_ELSEWHERE}"
-        )
+    return f"{differs[0]} is {held.get(differs[0])!r} there and {study.get(differs[0])!r} here" if differs else ""
 
 
 def claim_folder(folder: str | Path, study: Mapping[str, str], files: Sequence[str] | None = None) -> None:

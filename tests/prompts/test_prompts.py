@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -436,3 +438,53 @@ def test_a_word_that_becomes_the_unknown_token_is_no_answer(gpt2):
             return {"input_ids": [7]}
 
     assert single_token(" Lissabon", Unknowing()) is None
+
+
+def test_pairs_come_from_files(tmp_path):
+    table = [
+        {"clean": "The keys, all", "corrupted": "The key, all", "answer": " are", "wrong": " is", "id": "1"},
+        {"clean": "</script>", "corrupted": "<b>", "answer": "are", "wrong": "is", "id": "2"},
+    ]
+    frame = pd.DataFrame(table)
+    frame.to_csv(tmp_path / "pairs.csv", index=False)
+    frame.to_csv(tmp_path / "pairs.tsv", index=False, sep="\t")
+    frame.to_parquet(tmp_path / "pairs.parquet")
+    (tmp_path / "pairs.json").write_text(json.dumps(table))
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, table)))
+    for file in tmp_path.iterdir():
+        pairs = mh.PromptPairs.load(file)
+        assert pairs == mh.PromptPairs(
+            ["The keys, all", "</script>"], ["The key, all", "<b>"], [" are", "are"], [" is", "is"]
+        )
+    frame.assign(cluster=["x", "x"], wrong=None, answer=None).to_parquet(tmp_path / "some.parquet")
+    some = mh.PromptPairs.load(str(tmp_path / "some.parquet"))
+    assert (some.answer, some.wrong, some.cluster) == (None, None, ["x", "x"])
+    ids = [{"clean": [3, 4], "corrupted": [5, 6], "answer": 7}]
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    assert mh.PromptPairs.load(tmp_path / "ids.json") == mh.PromptPairs([[3, 4]], [[5, 6]], [7])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clean,corrupted\n", "pairs.csv holds no pairs; each needs"),
+        ("clean,corrupt\na,b\n", 'pairs.csv has \'corrupt\'; each needs "clean" and "corrupted", and may have'),
+        ("clean,corrupt\na,b\n", 'Did you mean "corrupted"?'),
+        ("clean,corrupted,answers\na,b,c\n", "pairs.csv has 'answers'"),
+        ("prompt,other\na,b\n", "pairs.csv has 'other', 'prompt'; each needs"),
+        ("clean,corrupted,answer\na,b,c\na,b,\n", "pairs.csv, line 3 has no 'answer', but others have"),
+        ("clean,corrupted\na,b\n,b\n", "pairs.csv, line 3 has no 'clean', but others have"),
+        ("clean,corrupted\na,b,c\n", "pairs.csv, line 2: more cells than the header"),
+    ],
+)
+def test_a_file_that_holds_no_pairs_is_refused_by_its_line(tmp_path, text, message):
+    file = tmp_path / "pairs.csv"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mh.PromptPairs.load(file)
+
+
+def test_a_list_of_texts_is_no_file_of_pairs(tmp_path):
+    (tmp_path / "pairs.json").write_text('["a", "b"]')
+    with pytest.raises(ValueError, match=r"pairs\.json, item 0 is no pair; each needs"):
+        mh.PromptPairs.load(tmp_path / "pairs.json")

@@ -24,6 +24,7 @@ from mechheads.safety import load_requests
 from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas, capital_pairs
+from mechheads.studies.questions import Given, Questions
 from support import gated_micro
 from support.ctrl_c import stopped_at
 from support.whole_atlas import let_four_pairs_do
@@ -294,8 +295,8 @@ def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
     assert seen[:2] == [["patching"], ["profile", "patching"]]
     assert seen[2] == ["profile", "relations", "labels", "patching"]
-    assert seen[3] == [*seen[2], "direct", "repair", "paths"]
-    assert seen[4] == [*seen[3], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:9]
+    assert seen[4] == [*seen[3], "direct", "repair", "paths"]
+    assert seen[5] == [*seen[4], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:9]
 
 
 def test_ctrl_c_in_the_text_keeps_the_profile_so_far(small, monkeypatch):
@@ -320,10 +321,10 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monke
         done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
-        ": labels ",
+        ", labels ",
         "Model",
         "Categories",
-        "Patching, share restored",
+        "Patching, the capital: share restored",
         "Ships, nats",
         "facilitation, country_to_capital, gate (",
         "Note       roles are a first look",
@@ -433,7 +434,7 @@ def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(between, seco
     sizes = []
 
     def built(model, *, after_each, **_):
-        atlas = Atlas(model.name, study=build.atlas_study(model))
+        atlas = Atlas(model.name, study=Questions.of(model, Given()).study)
         for name in ("patching", "direct"):
             effect = mh.HeadScores.from_scores(np.eye(3, 4), name="effect", kind="activation_patch")
             setattr(atlas, name, effect)

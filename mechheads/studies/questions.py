@@ -1,0 +1,278 @@
+"""What an atlas asks a model: the questions of the package, or your own, opened and checked before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechheads.behaviour.windows import Texts
+from mechheads.files.checksums import file_sha256
+from mechheads.gating import ROLES
+from mechheads.gating.tasks.open_task import open_task
+from mechheads.gating.tasks.task import Task
+from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.ledger.fingerprints import fingerprint
+from mechheads.messages.arguments import check_known
+from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.results.scores import HeadScores
+from mechheads.safety.requests.prompts import Requests, Side, opened
+from mechheads.studies.atlas import own_column
+from mechheads.studies.study import short_hash, study_of
+
+if TYPE_CHECKING:
+    from mechheads.model.model import Model
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "patching": ("patching",),
+    "text": ("text",),
+    "labels": ("labels",),
+    "weights": ("weights",),
+    "causes": ("patterns", "direct parts", "circuit", "repair", "paths"),
+    "safety": ("safety heads",),
+    "roles": ("roles",),
+    "own": ("own score",),
+}
+"""The parts of an atlas in their order, and what of each a note may say is left out."""
+PairsLike = PromptPairs | str | Path
+TaskLike = Task | str | Path
+Experiment = Callable[[Any], HeadScores]
+Own = Mapping[str, HeadScores | Experiment]
+Names = str | Iterable[str] | None
+_PACKAGE = "of the package"
+_TAKEN = {"layer", "head", "names", "categories", "best_relation", "phi", "patching", "direct", *ROLES}
+_TAKEN |= {"ships_undifferentiated", "ships_scaling", "entropy", "distance", "norm", "copying", "copying_by_weights"}
+"""Columns of the table that scores of your own would replace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a user gives to ``mh.build_atlas``, as it is given; see there."""
+
+    quick: bool = False
+    updates: int = 22
+    pairs: PairsLike | None = None
+    relations: RelationLike | Iterable[RelationLike] | None = None
+    requests: Requests = None
+    task: TaskLike | None = None
+    texts: Texts = None
+    own: Own = field(default_factory=dict)
+    only: Names = None
+    skip: Names = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """Questions that a model can be asked. ``None`` stands for those of the package.
+
+    Attributes:
+        texts: a file or a list.
+        parts: the parts to do, of ``PARTS``.
+        names: what ``pairs``, ``requests`` and ``task`` are called, if they have a name.
+        study: what the atlas is of: the model with its weights, and all of these but ``parts`` and ``own``.
+    """
+
+    quick: bool
+    updates: int
+    pairs: PromptPairs | None
+    relations: tuple[Relation, ...] | None
+    requests: Sequence[str] | Prompts | None
+    task: Task | None
+    texts: Texts
+    own: Own
+    parts: tuple[str, ...]
+    names: Mapping[str, str]
+    study: dict[str, str]
+
+    @classmethod
+    def of(cls, model: Model, given: Given) -> Questions:
+        """Open files, and check everything that can be checked before any work.
+
+        Raises:
+            ValueError: if something does not exist, cannot be read or does not fit the model.
+        """
+        parts = chosen(given.only, given.skip)
+        pairs, requests = _pairs(model, given.pairs), _requests(model, given.requests)
+        task, texts = _task(model, given.task), _texts(given.texts)
+        relations = None if given.relations is None else load_relations(given.relations)
+        _check_own(model, given.own)
+        names = {"pairs": _name(given.pairs), "requests": _name(given.requests), "task": _name(given.task)}
+        if isinstance(given.task, Task):
+            names["task"] = "" if task.name == "task" else task.name  # type: ignore[union-attr]
+        about = {
+            "pairs": _PACKAGE if pairs is None else _mark(pairs, _content(pairs)),
+            "relations": _PACKAGE if relations is None else _mark(relations, [one.fingerprint for one in relations]),
+            "requests": _PACKAGE if requests is None else _mark(requests, _content(requests)),
+            "task": _PACKAGE if task is None else _mark(task, fingerprint(task, "task")),
+            "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
+        }
+        return cls(
+            quick=given.quick,
+            updates=given.updates,
+            pairs=pairs,
+            relations=relations,
+            requests=requests,
+            task=task,
+            texts=texts,
+            own=dict(given.own),
+            parts=parts,
+            names={what: name for what, name in names.items() if name},
+            study=study_of(model, study="atlas", quick=given.quick, updates=given.updates, **about),
+        )
+
+
+def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
+    """The parts of an atlas that are asked for, in their order.
+
+    Raises:
+        ValueError: if one does not exist, or none is left.
+
+    >>> from mechheads.studies.questions import chosen
+    >>> chosen(only=["labels", "patching"]), chosen(skip="safety roles own causes".split())
+    (('patching', 'labels'), ('patching', 'text', 'labels', 'weights'))
+    """
+    given = {"only": only, "skip": skip}
+    named = {name: [parts] if isinstance(parts, str) else [*(parts or ())] for name, parts in given.items()}
+    for name, parts in named.items():
+        for part in parts:
+            check_known(name, part, tuple(PARTS))
+    left = tuple(part for part in PARTS if (only is None or part in named["only"]) and part not in named["skip"])
+    if not left:
+        raise ValueError(f"only and skip leave no part; leave one of {', '.join(map(repr, PARTS))}")
+    return left
+
+
+def first(pairs: PromptPairs, n: int) -> PromptPairs:
+    """At most ``n`` pairs: the first of each cluster, then the second, and so on; without named positions.
+
+    >>> from mechheads.studies.questions import first
+    >>> first(mh.PromptPairs(["a", "b", "c"], ["A", "B", "C"], cluster=["x", "x", "y"]), 2).clean
+    ['a', 'c']
+    """
+    before: dict[str, int] = {}
+    turn = []
+    for index in range(len(pairs)):
+        label = str(index) if pairs.cluster is None else str(pairs.cluster[index])
+        turn.append(before.get(label, 0))
+        before[label] = turn[-1] + 1
+    which = sorted(sorted(range(len(pairs)), key=lambda index: turn[index])[:n])
+    columns = {name: getattr(pairs, name) for name in ("clean", "corrupted", "answer", "wrong", "cluster")}
+    some: dict[str, Any] = {name: column and [column[i] for i in which] for name, column in columns.items()}
+    return PromptPairs(**some)
+
+
+def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
+    """Pairs, checked to align.
+
+    Raises:
+        ValueError: if they do not, or there is no such file.
+    """
+    if pairs is None:
+        return None
+    found = PromptPairs.load(pairs) if isinstance(pairs, (str, Path)) else pairs
+    if not isinstance(found, PromptPairs):
+        raise ValueError(
+            f"pairs is a {type(pairs).__name__}; give mh.PromptPairs, or a file that PromptPairs.load reads"
+        )
+    found.tokens(model)
+    return found
+
+
+def _requests(model: Model, requests: Requests) -> Sequence[str] | Prompts | None:
+    if requests is None:
+        return None
+    found = opened(requests)
+    Side.of(model, found, "query")
+    return found
+
+
+def _task(model: Model, task: TaskLike | None) -> Task | None:
+    """A task, of which the items that the model cannot read are left out."""
+    if task is None:
+        return None
+    if not isinstance(task, Task):
+        return open_task(task, model=model)
+    return task.items(task.tokens(model).kept)
+
+
+def _texts(texts: Texts) -> Texts:
+    """A file or a list: texts are read more than once.
+
+    Raises:
+        ValueError: if there is no such file.
+    """
+    if texts is None:
+        return None
+    if isinstance(texts, (str, Path)):
+        file = Path(texts).expanduser()
+        if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
+            raise ValueError(
+                f"texts: {str(texts)[:60]!r} is not a file; give a text file with empty lines between the texts, or a "
+                "list of texts"
+            )
+        return file
+    return list(texts)
+
+
+def _check_own(model: Model, own: Own) -> None:
+    columns: dict[str, str] = {}
+    for name, scores in own.items():
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"own has the name {name!r}; give each score a name, as text")
+        column = own_column(name)
+        if column in _TAKEN or column in columns:
+            other = f"own[{columns[column]!r}]" if column in columns else "a column of the atlas"
+            raise ValueError(f"own[{name!r}] would have the name of {other}, {column!r}; choose another")
+        columns[column] = name
+        if isinstance(scores, HeadScores):
+            check_scores(model, name, scores)
+        elif not callable(scores):
+            raise ValueError(
+                f"own[{name!r}] is a {type(scores).__name__}; give HeadScores, or a function of the model that returns "
+                "them"
+            )
+
+
+def check_scores(model: Model, name: str, scores: object) -> HeadScores:
+    """Scores of your own, if they are one number for each head of this model.
+
+    Raises:
+        ValueError: if they are something else.
+    """
+    if not isinstance(scores, HeadScores):
+        raise ValueError(f"own[{name!r}] gives a {type(scores).__name__}; it must give HeadScores")
+    if (scores.n_layers, scores.n_heads) != (model.n_layers, model.n_heads):
+        raise ValueError(
+            f"own[{name!r}] has {scores.n_layers} layers of {scores.n_heads} heads, but {model.name} has "
+            f"{model.n_layers} of {model.n_heads}"
+        )
+    if scores.extra_dims:
+        raise ValueError(
+            f"own[{name!r}] has the dimensions {list(scores.extra_dims)} besides layer and head; select one label of "
+            "each, with scores.select"
+        )
+    return scores
+
+
+def _name(given: object) -> str:
+    """What something is called: the name of a file without its ending, or the name that it was opened by."""
+    if not isinstance(given, (str, Path)):
+        return ""
+    return Path(given).stem if os.path.isfile(Path(given).expanduser()) else str(given)
+
+
+def _content(prompts: PromptPairs | Prompts | Sequence[str]) -> list[Any]:
+    if isinstance(prompts, PromptPairs):
+        return [prompts.clean, prompts.corrupted, prompts.answer, prompts.wrong, prompts.cluster]
+    return [prompts.items] if isinstance(prompts, Prompts) else [*prompts]
+
+
+def _mark(things: Any, content: object) -> str:
+    """How many things there are, with a hash of what they are, for a folder to remember."""
+    return f"{len(things)} of your own ({short_hash(content)})"
+
+
+def _hash_of_texts(texts: Any) -> str:
+    return file_sha256(texts)[:16] if isinstance(texts, Path) else short_hash(texts)

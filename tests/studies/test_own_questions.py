@@ -1,0 +1,352 @@
+"""An atlas of your own question: own inputs, some of the parts, and going on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mechheads as mh
+from mechheads.cli import main, options
+from mechheads.studies import Atlas, build, build_atlas
+from mechheads.studies.questions import PARTS, chosen, first
+from support.ctrl_c import stopped_at
+from support.same import assert_same
+from support.whole_atlas import let_four_pairs_do
+
+HOSTILE = " </script><img src=x onerror=alert(1)>"
+CLEAN = [" The capital of France is", " a big dog gave", " John and Mary went", f"{HOSTILE} one"]
+CORRUPTED = [" The capital of Italy is", " a small dog gave", " Mary and John went", f"{HOSTILE} two"]
+ANSWER, WRONG = [" Paris", " a", " to", " yes"], [" Rome", " the", " and", " no"]
+REQUESTS = [" the store", f" one two{HOSTILE}", " a book", " the big cat"]
+WORDS = [" The", " France", " is", " Paris", " dog", " cat", " one", " two", " gave", " big"]
+TEXTS = ["".join(WORDS[(i * j) % 10] for i in range(200)) + HOSTILE for j in (1, 3)]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short studies: relations of four pairs, starts that are tried on all heads of a tiny model."""
+    let_four_pairs_do(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded("llama")
+
+
+def pairs_of(**more: Any) -> mh.PromptPairs:
+    return mh.PromptPairs(CLEAN, CORRUPTED, **more)
+
+
+def task_of() -> mh.Task:
+    prompts = [f" The{a} is" for a in (" France", " Italy", " Spain", " Germany", " big")]
+    return mh.Task(prompts, [" Paris", " Rome", " Madrid", " Berlin", " dog"], name="naming")
+
+
+def asked() -> dict[str, Any]:
+    """A whole study of one's own."""
+    return {
+        "pairs": pairs_of(answer=ANSWER, wrong=WRONG),
+        "relations": ["country_to_capital"],
+        "requests": REQUESTS,
+        "task": task_of(),
+        "texts": TEXTS,
+        "updates": 2,
+    }
+
+
+def assert_same_atlas(one: Atlas, other: Atlas) -> None:
+    """Two atlases hold the same, but for the times."""
+    for name in vars(one):
+        if name not in ("seconds", "done"):
+            assert_same(getattr(one, name), getattr(other, name))
+    assert set(one.done) == set(other.done) and set(one.seconds) == set(other.seconds)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+def test_own_pairs_are_what_is_patched(loaded: Callable[[str], mh.Model], name: str):
+    model, pairs = loaded(name), pairs_of(answer=ANSWER, wrong=WRONG)
+    atlas = build_atlas(model, pairs=pairs, only=["patching", "causes"])
+    alone = mh.activation_patch(model, pairs, normalize=True)
+    assert atlas.patching is not None and atlas.direct is not None and atlas.patterns is not None
+    np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
+    np.testing.assert_allclose(atlas.direct.scores, mh.behaviour.logit_attribution(model, pairs).scores, atol=1e-6)
+    assert set(atlas.results) == {"patching", "direct", "repair", "paths"} and atlas.circuit is not None
+    assert atlas.pairs[0] == {"clean": CLEAN[0], "corrupted": CORRUPTED[0], "answer": " Paris", "wrong": " Rome"}
+    assert atlas.asked == {} and atlas.requests == [] and atlas.notes == []
+    assert len(atlas.patterns.table) == 5 and "capital, " not in atlas.summary()
+    assert "\nPatching: share restored\n" in atlas.summary()
+    assert set(atlas.done) == {"patching", "causes"}
+
+
+def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
+    only = ["patching", "causes"]
+    by_answer = build_atlas(small, pairs=pairs_of(answer=ANSWER), only=only)
+    assert by_answer.patching is not None and by_answer.patching.provenance["metric"] == "log_prob"
+    assert {by_answer.results[name].provenance["metric"] for name in ("repair", "paths")} == {"log_prob"}
+    assert by_answer.pairs[0]["wrong"] == ""
+    assert by_answer.notes == ["the pairs have no wrong answers: effects are on the log-probability of the answers"]
+    nothing = build_atlas(small, pairs=pairs_of(), only=only)
+    assert set(nothing.results) == {"patching", "direct", "paths"} and nothing.repair is None
+    assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
+    assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
+    assert nothing.notes[0].startswith("the pairs have no answers: effects are on the next-token distribution")
+    assert nothing.notes[1].startswith("repair left out: it says whether later layers help the answer again")
+    ids = mh.PromptPairs([[3, 4, 5], [6, 7, 8]], [[3, 9, 5], [6, 9, 8]], answer=[4, 5], wrong=[6, 7])
+    given = build_atlas(small, pairs=ids, only=only)
+    strings = ids.tokens(small)[0].strings
+    assert [pair["clean"] for pair in given.pairs] == ["".join(row) for row in strings]
+    assert given.repair is not None and all(pair["answer"] and pair["wrong"] for pair in given.pairs)
+
+
+def test_the_first_pairs_take_clusters_in_turn():
+    pairs = mh.PromptPairs(list("abcdef"), list("ABCDEF"), answer=list("uvwxyz"), cluster=list("112233"))
+    assert first(pairs, 4).clean == ["a", "b", "c", "e"]
+    assert first(pairs, 9).answer == list("uvwxyz") and first(pairs, 2).cluster == ["1", "2"]
+    assert first(mh.PromptPairs(list("abc"), list("ABC")), 2).clean == ["a", "b"]
+
+
+def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(build, "_TOKENS_SHOWN", 15)
+    atlas = build_atlas(small, pairs=mh.PromptPairs(CLEAN[:2] * 20, CORRUPTED[:2] * 20), only="causes")
+    assert atlas.patterns is not None and len(atlas.pairs) == 40
+    assert [len(atlas.patterns.tokens(i)) for i in range(len(atlas.patterns.table) - 1)] == [6, 5]
+    assert atlas.direct is not None and atlas.repair is None
+    assert "paths, repair and circuit left out: they begin with the heads of the patching" in atlas.notes
+    assert atlas.done == []
+
+
+def test_parts_are_chosen_by_name(small: mh.Model):
+    assert chosen() == tuple(PARTS)
+    assert chosen(only="labels") == ("labels",)
+    assert chosen(["roles", "patching", "labels"], skip=["labels"]) == ("patching", "roles")
+    for wrong, message in (
+        ({"only": ["lables"]}, "only is 'lables'; choose one of 'patching'"),
+        ({"skip": "safty"}, 'Did you mean "safety"?'),
+        ({"only": ["labels"], "skip": ["labels"]}, "only and skip leave no part; leave one of 'patching'"),
+        ({"only": []}, "only and skip leave no part"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            build_atlas(small, **wrong)
+    atlas = build_atlas(small, only=["weights"])
+    assert (list(atlas.tables), atlas.results, atlas.asked, atlas.done) == (["weights"], {}, {}, ["weights"])
+    for part in PARTS.keys() - {"own"}:
+        assert part in str(options.Only.__metadata__[0].help)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pairs": "no/file.csv"}, "there is no file 'no/file.csv'"),
+        ({"pairs": ["a", "b"]}, "pairs is a list; give mh.PromptPairs, or a file that PromptPairs.load reads"),
+        ({"pairs": mh.PromptPairs([" one two"], [" one"])}, "pair 0 does not align"),
+        ({"relations": ["country_to_captal"]}, 'Did you mean "country_to_capital"?'),
+        ({"requests": "JailbreakBanch"}, 'Did you mean "JailbreakBench"?'),
+        ({"requests": []}, "requests is empty"),
+        ({"task": "sintax"}, 'Did you mean "syntax"?'),
+        ({"texts": "no/texts.txt"}, "texts: 'no/texts.txt' is not a file; give a text file with empty lines"),
+        ({"own": {"patching": len}}, "own['patching'] would have the name of a column of the atlas, 'patching'"),
+        ({"own": {"a b": len, "a-b": len}}, "own['a-b'] would have the name of own['a b'], 'a_b'; choose another"),
+        ({"own": {" ": len}}, "own has the name ' '"),
+        ({"own": {"mine": 3}}, "own['mine'] is a int; give HeadScores, or a function of the model"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_any_work(small: mh.Model, given: dict[str, Any], message: str):
+    with mh.settings(progress=True), pytest.raises(ValueError, match=re.escape(message)):
+        build_atlas(small, **given)
+
+
+def scores(model: mh.Model, value: float = 1.0) -> mh.HeadScores:
+    return mh.HeadScores.from_scores(np.full((model.n_layers, model.n_heads), value), name="mine", kind="demo")
+
+
+def mine(model: mh.Model) -> mh.HeadScores:
+    return scores(model, 2.0)
+
+
+def changed(model: mh.Model) -> mh.HeadScores:
+    return scores(model, 3.0)
+
+
+def test_scores_of_your_own_are_stages(small: mh.Model):
+    def broken(model: mh.Model) -> mh.HeadScores:
+        return {}["missing"]
+
+    def too_much(model: mh.Model) -> mh.HeadScores:
+        return mh.activation_patch(model, pairs_of(answer=ANSWER, wrong=WRONG), positions="each")
+
+    own = {"given": scores(small), "mine, z": mine, "broken": broken, "by position": too_much, "number": lambda _: 3}
+    atlas = build_atlas(small, own=own, only="own")  # type: ignore[arg-type]
+    assert list(atlas.own) == ["given", "mine, z"] and atlas.to_dataframe()["mine_z"].tolist() == [2.0] * 12
+    assert "own score 'mine, z'" in atlas.seconds and not atlas.interrupted
+    assert atlas.notes == [
+        "own score 'broken' left out: KeyError: 'missing'",
+        "own score 'by position' left out: own['by position'] has the dimensions ['pos'] besides layer and head; "
+        "select one label of each, with scores.select",
+        "own score 'number' left out: own['number'] gives a int; it must give HeadScores",
+    ]
+    other = mh.HeadScores.from_scores(np.eye(2), name="mine", kind="demo")
+    with pytest.raises(ValueError, match=r"own\['mine'\] has 2 layers of 2 heads, but .* has 3 of 4"):
+        build_atlas(small, own={"mine": other})
+
+
+def test_a_function_runs_again_only_if_it_has_changed(small: mh.Model):
+    calls: list[int] = []
+
+    def counted(model: mh.Model) -> mh.HeadScores:
+        calls.append(small.n_layers)  # a model of its own, which cannot be compared
+        return mine(model)
+
+    before = build_atlas(small, own={"mine": mine, "counted": counted}, only="own")
+    again = build_atlas(small, own={"mine": mine, "counted": counted}, only="own", resume=before)
+    assert len(calls) == 2 and again.own["mine"] is before.own["mine"]
+    later = build_atlas(small, own={"mine": changed}, only="own", resume=again)
+    assert later.own["mine"].scores.values[0, 0] == 3.0 and list(later.own) == ["mine", "counted"]
+
+
+STAGES = (
+    ("activation_patch", set()),
+    ("profile_heads", {"patching"}),
+    ("head_examples", {"patching"}),
+    ("label_heads", {"patching", "text"}),
+    ("head_weights", {"patching", "text", "labels"}),
+    ("self_repair", {"patching", "text", "labels", "weights"}),
+    ("compare_ablations", {"patching", "text", "labels", "weights", "causes"}),
+    ("head_roles", {"patching", "text", "labels", "weights", "causes", "safety"}),
+)
+"""Where Ctrl-C comes, and what is done by then."""
+
+
+def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
+    small: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    whole = build_atlas(small, **asked(), own={"mine": mine})
+    assert not whole.interrupted and set(whole.done) > set(PARTS) - {"own"}
+    atlas: Atlas | None = None
+    for stage, done in STAGES:
+        with monkeypatch.context() as patch:
+            patch.setattr(build, stage, stopped_at(1, getattr(build, stage)))
+            atlas = build_atlas(small, **asked(), own={"mine": mine}, resume=atlas)
+        assert atlas.interrupted and set(atlas.done) == done
+        assert sum(note.startswith("interrupted") for note in atlas.notes) == 1
+        if atlas.results:
+            atlas.save(tmp_path)
+            atlas = Atlas.load(tmp_path)
+    atlas = build_atlas(small, **asked(), own={"mine": mine}, resume=atlas)
+    assert_same_atlas(atlas, whole)
+    atlas.save(tmp_path)
+    stored, times = Atlas.load(tmp_path), dict(atlas.seconds)
+    capsys.readouterr()
+    for stage, _ in STAGES:
+        monkeypatch.setattr(build, stage, stopped_at(1, getattr(build, stage)))
+    with mh.settings(progress=True):
+        finished = build_atlas(small, **asked(), own={"mine": mine}, resume=stored)
+    assert not finished.interrupted and finished.seconds == times
+    assert_same_atlas(finished, whole)
+    said = capsys.readouterr().err
+    assert "kept from before: patching, text, labels, weights, causes, safety, roles\nnothing is left to do\n" in said
+
+
+def test_a_partial_result_is_measured_again(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    pairs, patched = pairs_of(answer=ANSWER, wrong=WRONG), build.activation_patch
+
+    def partial(*args: Any, **options: Any) -> mh.HeadScores:
+        found = patched(*args, **options)
+        return mh.HeadScores(found.dataset.assign(score=found.dataset["score"].where(found.dataset["layer"] < 1)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "activation_patch", partial)
+        stopped = build_atlas(small, pairs=pairs, only=["patching"])
+    assert stopped.interrupted and stopped.patching is not None and len(stopped.patching.missing) == 8
+    again = build_atlas(small, pairs=pairs, only=["patching"], resume=stopped)
+    assert again.patching is not None and not len(again.patching.missing) and again.notes == []
+    assert_same_atlas(again, build_atlas(small, pairs=pairs, only=["patching"]))
+
+
+def test_an_atlas_of_another_question_is_not_gone_on_with(small: mh.Model):
+    before = build_atlas(small, pairs=pairs_of(), only="patching")
+    mark = r"4 of your own \(\w{16}\)"
+    for given, differs in (
+        ({"pairs": pairs_of(answer=ANSWER)}, f"pairs is '{mark}' there and '{mark}' here"),
+        ({}, f"pairs is '{mark}' there and 'of the package' here"),
+        ({"pairs": pairs_of(), "texts": TEXTS}, r"texts is 'of the package' there and 'of your own \(\w{16}\)' here"),
+        ({"pairs": pairs_of(), "quick": True}, "quick is 'False' there and 'True' here"),
+    ):
+        with pytest.raises(ValueError, match=f"resume is an atlas of another study: {differs}"):
+            build_atlas(small, **given, resume=before)
+    more = build_atlas(small, pairs=pairs_of(), only="weights", resume=before)
+    assert more.done == ["patching", "weights"] and more.patching is before.patching
+    assert before.done == ["patching"] and before.weights is None
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """The questions of a study as files, whose texts would be harmful in a page that believed them."""
+    with (folder / "agreement.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [("clean", "corrupted", "answer", "wrong"), *zip(CLEAN, CORRUPTED, ANSWER, WRONG, strict=True)]
+        )
+    words = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], [f"big{HOSTILE}", "bigger"]]
+    relation = {"name": f"mine{HOSTILE}", "category": "Knowledge", "pairs": words, "source": "here"}
+    (folder / "mine.json").write_text(json.dumps(relation))
+    (folder / "asking.txt").write_text("\n".join(REQUESTS))
+    items = [{"prompt": p, "target": t} for p, t in zip(task_of().prompts, task_of().targets, strict=True)]
+    (folder / "naming.jsonl").write_text("\n".join(map(json.dumps, items)))
+    (folder / "texts.txt").write_text("\n\n".join(TEXTS))
+    names = {"pairs": "agreement.csv", "relations": "mine.json", "requests": "asking.txt", "task": "naming.jsonl"}
+    return {f"--{name}": str(folder / file) for name, file in (names | {"texts": "texts.txt"}).items()}
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["atlas", *arguments])
+    return done.exit_code, re.sub(r"\s+", " ", done.output)
+
+
+def test_the_command_takes_files_and_goes_on_in_its_folder(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    files, out = files_of(tmp_path), tmp_path / "out"
+    common = ["--model", str(tiny("llama")), "--out", str(out), "--skip", "roles, safety"]
+    given = [each for option in files.items() for each in option]
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "head_weights", stopped_at(1, build.head_weights))
+        code, said = run(*common, *given)
+    assert code == 130 and "shows the results until then" in said
+    assert Atlas.load(out).done == ["patching", "text", "labels"]
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "profile_heads", stopped_at(1, build.profile_heads))
+        code, said = run(*common, *given)
+    assert code == 0, said
+    assert "Patching, agreement: share restored" in said
+    atlas = Atlas.load(out)
+    assert atlas.asked == {"pairs": "agreement"} and atlas.pairs[3]["clean"] == CLEAN[3] and not atlas.requests
+    assert atlas.labels is not None and len(atlas.pairs) == 4 and not atlas.interrupted
+    (out / "index.html").unlink()
+    code, said = run(*common, *given)
+    assert code == 0 and "Done in" in said
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert HOSTILE not in page
+    code, said = run(*common, *given[2:])
+    assert code == 1 and "pairs is '4 of your own" in said and "there and 'of the package' here. Give another" in said
+    code, said = run("--model", str(tiny("llama")), "--out", str(out), *given, "--only", "rolls")
+    assert code == 1 and 'Did you mean "roles"?' in said
+    code, said = run("--model", str(tiny("llama")), "--out", str(out), *given, "--only", "roles,safety", "--quick")
+    assert code == 1 and "quick is 'False' there and 'True' here" in said
+
+
+def test_roles_and_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
+    files = files_of(tmp_path)
+    given = {"requests": files["--requests"], "task": files["--task"]}
+    atlas = build_atlas(small, **given, updates=2, only=["safety", "roles"])
+    assert atlas.asked == {"requests": "asking", "task": "naming"} and atlas.pairs == []
+    assert atlas.requests == [request.strip() for request in REQUESTS]
+    assert atlas.roles is not None and atlas.safety["scaling"].values.sizes["prompt"] == 4
+    assert "2 updates of each fit on 5 of the task's 5 items" in atlas.notes[0]
+    named = build_atlas(small, requests="harmless", task=task_of(), only=["own"], own={"mine": mine})
+    assert named.asked == {} and named.own["mine"].scores.values[0, 0] == 2.0
