@@ -60,7 +60,7 @@ def page_html(payload: Payload) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{html.escape(page['title'])}</title>\n<style>{style()}</style></head>\n"
-        f'<body><div id="mh-root" class="mh"><p>{_OPENING}</p>{svg(page)}</div>\n'
+        f'<body><div id="mh-root" class="mh"><p>{_OPENING}</p>{answer(page)}{svg(page)}</div>\n'
         f'<script type="application/json" id="mh-page">{to_json(page)}</script>\n{blocks}\n'
         f'<script type="module">{script()}</script>\n</body></html>\n'
     )
@@ -140,6 +140,16 @@ def svg(page: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{text}"><title>{text}</title>{drawn}{written}</svg>'
     )
+
+
+def answer(page: dict[str, Any]) -> str:
+    """What the results carry, as an HTML list for readers whose scripts are off."""
+    lists = []
+    for model in page["models"]:
+        sentences = "".join(f"<li>{html.escape(_printable(finding['text']))}</li>" for finding in model["answer"])
+        name = f"<h2>{html.escape(_printable(model['name']))}</h2>" if len(page["models"]) > 1 else ""
+        lists.append(f"{name}<ul>{sentences}</ul>" if sentences else "")
+    return "".join(lists)
 
 
 def png(page: dict[str, Any]) -> bytes:

@@ -126,7 +126,18 @@ def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, A
 
 def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
     """A model of which nothing was measured."""
-    lists = ("notes", "methods", "cautions", "columns", "views", "agreement", "tensions", "circuits", "tables")
+    lists = (
+        "answer",
+        "notes",
+        "methods",
+        "cautions",
+        "columns",
+        "views",
+        "agreement",
+        "tensions",
+        "circuits",
+        "tables",
+    )
     return {
         "name": name,
         "nLayers": n_layers,
@@ -151,6 +162,7 @@ def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> dict[str
     return _empty_model(name, *atlas.sizes) | {
         "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
         "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
+        "answer": [{"text": finding.text, "link": finding.link} for finding in atlas.findings()],
         "summary": atlas.summary(5),
         "notes": [*atlas.notes, *_notes(atlas)],
         "interrupted": atlas.interrupted,

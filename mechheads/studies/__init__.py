@@ -7,11 +7,13 @@ from mechheads.studies.figures.panels import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
+from mechheads.studies.findings import Finding
 from mechheads.studies.safety import safety_study
 from mechheads.studies.safety_result import SafetyStudy
 
 __all__ = [
     "Atlas",
+    "Finding",
     "PaperFigure",
     "Recipe",
     "SafetyStudy",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,21 @@ from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
 from mechheads.safety.heads.safety_heads import SafetyHeads
+from mechheads.studies.findings import (
+    Finding,
+    of_agreement,
+    of_circuit,
+    of_copying,
+    of_direct,
+    of_labels,
+    of_own,
+    of_patching,
+    of_profile,
+    of_rest,
+    of_roles,
+    of_ships,
+    plain,
+)
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_views
@@ -47,6 +64,11 @@ _COLUMNS = {
 }
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
+_ASKED = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
+"""What prompts are about if nothing else is known."""
+_OWN_SENTENCES, _MOST_SENTENCES = 3, 8
+_INTERVALS = "Brackets hold 95% intervals, unless another level is named."
+_WIDTH = 110
 _ABOUT = "atlas.json"
 _TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study", "done")
 _OWN = "own"
@@ -275,15 +297,79 @@ class Atlas(Stages):
 
     def __repr__(self) -> str:
         parts = [*self.results, *self.tables]
-        size = f", {' x '.join(map(str, self.sizes))} heads" if parts else ""
-        return f"<Atlas of {self.model}{size}: {', '.join(parts) or 'no result'}. {_OPEN}>"
+        return f"<Atlas of {self.model}{self._size}: {', '.join(parts) or 'no result'}. {_OPEN}>"
+
+    @property
+    def _size(self) -> str:
+        has_result = self.results or self.tables
+        return f", {' x '.join(map(str, self.sizes))} heads" if has_result else ""
+
+    def __str__(self) -> str:
+        """The findings, one sentence each."""
+        found = self.findings()
+        return "\n".join([f"{plain(self.model)}{self._size}", *_listed(found), _OPEN]) if found else repr(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.summary())}</pre><p>{escape(_OPEN)}</p>"
+        found = self.findings()
+        sentences = "".join(f"<li>{escape(each.text)}</li>" for each in found)
+        said = f"<ul>{sentences}</ul><p>{_INTERVALS}</p>" if found else ""
+        return f"<p>{escape(repr(self))}</p>{said}"
+
+    def findings(self) -> list[Finding]:
+        """What the results carry, in up to eight sentences, those about your own scores first.
+
+        A head is said to differ from 0 only if its interval excludes 0 and its q value, corrected for the number of
+        heads, is at most 0.1. Each sentence says of how many heads and prompts it is; numbers have the digits that
+        their 95% interval earns. A sentence about the largest value of something that was not tested says so. The
+        same sentences stand at the top of the page, in ``print(atlas)`` and in the console.
+
+        Returns:
+            Each with its ``text``, and its ``link``: what is chosen on the page that shows it.
+
+        >>> import numpy as np
+        >>> values = np.array([[[0.7, 0.8, 0.75, 0.7, 0.8, 0.7], [0.0, 0.1, -0.1, 0.0, 0.1, -0.1]]])
+        >>> effect = mh.HeadScores.from_values(values, name="effect", unit="share restored", kind="activation_patch")
+        >>> atlas = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"})
+        >>> print(atlas.findings()[0].text)
+        Patched for the capital, L0H0 restores 74% [69%, 80%] of the logit difference. 1 of 2 heads differs from 0
+        (q at most 0.1, 6 prompts).
+        """
+        asked = dict(_ASKED) | self.asked
+        shown = islice(self.own_views.items(), _OWN_SENTENCES)
+        found = [of_own(view.label, view.scores, column) for column, view in shown]
+        makers: list[tuple[Any, Callable[[Any], Finding | None]]] = [
+            (self.patching, lambda scores: of_patching(scores, asked["pairs"])),
+            (self.labels, of_labels),
+            (self.profile, of_profile),
+            (self.safety, lambda safety: of_ships(safety, asked["requests"])),
+            (self.roles, lambda roles: of_roles(roles, asked["task"])),
+            (self.circuit, lambda curve: of_circuit(curve, asked["pairs"])),
+            (self.views, lambda views: of_agreement(views, {name: _analysis_of(name) for name in views})),
+            (self.direct if self.patching is None else None, lambda scores: of_direct(scores, asked["pairs"])),
+            (self.weights, lambda weights: of_copying(weights.copying)),
+        ]
+        for part, sentence in makers:
+            if part and (one := sentence(part)) is not None:
+                found.append(one)
+        absent = [name for name, part in self._analyses.items() if not part]
+        rest = of_rest(absent, len(self._analyses) - len(absent) + len(self.own), self.interrupted) if found else None
+        return [*found[: _MOST_SENTENCES - 1], rest] if rest else found[:_MOST_SENTENCES]
+
+    @property
+    def _analyses(self) -> dict[str, Any]:
+        """The results of each analysis that an atlas can have, by what it is called in a sentence."""
+        return {
+            "attention on text": self.profile,
+            "categories": self.labels,
+            "patching": self.patching,
+            "direct parts": self.direct,
+            "safety heads": self.safety,
+            "roles": self.roles,
+        }
 
     def summary(self, top: int = 3) -> str:
-        """The result in a few lines of text."""
-        lines = [f"Model      {self.model}"]
+        """The findings, then the largest values of every analysis, as text."""
+        lines = [f"Model      {self.model}", *_listed(self.findings())]
         if self.profile is not None:
             lines.append("Names on text")
             named = {name: self.profile.named(name) for name in NAMES.values()}
@@ -305,7 +391,7 @@ class Atlas(Stages):
                     f"{category}, phi{none}{below}",
                 )
         if self.patching is not None:
-            about = f"Patching, {self.asked['pairs']}" if "pairs" in self.asked else "Patching"
+            about = f"Patching, {plain(self.asked['pairs'])}" if "pairs" in self.asked else "Patching"
             lines += _top_lines(self.patching, top, None, f"{about}: {self.patching.unit}")
         for ablation, scores in self.safety.items():
             lines += _top_lines(
@@ -320,7 +406,7 @@ class Atlas(Stages):
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
         for view in self.own_views.values():
-            lines += _top_lines(view.scores, top, None, f"{view.label}, {view.scores.unit}", by="absolute")
+            lines += _top_lines(view.scores, top, None, f"{plain(view.label)}, {view.scores.unit}", by="absolute")
         return "\n".join([*lines, *self.closing_lines])
 
 
@@ -334,6 +420,20 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
+
+
+def _analysis_of(view: str) -> str:
+    """The analysis that a view comes from: two of one analysis need not be compared."""
+    return "safety" if view.startswith("ships_") else "roles" if view in ROLES else view
+
+
+def _listed(found: Sequence[Finding]) -> list[str]:
+    """The sentences as lines of a list, with a note about their brackets; no lines if there are none."""
+    lines = [
+        textwrap.fill(each.text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        for each in found
+    ]
+    return [*lines, _INTERVALS] if any("[" in line for line in lines) else lines
 
 
 def _is_told(variable: str, scores: HeadScores) -> bool:

@@ -19,7 +19,7 @@ from mechheads.messages.arguments import check_known
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.results.scores import HeadScores
 from mechheads.safety.requests.prompts import Requests, Side, opened
-from mechheads.studies.atlas import own_column
+from mechheads.studies.own import own_column
 from mechheads.studies.study import short_hash, study_of
 
 if TYPE_CHECKING:

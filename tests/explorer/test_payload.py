@@ -17,7 +17,7 @@ import mechheads as mh
 from mechheads.explorer.column import FDR
 from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
-from mechheads.explorer.page import page_html, policy, script, style, write_page
+from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
@@ -73,6 +73,23 @@ def test_every_column_is_that_of_the_table(payload, atlas):
     assert known["patching"]["low"] == "patching_ci_low" and known["patching"]["q"] == "patching_q"
     assert known["patching_ci_low"]["of"] == "patching" and known["patching_ci_low"]["role"] == "low"
     assert {column["role"] for column in found if column["of"] is None} == {"place", "value"}
+
+
+def test_the_answer_is_that_of_the_atlas_also_without_scripts(payload, atlas):
+    found = atlas.findings()
+    assert 5 <= len(found) <= 8
+    told = payload.page["models"][0]["answer"]
+    assert [(each["text"], each["link"]) for each in told] == [(each.text, each.link) for each in found]
+    assert all(isinstance(value, str) for each in told for value in each["link"].values())
+    still = page_html(payload).split('<div id="mh-root"')[1].split("</div>")[0]
+    assert still.count("<li>") == len(found)
+    hostile = copy.deepcopy(payload.page)
+    hostile["models"][0]["answer"] = [{"text": text, "link": {}} for text in HOSTILE]
+    texts = []
+    reader = HTMLParser()
+    reader.handle_data = texts.append
+    reader.feed(answer(hostile))
+    assert len(texts) == len(HOSTILE) and texts[:2] == HOSTILE[:2]
 
 
 def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
@@ -289,7 +306,7 @@ def test_hostile_texts_stay_texts(atlas, tmp_path):
     assert model["name"] == one.model and model["notes"] == HOSTILE
     shared = unblock(read.texts["mh-shared-0"])
     assert shared["requests"] == HOSTILE and [pair["wrong"] for pair in shared["pairs"]] == HOSTILE
-    assert set(read.tags) == {"html", "head", "meta", "title", "style", "body", "div", "p", "script", *SVG}
+    assert set(read.tags) == {"html", "head", "meta", "title", "style", "body", "div", "p", "ul", "li", "script", *SVG}
     assert read.tags.count("script") == 2 + len(atlas_payload([one]).blocks) and read.sources == []
     assert not re.search(r"[\x00\u202e\u2066]", page.split("<title>")[1].split("</title>")[1])
 

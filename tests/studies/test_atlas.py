@@ -165,14 +165,18 @@ def test_summary_names_members_of_a_category_only():
         },
     )
     lines = Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
-    assert lines[:5] == [
+    assert lines[:8] == [
         "Model      m",
+        "- By their weights, 1 of 4 heads has a category: 1 Knowledge (q at most 0.05 over heads and relations); "
+        "2 more",
+        "  hint at one.",
+        "- Nothing else was measured.",
         "Categories Knowledge 1, Unclassified 3",
         "Knowledge, phi (1 more below the floor of 0.1)",
         "     L0H0     0.600  capital",
         "Linguistic, phi: no head (1 below the floor of 0.1)",
     ]
-    assert lines[5].startswith("Time")
+    assert lines[8].startswith("Time")
 
 
 def made(values: np.ndarray) -> mh.HeadScores:

@@ -2,6 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 
 import { close, compareSome, copyLink, helpOpen, step } from "./actions";
+import { Answer } from "./Answer";
 import { Card } from "./card/Card";
 import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
 import { End } from "./End";
@@ -14,6 +15,7 @@ import { modelOf, page, titleOf } from "./page";
 import { togglePin } from "./pointing";
 import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
+import { useSectionOfAddress } from "./sections";
 import { choose, hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
 import { Hint } from "./views/Hint";
@@ -30,11 +32,13 @@ export function App({ everywhere }: { everywhere: boolean }) {
     target.addEventListener("keydown", listen);
     return () => target.removeEventListener("keydown", listen);
   }, []);
+  useSectionOfAddress();
   const compares = state.compared.value !== null || state.versus.value !== null;
   return (
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
       <Top />
+      <Answer />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
         {compares && <Detail />}
         <Overview />

@@ -8,13 +8,16 @@ import type { Circuit } from "./data";
 import { model } from "./page";
 import { choose, same, state } from "./state";
 
+/** The share of the metric that is enough; as in mechheads/studies/findings.py. */
+const FAITHFUL = 0.9;
+
 export function Circuits({ of }: { of: readonly Circuit[] }) {
   return <>{of.map((circuit) => <One key={circuit.name} circuit={circuit} />)}</>;
 }
 
 function One({ circuit }: { circuit: Circuit }) {
   const { name, heads, metric, curve } = circuit;
-  const [at, setAt] = useState(curve.length - 1);
+  const [at, setAt] = useState(() => firstFaithful(curve));
   const point = curve[at];
   const n = point?.k ?? heads.length;
   const first = heads.slice(0, n);
@@ -37,6 +40,12 @@ function One({ circuit }: { circuit: Circuit }) {
       <button type="button" class="mh-small" onClick={() => pinAll(first)}>Pin these heads</button>
     </section>
   );
+}
+
+/** The smallest set that keeps enough, or else the largest. */
+function firstFaithful(curve: Circuit["curve"]): number {
+  const first = curve.findIndex(({ value }) => known(value) && value >= FAITHFUL);
+  return first < 0 ? curve.length - 1 : first;
 }
 
 function faithfulness({ faithfulness, low, high, heads }: Circuit): string {

@@ -1,13 +1,17 @@
 /** The end of the page: how everything was measured, what may not be concluded, what was left out, and how to repeat it. */
-import type { ComponentChildren } from "preact";
-
 import { Agreements } from "./Agreements";
 import { Circuits } from "./Circuits";
 import { model, page } from "./page";
+import { Folded } from "./sections";
+import { state } from "./state";
 import { columnOf } from "./table";
 
+/** The section that a finding about what is missing links to. */
+const LEFT_OUT = "left-out";
+
 export function End() {
-  const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits } = model.value;
+  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits } = model.value;
+  const rest = answer.find(({ link }) => link.section === LEFT_OUT);
   return (
     <footer class="mh-end" aria-label="About this page">
       <div class="mh-end-lists">
@@ -17,19 +21,20 @@ export function End() {
             <ul>{cautions.map((text) => <li key={text}>{text}</li>)}</ul>
           </section>
         )}
-        {(notes.length > 0 || interrupted) && (
-          <section>
-            <h2>What was left out</h2>
-            {interrupted && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
+        {(notes.length > 0 || interrupted || rest) && (
+          <section class={state.section.value === LEFT_OUT ? "is-section" : ""}>
+            <h2 tabIndex={-1}>What was left out</h2>
+            {rest && <p>{rest.text}</p>}
+            {interrupted && !rest && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
             <ul>{notes.map((text) => <li key={text}>{text}</li>)}</ul>
           </section>
         )}
       </div>
-      {summary && <Folded title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
-      {agreement.length > 0 && <Folded title="Do the views agree?"><Agreements of={agreement} /></Folded>}
-      {circuits.length > 0 && <Folded title="Circuits"><Circuits of={circuits} /></Folded>}
+      {summary && <Folded id="summary" title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
+      {agreement.length > 0 && <Folded id="agreement" title="Do the views agree?"><Agreements of={agreement} /></Folded>}
+      {circuits.length > 0 && <Folded id="circuits" title="Circuits"><Circuits of={circuits} /></Folded>}
       {methods.length > 0 && (
-        <Folded title="Methods">
+        <Folded id="methods" title="Methods">
           <dl>
             {methods.map(({ name, text, columns }) => (
               <div key={name}>
@@ -44,7 +49,7 @@ export function End() {
         </Folded>
       )}
       {Object.keys(provenance).length > 0 && (
-        <Folded title="Provenance">
+        <Folded id="provenance" title="Provenance">
           {Object.entries(provenance).map(([name, value]) => (
             <div key={name}>
               <h3>{name}</h3>
@@ -54,12 +59,12 @@ export function End() {
         </Folded>
       )}
       {Object.keys(citations).length > 0 && (
-        <Folded title="Citation">
+        <Folded id="citation" title="Citation">
           {[...new Set(Object.values(citations))].map((text) => <pre key={text} tabIndex={0}>{text}</pre>)}
         </Folded>
       )}
       {Object.keys(seconds).length > 0 && (
-        <Folded title="Time">
+        <Folded id="time" title="Time">
           <dl class="mh-times">
             {Object.entries(seconds).map(([name, value]) => (
               <div key={name}><dt>{name}</dt><dd>{`${value.toFixed(value < 10 ? 1 : 0)} s`}</dd></div>
@@ -69,15 +74,6 @@ export function End() {
       )}
       <p class="mh-muted">{`mechheads ${page.value.version}. This page is one file and needs no network.`}</p>
     </footer>
-  );
-}
-
-function Folded({ title, children }: { title: string; children: ComponentChildren }) {
-  return (
-    <details>
-      <summary><h2>{title}</h2></summary>
-      {children}
-    </details>
   );
 }
 

@@ -62,6 +62,8 @@ export interface Model {
   /** Heads that share one key and value have consecutive numbers: head h has the key and value h / (nHeads / nKvHeads). Null if unknown. */
   nKvHeads: number | null;
   dHead: number | null;
+  /** What the results carry, a sentence each: at the top of the page. */
+  answer: Finding[];
   /** The atlas' summary: some lines of text. */
   summary: string;
   /** What was left out, and why. */
@@ -88,6 +90,12 @@ export interface Model {
   behaviours: Behaviours | null;
   /** Sets of heads with their stored faithfulness. Often empty. */
   circuits: Circuit[];
+}
+
+export interface Finding {
+  text: string;
+  /** What is chosen on the page that shows it: keys and values of the address, such as `{filter: "induction"}`. */
+  link: Record<string, string>;
 }
 
 export interface Method {

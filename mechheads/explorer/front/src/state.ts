@@ -55,6 +55,10 @@ export interface Values {
   part: string;
   /** Of its paths: what the widths come from. */
   paths: string;
+  /** "none": the sentences at the top are folded away; "all": none is, also in a narrow window. */
+  answer: string;
+  /** Of what lies folded: what is open, such as "circuits". */
+  section: string;
 }
 
 /** What heads are called. */
@@ -91,6 +95,8 @@ const START: Values = {
   pairBeside: null,
   part: "",
   paths: "",
+  answer: "",
+  section: "",
 };
 
 type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };
@@ -110,9 +116,22 @@ export function nameHeads(by: Naming): void {
 /** Changes that the back button undoes; others replace the address. */
 const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "versus"];
 
-/** Change some of what is chosen. */
-export function choose(changes: Partial<Values>): void {
-  let step = false;
+/** What a link within the page leaves as it is. */
+const KEPT: readonly (keyof Values)[] = ["pins", "columns", "together", "answer"];
+
+/** What an address chooses in a model: `link` holds its keys and values. */
+export function linked(link: Readonly<Record<string, string>>, model: number): Values {
+  return fromHash(new URLSearchParams({ model: String(model), ...link }).toString());
+}
+
+/** Show what a link shows; the back button returns. */
+export function follow(values: Values): void {
+  const kept = Object.fromEntries(KEPT.map((key) => [key, state[key].peek()]));
+  choose({ ...values, ...kept }, true);
+}
+
+/** Change some of what is chosen; `step`: the back button undoes it in any case. */
+export function choose(changes: Partial<Values>, step = false): void {
   batch(() => {
     for (const key of Object.keys(changes) as (keyof Values)[]) {
       const to = changes[key];
@@ -160,13 +179,18 @@ function writeRef(ref: Ref): string {
   return `${ref.model ? `${ref.model}.` : ""}${naming.name(ref)}`;
 }
 
-/** What differs from the start, as the part of the address after "#". */
+/** What is chosen, as the part of the address after "#". */
 export function toHash(): string {
+  return hashOf(Object.fromEntries(Object.entries(state).map(([key, each]) => [key, each.peek()])) as unknown as Values);
+}
+
+/** What differs from the start, as the part of an address after "#". */
+export function hashOf(values: Values): string {
   const parts = new URLSearchParams();
   for (const key of Object.keys(START) as (keyof Values)[]) {
-    const value = state[key].peek();
+    const value = values[key];
     if (isSame(value, START[key])) continue;
-    parts.set(key, key === "head" && value !== null ? naming.name({ model: state.model.peek(), head: Number(value) }) : write(value));
+    parts.set(key, key === "head" && value !== null ? naming.name({ model: values.model, head: Number(value) }) : write(value));
   }
   return parts.toString();
 }

@@ -65,7 +65,7 @@ function card(head, at) {
 /** What `html` of pages.mjs takes. */
 export function made({ live = null } = {}) {
   const model = {
-    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, summary: "", notes: ["roles left out: too quick"], interrupted: false,
+    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
     seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),

@@ -84,6 +84,7 @@ export function hostile() {
   const [model] = page.models;
   for (const part of ["name", "summary"]) model[part] = `${HOSTILE} ${part}`;
   page.title = HOSTILE;
+  model.answer = [{ text: `${HOSTILE}, L1H1 and more`, link: { filter: HOSTILE, colour: HOSTILE, head: "L1H1" } }, { text: HOSTILE, link: { [HOSTILE]: HOSTILE, section: HOSTILE } }];
   model.notes = [HOSTILE];
   model.cautions = [HOSTILE];
   model.methods = [{ name: HOSTILE, text: HOSTILE, columns: [HOSTILE] }];

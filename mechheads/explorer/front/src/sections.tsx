@@ -1,0 +1,52 @@
+/** Parts of the page that lie folded until they are asked for; which is open stands in the address. */
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+
+import { rootOf } from "./focus";
+import { choose, state } from "./state";
+
+/** Bring the open section into the window, once it is drawn. */
+export function showSection(): void {
+  requestAnimationFrame(() => {
+    const element = rootOf()?.querySelector<HTMLElement>(".is-section");
+    element?.scrollIntoView({ block: "start" });
+    element?.querySelector<HTMLElement>("summary, h2")?.focus({ preventScroll: true });
+  });
+}
+
+interface FoldedProps {
+  id: string;
+  title: string;
+  class?: string;
+  children: ComponentChildren;
+}
+
+/** A heading that opens what stands below it. */
+export function Folded({ id, title, class: name = "", children }: FoldedProps) {
+  const open = state.section.value === id;
+  const toggled = (event: Event) => {
+    const is = (event.currentTarget as HTMLDetailsElement).open;
+    if (is !== (state.section.peek() === id)) choose({ section: is ? id : "" });
+  };
+  return (
+    <details class={`${name} ${open ? "is-section" : ""}`} open={open} onToggle={toggled}>
+      <summary><h2>{title}</h2></summary>
+      {children}
+    </details>
+  );
+}
+
+/** Shows the section that the address names when the page opens, or when the address changes. */
+export function useSectionOfAddress(): void {
+  const shown = useRef("");
+  useEffect(() => {
+    const arrive = () => {
+      const name = state.section.peek();
+      if (name && name !== shown.current) showSection();
+      shown.current = name;
+    };
+    arrive();
+    addEventListener("hashchange", arrive);
+    return () => removeEventListener("hashchange", arrive);
+  }, []);
+}

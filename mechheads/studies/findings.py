@@ -1,0 +1,479 @@
+"""What an atlas found, in sentences: each says how sure it is, and which view of the page shows it.
+
+A head is said to differ from 0 only if its interval excludes 0 and its q value is at most ``FDR``. If no null was
+tested, as for Ships, or there are too few prompts for a test, the sentence names the largest value and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechheads.behaviour import HeadProfile
+from mechheads.behaviour.head_profile import FDR as FDR_OF_NAMES, NAMES, PROFILED
+from mechheads.gating import Roles
+from mechheads.heads import HeadId
+from mechheads.labels import HeadLabels
+from mechheads.results.agreement import compare_roles
+from mechheads.results.curves import Curves, is_random
+from mechheads.results.dataset import RANGE
+from mechheads.results.digits import rounded
+from mechheads.results.kinds import kind_of
+from mechheads.results.scores import HeadScores
+from mechheads.results.stats import LEAST_CLUSTERS
+from mechheads.safety.heads.safety_heads import SafetyHeads
+
+FDR = 0.1
+"""The largest q of a head that is said to differ from 0. Among hundreds of heads, eight prompts hardly give less."""
+FDR_OF_COPYING = 0.05
+LEAST_GATE = 0.5
+"""The gate from which on a head has a role."""
+MOST_FAITHFUL = 0.9
+"""The share of a metric that a circuit must keep."""
+NAMED = 3
+"""How many heads a sentence names at most."""
+MEASURED = 2
+"""How many of these it names with their numbers."""
+_LEVEL = 0.95
+_LONGEST = 80
+_FIRST = 10
+_DOES = {
+    "induction": ("does induction", "do induction"),
+    "previous-token": ("attends to the previous token", "attend to the previous token"),
+    "duplicate-token": ("attends to copies of the token", "attend to copies of the token"),
+    "sink": ("attends mostly to the first token", "attend mostly to the first token"),
+    "delimiter": ("attends to delimiters", "attend to delimiters"),
+    "positional": ("attends by position", "attend by position"),
+    "self": ("attends to the token itself", "attend to the token itself"),
+}
+"""What heads with each name do, of one head and of several, the most telling first."""
+_BEHAVIOURS = 4
+"""How many of these a sentence tells."""
+_SHIPS = {
+    "ships": "the next token changes most, refusing or not,",
+    "generalized_ships": "the states of all requests turn most, refusing or not,",
+}
+_ABLATED = {"undifferentiated": "attends to all tokens alike", "scaling": "writes almost nothing"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence that the results carry, and where the page shows it.
+
+    Attributes:
+        text: the sentence, as plain text.
+        link: what is chosen on the page that shows it, as the keys and values of its address.
+
+    >>> mh.studies.Finding("By its weights, L23H4 knows capitals.", {"filter": "country_to_capital"}).link
+    {'filter': 'country_to_capital'}
+    """
+
+    text: str
+    link: dict[str, str]
+
+
+def plain(text: str) -> str:
+    """A text of somebody else for a sentence: on one line, without control characters, and not too long.
+
+    >>> from mechheads.studies.findings import plain
+    >>> plain("my\\n sweep")
+    'my sweep'
+    """
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in re.sub(r"\s+", " ", text).strip())
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+
+
+def of_own(name: str, scores: HeadScores, column: str) -> Finding:
+    """What scores of your own show; ``column`` is their column of the table."""
+    link = {"colour": column, "by": column, "sort": f"-{column}"}
+    return _of_heads(scores, column, _Words(f'In "{plain(name)}"', "has"), link)
+
+
+def of_patching(scores: HeadScores, about: str) -> Finding:
+    """Which heads carry the answer, by activation patching."""
+    metric = scores.provenance.get("metric", "logit_diff")
+    measure = " of the logit difference" if metric == "logit_diff" else f" of {plain(str(metric))}"
+    noising = scores.provenance.get("direction") == "noising"
+    share = scores.unit.startswith("share")
+    verb = ("takes away" if noising else "restores") if share else "changes the metric by"
+    words = _Words(f"Patched for {plain(about)}", verb, measure if share else "")
+    return _of_heads(scores, "patching", words, {"colour": "patching", "by": "patching", "pane": "cause"})
+
+
+def of_direct(scores: HeadScores, about: str) -> Finding:
+    """Which heads write the answer themselves."""
+    words = _Words(f"Writing straight to the logits for {plain(about)}", "adds")
+    return _of_heads(scores, "direct", words, {"colour": "direct", "by": "direct", "pane": "cause"})
+
+
+def of_labels(labels: HeadLabels) -> Finding:
+    """How many heads have a category by their weights."""
+    member, below = (labels.dataset[name].values.astype(bool) for name in ("member", "below_floor"))
+    counts = {name: int(member[..., at].sum()) for at, name in enumerate(labels.categories)}
+    several = int((member.sum(-1) > 1).sum())
+    faint = int((below.any(-1) & ~member.any(-1)).sum())
+    rule = labels.provenance.get("rule")
+    settings = labels.provenance
+    how = (
+        f"phi of at least {settings.get('tau')}"
+        if rule == "maps"
+        else f"q at most {settings.get('fdr')} over heads and relations"
+    )
+    having = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
+    hint = f"; {faint} more {'hints' if faint == 1 else 'hint'} at one" if faint else ""
+    n, of = int(member.any(-1).sum()), _among(labels)
+    if not n:
+        n_relations = labels.dataset.sizes["relation"]
+        relations = f"the {n_relations} relations that were" if n_relations > 1 else "the relation that was"
+        text = f"By their weights, none of {of} has a category from {relations} tested ({how}){hint}."
+        return Finding(text, {"colour": "phi", "by": "phi"} if _is_any(labels) else {})
+    some = f", {several} of them several" if several else ""
+    kinds = _listed([f"{counts[name]} {plain(name)}" for name in having])
+    text = f"By their weights, {n} of {of} {_have(n)} a category{some}: {kinds} ({how}){hint}."
+    return Finding(text, {"filter": " or ".join(_quoted(name) for name in having)})
+
+
+def of_profile(profile: HeadProfile) -> Finding:
+    """What heads attend to in ordinary text."""
+    windows = profile.dataset.sizes.get("prompt", 0)
+    sure = f"q at most {FDR_OF_NAMES:g}" + (f", {_count(windows, 'window')}" if windows else "")
+    heads = {name: profile.named(name) for name in _DOES}
+    told = [name for name in _DOES if heads[name]][:_BEHAVIOURS]
+    if not told:
+        text = f"On ordinary text, none of {_among(profile)} attends to anything that has a name ({sure})."
+        return Finding(text, {"colour": "to_induction", "by": "to_induction"})
+    parts = []
+    for at, name in enumerate(told):
+        n = len(heads[name])
+        who = _some(heads[name], NAMED) if at == 0 else str(n)
+        parts.append(f"{who} {_DOES[name][n > 1]}")
+    behaviour = PROFILED[list(NAMES.values()).index(told[0])]
+    column = f"by_{behaviour}" if behaviour == "position" else f"to_{behaviour}"
+    link = {"filter": told[0], "colour": column, "by": column, "head": str(heads[told[0]][0]), "pane": "text"}
+    missing = f", of {_among(profile)}" if profile.missing else ""
+    return Finding(f"On ordinary text, {_listed(parts)} ({sure}{missing}).", link)
+
+
+def of_ships(safety: Mapping[str, SafetyHeads], requests: str) -> Finding | None:
+    """On which heads the answer to requests depends most, by each ablation; None if no head was reached."""
+    known = {name: scores for name, scores in safety.items() if len(scores.missing) < scores.scores.size}
+    if not known:
+        return None
+    parts, first = [], {}
+    for ablation, scores in known.items():
+        row = scores.to_dataframe().loc[str(scores.heads(1)[0])]
+        first[ablation] = str(row.name)
+        does = _ABLATED.get(ablation)
+        when = f"if {row.name} {does}" if does else f"under {plain(ablation)} of {row.name}"
+        parts.append(f"{when} ({_number(row, scores.unit)})")
+    ablation, scores = next(iter(known.items()))
+    score = scores.provenance.get("score", "ships")
+    most = _SHIPS.get(score, f"{plain(score).replace('_', ' ')} is largest")
+    shared = _shared(*list(known.values())[:2]) if len(known) > 1 else ""
+    sure = f"{_count(_n(scores), 'request')}{f', {_among(scores)}' if scores.missing else ''}"
+    text = f"After {plain(requests)}, {most} {' or '.join(parts)}{shared} ({sure})."
+    link = {"colour": f"ships_{ablation}", "by": f"ships_{ablation}", "top": str(_FIRST)}
+    return Finding(text, link | {"head": first[ablation], "pane": "safety"})
+
+
+def of_roles(roles: Roles, task: str) -> Finding:
+    """Which heads a task needs in every start of the gates."""
+    data = roles["facilitation"].dataset
+    starts = data.sizes["prompt"]
+    everywhere = {role: (scores.dataset["values"].values >= LEAST_GATE).all(-1) for role, scores in roles.items()}
+    order = np.argsort(-np.where(everywhere["facilitation"], data["score"].values, -np.inf), axis=None, kind="stable")
+    n = {role: int(has.sum()) for role, has in everywhere.items()}
+    n_heads = roles["facilitation"].n_heads
+    needed = [HeadId(int(at) // n_heads, int(at) % n_heads) for at in order[: n["facilitation"]]]
+    each = {1: "its one start", 2: "both starts"}.get(starts, f"all {starts} starts")
+    of = _among(roles["facilitation"])
+    rest = f"{_count(n['interference'], 'head')} hinder{'s' * (n['interference'] == 1)} it, " + (
+        f"{n['irrelevance']} {'does' if n['irrelevance'] == 1 else 'do'} not matter"
+    )
+    lead = f"In fits of gates, {plain(task)} needs"
+    needs = f"{_some(needed, NAMED)} in {each}" if needed else f"none of {of} in {each}"
+    within = f"of {of}; " if needed else ""
+    text = f"{lead} {needs}; {rest} ({within}a gate of at least {LEAST_GATE:g})."
+    link = {"colour": "facilitation", "by": "facilitation", "pane": "roles"}
+    more = {"filter": "facilitation = yes", "head": str(needed[0])} if needed else {}
+    return Finding(text, link | more)
+
+
+def of_circuit(curve: Curves, about: str) -> Finding | None:
+    """How few of the first heads by patching keep the metric; None if no point was reached."""
+    rows = curve.table[~curve.table["which"].map(is_random)]
+    rows = rows[(rows["which"] == next(iter(curve.order))) & rows["score"].notna()]
+    if rows.empty or "k" not in rows:
+        return None
+    enough = rows[rows["score"] >= MOST_FAITHFUL]
+    row = (enough if len(enough) else rows).iloc[0 if len(enough) else -1]
+    k, heads = int(row["k"]), [str(head) for head in curve.heads]
+    metric = curve.name.replace("logit_diff", "logit difference")
+    kept = f"keep{'s' * (k == 1)} {'' if len(enough) else 'only '}{_number(row, 'share')} of the {plain(metric)}"
+    alone = rows[rows["k"] == 1]
+    first = f", {heads[0]} alone {_number(alone.iloc[0], 'share')}" if k > 1 and len(alone) else ""
+    who = f"{heads[0]} alone" if k == 1 else f"{'the' if len(enough) else 'even the'} first {k} heads by patching"
+    n = curve.values.shape[-1]
+    prompts = f"the {_count(n, 'prompt')} that ranked {'it' if k == 1 else 'them'}"
+    lead = f"With all others patched for {plain(about)}"
+    text = f"{lead}, {who} {kept}{first} ({prompts})."
+    link = {"filter": " ".join(heads[:k]), "by": "patching", "colour": "patching", "section": "circuits"}
+    return Finding(text, link)
+
+
+def of_agreement(views: Mapping[str, HeadScores], called: Mapping[str, str]) -> Finding | None:
+    """Which two analyses put the heads in the most similar or most opposed order; None with fewer than two analyses.
+
+    Args:
+        views: the score of every head by each view.
+        called: for each view, its analysis: two views of one analysis are not compared.
+    """
+    flat = pd.DataFrame({name: each.scores.values.ravel() for name, each in views.items() if not each.extra_dims})
+    pairs = [pair for pair in combinations(flat, 2) if called[pair[0]] != called[pair[1]]]
+    found = {pair: rho for pair in pairs if isfinite(rho := _rho(flat, *pair))}
+    if not found:
+        return None
+    most, least = max(found, key=lambda pair: found[pair]), min(found, key=lambda pair: found[pair])
+    order = ("alike", "oppositely")
+    lead = "Compared by the order of their heads, "
+    if len(found) > 1:
+        order = ("most alike", "most oppositely")
+        lead = f"Of {len(found)} pairs of analyses, "
+    parts, nearest = [], ""
+    for pair, words, sign in zip((most, least), order, (1, -1), strict=True):
+        row = compare_roles({pair[0]: views[pair[0]]}, {pair[1]: views[pair[1]]}).iloc[0]
+        called = "" if parts else "rank correlation "
+        said = f"{called}{rounded(row['spearman'], row['ci_low'], row['ci_high'])}"
+        if sign * row["ci_low"] > 0 and sign * row["ci_high"] > 0:
+            verb = "" if parts else "order the heads "
+            parts.append(f"{_view(pair[0])} and {_view(pair[1])} {verb}{words} ({said})")
+        elif not nearest or sign * row["spearman"] > 0:
+            nearest = f"the nearest are {_view(pair[0])} and {_view(pair[1])} ({said})"
+    said = ", ".join(parts) or f"none order the heads alike or oppositely beyond chance; {nearest}"
+    return Finding(f"{lead}{said}.", {"section": "agreement"})
+
+
+def of_copying(copying: HeadScores) -> Finding:
+    """How many heads raise the tokens that they attend to, by their weights."""
+    value, q = (copying.dataset[name].values for name in ("score", "q_value"))
+    copies, suppresses = (int((sign & (q <= FDR_OF_COPYING)).sum()) for sign in (value > 0, value < 0))
+    text = (
+        f"By the eigenvalues of their weights, {copies} of {_among(copying)} "
+        f"{'copies' if copies == 1 else 'copy'} the tokens that they attend to, and {suppresses} "
+        f"suppress{'es' * (suppresses == 1)} them (q at most {FDR_OF_COPYING:g} against random directions)."
+    )
+    column = "copying_by_weights"
+    return Finding(text, {"colour": column, "by": column, "filter": f"{column}_q <= {FDR_OF_COPYING:g}"})
+
+
+def of_rest(missing: Sequence[str], measured: int, interrupted: bool) -> Finding | None:
+    """What was not measured; None if everything was.
+
+    Args:
+        missing: names of the analyses without a result.
+        measured: how many have one.
+    """
+    stopped = "The work was interrupted. " if interrupted else ""
+    if missing and measured <= 1:
+        said = "Nothing else was measured."
+    else:
+        said = f"Not measured: {_listed(missing)}." if missing else ""
+    return Finding(f"{stopped}{said}".strip(), {"section": "left-out"}) if stopped or said else None
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A sentence about single heads: ``lead``, HEAD ``verb`` NUMBER ``of``."""
+
+    lead: str
+    verb: str
+    of: str = ""
+
+
+def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, str]) -> Finding:
+    """Which heads differ from the null; if that cannot be told, the largest value."""
+    rows = scores.to_dataframe()
+    rows = rows[np.isfinite(rows["score"]) & (rows["head"] % scores.together == 0)]
+    if rows.empty:
+        return Finding(f"{words.lead}, no head was reached.", link)
+    null = _null(scores) or 0.0
+    rows = rows.assign(away=rows["score"] - null).sort_values("away", key=np.abs, ascending=False, kind="stable")
+    rows = rows[~rows.index.duplicated()]  # of scores with labels, the row of each head that is furthest from the null
+    outside = (rows["ci_low"] > null) | (rows["ci_high"] < null)
+    small = rows["q_value"] <= FDR
+    beyond = rows[outside & small]
+    if not _is_tested(scores) or beyond.empty:
+        return Finding(_largest(scores, rows.iloc[0], words), link | {"head": str(rows.index[0])})
+    up = beyond["away"] > 0 if (beyond["away"] > 0).any() else beyond["away"] < 0
+    first, others = beyond[up].iloc[:MEASURED], beyond[~up].iloc[:1]
+    numbers = [_number(row, scores.unit) for row in first.to_dict("records")]
+    said = [f"{first.index[0]} {words.verb} {numbers[0]}{words.of}"]
+    said += [f"{name} {number}" for name, number in zip(first.index[1:], numbers[1:], strict=True)]
+    against = [f"; {name} goes the other way, {_number(row, scores.unit)}" for name, row in others.iterrows()]
+    sure = f"; {len(beyond)} of {_among(scores)} differ{'s' * (len(beyond) == 1)} from {null:g}"
+    low, high = (_quoted(f"{column}_ci_{end}") for end in ("low", "high"))
+    marked = f"{_quoted(f'{column}_q')} <= {FDR:g}"
+    if len(beyond) < small.sum():
+        marked += f" and ({low} > {null:g} or {high} < {null:g})"
+    sure = f"{sure} ({_joined(f'q at most {FDR:g}', _counted(scores))})."
+    text = f"{words.lead}, {_listed(said)}{''.join(against)}{sure}"
+    return Finding(text, link | {"head": str(first.index[0]), "filter": marked})
+
+
+def _largest(scores: HeadScores, row: pd.Series, words: _Words) -> str:
+    """The largest value, and why it is no more than that."""
+    said = f"{row.name} {words.verb} {_number(row, scores.unit)}{words.of}"
+    of, clusters = _among(scores), _clusters(scores)
+    if _is_tested(scores):
+        null = f"{_null(scores) or 0:g}"
+        sure = _joined(f"q {row['q_value']:.2g}", _counted(scores))
+        alone = row["ci_low"] > (_null(scores) or 0) or row["ci_high"] < (_null(scores) or 0)
+        how = f"after correction for so many (q at most {FDR:g})" if alone else "beyond chance"
+        return f"{words.lead}, none of {of} differs from {null} {how}; at most, {said} ({sure})."
+    if clusters is not None and not _is_enough(scores):
+        called = "prompt" if clusters == _n(scores) else "cluster of prompts"
+        few = _count(clusters, called, "prompts" if called == "prompt" else "clusters of prompts")
+        why = f"{few} {'is' if clusters == 1 else 'are'} too few for a test over heads"
+    else:
+        unsure = not isfinite(row["ci_low"])
+        why = "nothing says how sure that is" if unsure else _joined("not tested against 0", _counted(scores))
+    extreme = "the largest" if row["score"] > 0 else "the furthest from 0"
+    return f"{words.lead}, {said}, {extreme} of {of} ({why})."
+
+
+def _is_tested(scores: HeadScores) -> bool:
+    """Whether q values say which heads differ from a null."""
+    return _null(scores) is not None and bool(scores.dataset["q_value"].notnull().any()) and _is_enough(scores)
+
+
+def _number(row: Any, unit: str) -> str:
+    """The score of a row with its interval, or with the range of two clusters."""
+    low, high = row.get("ci_low", nan), row.get("ci_high", nan)
+    if isfinite(low) and isfinite(high):
+        return rounded(row["score"], low, high, unit)
+    low, high = (row.get(end, nan) for end in RANGE)
+    if isfinite(low) and isfinite(high):
+        number, _, ends = rounded(row["score"], low, high, unit).rpartition(" [")
+        return f"{number} (range of two clusters {ends[:-1].replace(', ', ' to ')})"
+    return rounded(row["score"], unit=unit)
+
+
+def _null(scores: HeadScores) -> float | None:
+    """The mean score of a head that does nothing; None if there is none."""
+    statistics = scores.dataset.attrs.get("statistics")
+    return kind_of(scores.kind).null if statistics is None else json.loads(statistics)["null"]
+
+
+def _clusters(scores: HeadScores) -> int | None:
+    """How many independent samples the means are over; None if the scores are no means."""
+    return len(set(scores.dataset["cluster"].values.tolist())) if scores.values is not None else None
+
+
+def _n(scores: HeadScores) -> int:
+    return scores.dataset.sizes.get("prompt", 0)
+
+
+def _is_enough(scores: HeadScores) -> bool:
+    """Whether flipping the signs of all clusters can give a p value that is small enough at all."""
+    clusters = _clusters(scores)
+    return clusters is None or (clusters >= LEAST_CLUSTERS and 2.0 ** (1 - clusters) <= FDR)
+
+
+def _counted(scores: HeadScores) -> str:
+    """How many prompts the scores are means of."""
+    clusters = _clusters(scores)
+    if clusters is None:
+        return ""
+    prompts = _count(_n(scores), "prompt")
+    within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < _n(scores) else prompts
+    return within if scores.level in (None, _LEVEL) else f"{within}, intervals of {scores.level:.0%}"
+
+
+def _among(scores: HeadScores) -> str:
+    """How many heads were measured: ``270 heads``, or ``the 120 of 270 heads that were reached``."""
+    step, every = scores.together, scores.n_layers * scores.n_heads
+    called = ("head", "heads") if step == 1 else ("group of heads", "groups of heads")
+    known, of = (every - len(scores.missing)) // step, _count(every // step, *called)
+    return of if not scores.missing else f"the {known} of {of} that {'was' if known == 1 else 'were'} reached"
+
+
+def _count(n: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    >>> from mechheads.studies.findings import _count
+    >>> _count(1, "prompt"), _count(3, "prompt"), _count(2, "group of heads", "groups of heads")
+    ('1 prompt', '3 prompts', '2 groups of heads')
+    """
+    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
+
+
+def _joined(*parts: str) -> str:
+    """What is known, with commas."""
+    return ", ".join(part for part in parts if part)
+
+
+def _have(n: int) -> str:
+    return "has" if n == 1 else "have"
+
+
+def _some(heads: Sequence[HeadId], n: int) -> str:
+    """The first heads, and how many more there are.
+
+    >>> from mechheads.studies.findings import _some
+    >>> _some([HeadId(0, 1), HeadId(2, 3), HeadId(4, 5)], 2)
+    'L0H1, L2H3 and 1 more'
+    """
+    more = len(heads) - n
+    names = list(map(str, heads[:n]))
+    return f"{', '.join(names)} and {more} more" if more > 0 else _listed(names)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Parts with commas, or with semicolons if they have commas themselves."""
+    if len(parts) < 2:
+        return "".join(parts)
+    if any("," in re.sub(r"\[[^]]*]", "", part) for part in parts[:-1]):
+        return "; ".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _quoted(name: str) -> str:
+    """A name as it must stand in the page's search line."""
+    is_word = re.fullmatch(r"[^\W\d][\w.'-]*", name) and name.lower() not in ("and", "or", "not")
+    return name if is_word else '"{}"'.format(name.replace('"', ""))
+
+
+def _is_any(scores: HeadScores) -> bool:
+    return bool(np.isfinite(scores.scores.values).any())
+
+
+def _shared(one: SafetyHeads, other: SafetyHeads) -> str:
+    """How many of their first heads two ablations share; nothing if there are hardly more heads."""
+    n, k = one.n_layers * one.n_heads // one.together, _FIRST
+    if one.missing or other.missing or one.together != other.together or n < 2 * k:
+        return ""
+    shared = len({*one.heads(k)} & {*other.heads(k)})
+    return f"; they share {shared} of their first {k} heads, {k * k / n:.1g} by chance"
+
+
+def _view(name: str) -> str:
+    """What a view is called in a sentence."""
+    if name.startswith("ships_"):
+        return f"Ships ({plain(name.removeprefix('ships_'))})"
+    return {"direct": "direct parts"}.get(name, plain(name))
+
+
+def _rho(table: pd.DataFrame, one: str, other: str) -> float:
+    """Spearman's correlation; NaN if a side is constant."""
+    both = table[[one, other]].dropna().rank()
+    if len(both) < 3 or (both.nunique() < 2).any():
+        return nan
+    return float(np.corrcoef(both.to_numpy().T)[0, 1])
