@@ -35,6 +35,7 @@ from mechheads.safety.requests.prompts import request_prompts
 from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
+from mechheads.studies.head_space import head_space
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial, study_of, teller
 
@@ -118,6 +119,8 @@ def build_atlas(
         if atlas.examples is not None:
             stop_if(atlas.examples.interrupted)
             show(atlas)
+        with atlas.or_left_out("space"), atlas.stage("space"):
+            atlas.space = head_space(model)
         if scorer is not None:
             with atlas.stage("labels"):
                 atlas.relations = scorer.scores()
