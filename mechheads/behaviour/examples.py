@@ -143,10 +143,7 @@ def _watch(model: Model, ids: Int[Tensor, "window pos"]) -> list[np.ndarray]:
 
     def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor) -> None:
         tiny = torch.finfo(pattern.dtype).tiny
-        size = norm_of(values_of(model, v), written_by(model, layer)).permute(0, 2, 1)
-        others = pattern.clone()
-        others[..., 0] = 0
-        moved = (others @ size[..., None])[..., 0] / resid_pre.norm(dim=-1).clamp_min(tiny)[:, None]
+        size, others, moved = activity_of(model, layer, resid_pre, v, pattern)
         largest = moved.max(-1)
         activity[:, layer], query[:, layer] = largest.values, largest.indices
         weights, keys = others.topk(_KEPT, dim=-1)
@@ -157,6 +154,21 @@ def _watch(model: Model, ids: Int[Tensor, "window pos"]) -> list[np.ndarray]:
 
     each_layer(model, ids, ("resid_pre", "v", "pattern"), see)
     return [each.numpy() for each in (activity, query, *kept)]
+
+
+def activity_of(
+    model: Model,
+    layer: int,
+    resid_pre: Float[Tensor, "window pos d_model"],
+    v: Float[Tensor, "window pos kv d_head"],
+    pattern: Float[Tensor, "window head pos pos"],
+) -> tuple[Float[Tensor, "window head pos"], Float[Tensor, "window head pos pos"], Float[Tensor, "window head pos"]]:
+    """The norm of what each key offers, the attention to all keys but the first, and the activity at each query."""
+    size = norm_of(values_of(model, v), written_by(model, layer)).permute(0, 2, 1)
+    others = pattern.clone()
+    others[..., 0] = 0
+    norms = resid_pre.norm(dim=-1).clamp_min(torch.finfo(pattern.dtype).tiny)
+    return size, others, (others @ size[..., None])[..., 0] / norms[:, None]
 
 
 def _drawn(seen: Sequence[_Seen], each: int, seed: int) -> Iterator[tuple[HeadId, str, int]]:

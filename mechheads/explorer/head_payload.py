@@ -19,6 +19,7 @@ from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
+from mechheads.studies.head_space import SPACES, HeadSpace
 from mechheads.studies.head_weights import CIRCUITS, HeadWeights
 
 ACTIVITY = (
@@ -69,7 +70,7 @@ def shared(atlas: Atlas) -> dict[str, Any]:
     }
 
 
-PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
+PANES = ("text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike")
 
 
 def panes(atlas: Atlas) -> list[str]:
@@ -77,6 +78,7 @@ def panes(atlas: Atlas) -> list[str]:
     has = {
         "text": atlas.examples is not None,
         "pattern": atlas.patterns is not None,
+        "space": atlas.space is not None,
         "weights": atlas.weights is not None or atlas.labels is not None,
         "cause": bool(_effects(atlas)),
         "paths": atlas.weights is not None or atlas.paths is not None,
@@ -124,6 +126,7 @@ class _Cards:
             "index": head.head,
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
+            "space": None if atlas.space is None else True,
             "weights": weights_pane(atlas, head),
             "cause": self._cause(head),
             "paths": paths_pane(atlas, head, self._composed),
@@ -171,6 +174,51 @@ def pattern_pane(patterns: HeadPatterns, head: HeadId) -> dict[str, Any]:
     spans = [slice(start, stop) for start, stop in patterns.table[["start", "stop"]].to_numpy().tolist()]
     found = [attention(keys[span], weights[span], first[span]) for span in spans]
     return {"prompts": [{"prompt": i, "attention": each} for i, each in enumerate(found)]}
+
+
+def space_block(space: HeadSpace, heads: Collection[HeadId] | None = None) -> dict[str, Any]:
+    """Where tokens lie in the space of all heads, or of some: a block of its own, as few readers open it."""
+    wanted = check_heads(None, *space.activity.shape[:2]) if heads is None else sorted(heads)
+    group = space.activity.shape[1] // space.provenance["n_kv_heads"]
+    first: dict[tuple[int, int], str] = {}
+    panes: dict[str, Any] = {}
+    for head in wanted:
+        at = head.layer, head.head
+        clouds: dict[str, Any] = {
+            name: {
+                "points": _signs(space.points[i][at].ravel()),
+                "ends": [[_short(end) for end in axis] for axis in space.ends[i][at]],
+                "shares": [_short(share) for share in space.shares[i][at]],
+                "held": _short(space.held[i][at]),
+            }
+            for i, name in enumerate(SPACES)
+        }
+        same = first.setdefault((head.layer, head.head // group), str(head))
+        if same != str(head):
+            clouds["k"] = same
+        most = _short(space.most_active[at])
+        panes[str(head)] = {**clouds, "activity": _signs(space.activity[at]), "mostActive": most}
+    return {
+        "words": list(space.words),
+        "windows": space.tokens.tolist(),
+        "window": space.table["window"].tolist(),
+        "position": space.table["position"].tolist(),
+        "tokens": space.provenance["n_tokens"],
+        "chance": space.chance,
+        "heads": panes,
+    }
+
+
+_SIGNS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+
+
+def _signs(shares: UInt8[np.ndarray, " any"]) -> str:
+    """Shares in 255ths as text: a sign for each, of the 64 of base64, for shares in 63rds."""
+    return _SIGNS[np.rint(shares * (63 / 255)).astype(int)].tobytes().decode("ascii")
+
+
+def _short(value: float) -> float | None:
+    return plain(float(f"{value:.4g}"))
 
 
 def _by_head(examples: HeadExamples) -> dict[str, list[tuple[int, dict[str, Any]]]]:
@@ -363,7 +411,7 @@ def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> dict[str, Any
                 "negative": {"reads": reads_negative, "writes": writes_negative},
             }
         )
-    return {"singular": [float(f"{value:.4g}") for value in singular], "directions": directions}
+    return {"singular": [_short(value) for value in singular], "directions": directions}
 
 
 def _copying(copying: HeadScores, head: HeadId) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer.encode import block, plain
-from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared
+from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared, space_block
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -43,8 +43,8 @@ class Payload:
 
     Attributes:
         page: the data of its first view, as JSON has it.
-        blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M`` and ``mh-heads-M-L`` of model M and
-            layer L.
+        blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M``, ``mh-space-M`` and ``mh-heads-M-L``
+            of model M and layer L.
     """
 
     page: dict[str, Any]
@@ -69,6 +69,8 @@ def atlas_payload(
         for number, atlas in enumerate(atlases):
             blocks[f"mh-shared-{number}"] = block(shared(atlas))
             blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, heads)}
+            if atlas.space is not None:
+                blocks[f"mh-space-{number}"] = block(space_block(atlas.space, heads))
     names = shown_names([atlas.model for atlas in atlases])
     models = [
         _model(atlas, name, more)
@@ -105,7 +107,7 @@ def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None =
     prompts = [{"name": each, "tokens": patterns.tokens(i)} for i, each in enumerate(patterns.table["name"])]
     texts = {name: [] for name in ("words", "windows", "pairs", "requests", "seeds")} | {"prompts": prompts}
     blocks = {"mh-shared-0": block(texts)}
-    panes = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
+    panes = ("text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike")
     for layer in range(n_layers):
         heads = [HeadId(layer, head) for head in range(n_heads)]
         cards = [

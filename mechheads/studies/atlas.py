@@ -43,6 +43,7 @@ from mechheads.studies.findings import (
     plain,
 )
 from mechheads.studies.head_patterns import HeadPatterns
+from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_views
 from mechheads.studies.study import Stages, save_parts
@@ -95,6 +96,7 @@ class Atlas(Stages):
         circuit: the faithfulness of the first k heads by patching, for several k.
         weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
+        space: where tokens of text lie in the plane in which q, k and z of each head vary most.
         own: scores of your own, by the name that the table and the page give them.
         asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
             of those that were asked.
@@ -121,6 +123,7 @@ class Atlas(Stages):
     circuit: Curves | None = None
     weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
+    space: HeadSpace | None = None
     own: dict[str, HeadScores] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     pairs: list[dict[str, str]] = field(default_factory=list)
@@ -291,6 +294,7 @@ class Atlas(Stages):
             "examples": self.examples,
             "weights": self.weights,
             "patterns": self.patterns,
+            "space": self.space,
             "circuit": self.circuit,
         }
         return {name: table for name, table in tables.items() if table is not None}
@@ -417,6 +421,7 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "examples": HeadExamples,
     "weights": HeadWeights,
     "patterns": HeadPatterns,
+    "space": HeadSpace,
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""

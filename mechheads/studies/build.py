@@ -45,6 +45,7 @@ from mechheads.safety.requests.prompts import Requests, Side, request_prompts
 from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
+from mechheads.studies.head_space import head_space
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.questions import (
     PARTS,
@@ -124,7 +125,7 @@ def build_atlas(
         texts: as in ``mh.profile_heads``.
         own: scores of your own by name: one number for each head, as ``HeadScores``, or a function of the model that
             returns them, which is run as one more stage.
-        only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels", "weights",
+        only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels", "weights",
             "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
@@ -316,6 +317,8 @@ class _Work:
             stop_if_partial(self.atlas.profile)
             self.atlas.examples = head_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
             stop_if(self.atlas.examples.interrupted)
+            with self.atlas.or_left_out("space"):
+                self.atlas.space = head_space(self.model, self.asked.texts)
 
     def _labels(self) -> None:
         if self.scorer is not None:

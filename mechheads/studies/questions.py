@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, tuple[str, ...]] = {
     "patching": ("patching",),
-    "text": ("text",),
+    "text": ("text", "space"),
     "labels": ("labels",),
     "weights": ("weights",),
     "causes": ("patterns", "direct parts", "circuit", "repair", "paths"),

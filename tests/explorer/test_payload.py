@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import string
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -21,6 +22,7 @@ from mechheads.explorer.page import answer, page_html, policy, script, style, wr
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
+from mechheads.heads import check_heads
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
@@ -170,6 +172,34 @@ def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
         assert np.abs(np.array(one["sizes"]) - examples.sizes[at, :n].astype(int)).max() <= SIZES_STEP / 2
     assert [each["name"] for each in shared["prompts"]][:4] == [pair["clean"] for pair in atlas.pairs]
     assert shared["requests"] == atlas.requests and shared["pairs"] == atlas.pairs
+
+
+def test_the_space_of_a_head_is_that_of_the_atlas(payload, atlas):
+    given, space = unblock(payload.blocks["mh-space-0"]), atlas.space
+    assert (given["chance"], given["tokens"]) == (space.chance, space.provenance["n_tokens"])
+    shown = [
+        given["words"][given["windows"][window][position]]
+        for window, position in zip(given["window"], given["position"], strict=True)
+    ]
+    assert shown == space.table["token"].tolist() and len(shown) == 96
+    assert list(given["heads"]) == [str(head) for head in check_heads(None, *atlas.sizes)]
+    assert [given["heads"][f"L2H{head}"]["k"] for head in (1, 3)] == ["L2H0", "L2H2"]
+    for name, pane in given["heads"].items():
+        rows = space.of(name)
+        for i, kind in enumerate("qkz"):
+            cloud = pane[kind] if isinstance(pane[kind], dict) else given["heads"][pane[kind]][kind]
+            low, high = np.array(cloud["ends"]).T
+            found = low + (high - low) * in_63rds(cloud["points"]).reshape(2, -1).T / 63
+            assert (np.abs(found - rows[[f"{kind}_1", f"{kind}_2"]]) <= 0.52 / 63 * (high - low)).all(axis=None)
+            at = i, int(name[1]), int(name[3])
+            np.testing.assert_allclose(cloud["shares"], space.shares[at], rtol=1e-3)
+            assert cloud["held"] == pytest.approx(space.held[at], rel=1e-3)
+        active = in_63rds(pane["activity"]) * pane["mostActive"] / 63
+        assert (np.abs(active - rows["activity"]) <= 0.52 / 63 * pane["mostActive"]).all()
+
+
+def in_63rds(text: str) -> np.ndarray:
+    return np.array([(string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/").index(s) for s in text])
 
 
 def test_a_pattern_is_that_of_a_run(loaded, atlas, heads):
@@ -336,7 +366,10 @@ def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):
 def test_several_atlases_make_one_page(atlas):
     page = atlas_payload([atlas, atlas], heads=[mh.HeadId(1, head) for head in range(atlas.sizes[1])])
     assert [model["name"] for model in page.page["models"]] == [atlas.model] * 2
-    assert sorted(page.blocks) == ["mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1"]
+    assert sorted(page.blocks) == [
+        *("mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1", "mh-space-0", "mh-space-1"),
+    ]
+    assert list(unblock(page.blocks["mh-space-1"])["heads"]) == ["L1H0", "L1H1", "L1H2", "L1H3"]
 
 
 @pytest.fixture(scope="module")
@@ -345,6 +378,7 @@ def real(model) -> dict[str, Any]:
     return {
         "examples": mh.behaviour.head_examples(model, n_tokens=4000),
         "patterns": head_patterns(model, ["The capital of France is"] * 8),
+        "space": mh.studies.head_space(model),
         "weights": head_weights(model),
     }
 
@@ -363,6 +397,9 @@ def test_a_page_is_small(layers, n_heads, most, real):
     assert len(page_html(payload)) < most * 2**20 - 3000 * layers * n_heads  # for what is left out here
 
 
+_LAYER_COMES_SECOND = ("singular", "directions", "points", "ends", "shares", "held")
+
+
 def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
     """A result in which heads are repeated until there are so many."""
     if isinstance(result, mh.behaviour.HeadExamples):
@@ -377,8 +414,8 @@ def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
     changed: dict[str, Any] = {}
     at = np.arange(layers)[:, None] % 30, np.arange(n_heads) % 9
     for name, value in vars(result).items():
-        if isinstance(value, np.ndarray):
-            changed[name] = value[:, *at] if name in ("singular", "directions") else value[at]
+        if isinstance(value, np.ndarray) and name != "tokens":
+            changed[name] = value[:, *at] if name in _LAYER_COMES_SECOND else value[at]
         if isinstance(value, mh.HeadScores):
             changed[name] = mh.HeadScores(value.dataset.isel(layer=at[0][:, 0], head=at[1]))
     return replace(result, **changed)

@@ -119,7 +119,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
-        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns", "circuit"]),
+        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns", "space", "circuit"]),
         "heads.csv",
         "agreement.csv",
         "atlas.json",

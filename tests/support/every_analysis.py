@@ -203,6 +203,7 @@ FURTHER: dict[str, Analysis] = {
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
+    "space": _A(lambda model: mh.studies.head_space(model, _LONG, shown=40)),
     "weights": _A(lambda model: head_weights(model)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
     "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST),
@@ -247,6 +248,15 @@ REPEATED |= {"angle", "safety heads", "patch k"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
 TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "curve of circuits", "examples")
-TABLES += ("indirect objects", "patterns", "weights", "first heads", "refusal test", "brittleness", "attack curve")
+TABLES += (
+    "indirect objects",
+    "patterns",
+    "space",
+    "weights",
+    "first heads",
+    "refusal test",
+    "brittleness",
+    "attack curve",
+)
 TABLES += ("gates", "roles", "curves of roles")
 """One of each class of results about sets of heads."""

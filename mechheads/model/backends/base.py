@@ -47,6 +47,8 @@ SITES = {
 Form = Literal["positions first", "heads first", "side by side"]
 _NORMED = ("attn.hook_{}_normed", "attn.{}_norm.hook_out")
 _ROTATED = "attn.hook_rot_{}"
+_Q_AND_K = tuple(f"{which}{kind}" for which in ("", "normed_", "scored_") for kind in "qk")
+"""``normed_q`` is q after a norm of q and before rotation; without such a norm it is ``q``."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Backend(ABC):
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
-        if site in ("q", "k", "scored_q", "scored_k"):
+        if site in _Q_AND_K:
             if (point := self._found_points.get((site, layer))) is not None:
                 return point.name
             site = site[-1]
@@ -122,7 +124,7 @@ class Backend(ABC):
 
     @cached_property
     def _found_points(self) -> dict[tuple[str, int], Point]:
-        """The hooks of the sites q, k, scored_q and scored_k, in the layers whose q or k is normed."""
+        """The hooks of the sites of q and k, in the layers whose q or k is normed."""
         normed = [
             layer
             for layer in range(self.sizes.n_layers)
@@ -152,6 +154,8 @@ class Backend(ABC):
                 found[kind, layer] = Point(across[0], "side by side")
             if order:
                 found[f"scored_{kind}", layer] = Point(order[-1], _form(fired[order[-1]], heads))
+            if order and not order[0].endswith(_ROTATED.format(kind)):
+                found[f"normed_{kind}", layer] = Point(order[0], _form(fired[order[0]], heads))
         return found
 
     @cached_property
