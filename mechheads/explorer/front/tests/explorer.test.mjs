@@ -30,8 +30,8 @@ test("the first view: the map, the scatter and the table of all heads", async (t
 
 test("categories have hues and shapes", async (t) => {
   const page = await open(t, browser, small());
-  const of = model.categories.of.findIndex((each) => each.length === 1);
-  const none = model.categories.of.findIndex((each) => each.length === 0);
+  const of = model.categories.of.findIndex((each) => each?.length === 1);
+  const none = model.categories.of.findIndex((each) => each?.length === 0);
   assert.equal(await head(page, "map", of).locator("path").count(), 1);
   assert.equal(await head(page, "map", none).locator("path").count(), 0);
   const shapes = await page.locator(".mh-legend li").evaluateAll((keys) => keys.map((key) => key.querySelector("path")?.getAttribute("d") ?? ""));
@@ -39,6 +39,52 @@ test("categories have hues and shapes", async (t) => {
   assert.equal(new Set(shapes).size, shapes.length);
   assert.equal(new Set(hues).size, hues.length);
   assert.ok(hues.includes("rgb(255, 127, 14)"));
+});
+
+test("a head of several categories shows all their colours, or one as in the paper", async (t) => {
+  const { page: about, blocks } = small();
+  const { categories } = about.models[0];
+  categories.of.splice(12, 3, [0, 1], [0, 1, 2], [1]);
+  const page = await open(t, browser, { page: about, blocks });
+  const parts = (view, number, what) => head(page, view, number).locator(what).evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
+  const hues = await page.locator(".mh-legend rect").evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
+  assert.deepEqual(await parts("map", 12, "polygon"), hues.slice(0, 2));
+  assert.deepEqual(await parts("map", 13, "polygon"), hues.slice(0, 3));
+  assert.deepEqual(await parts("map", 14, "polygon"), []);
+  assert.deepEqual(await parts("scatter", 13, "path"), hues.slice(0, 3));
+  assert.deepEqual([await head(page, "map", 13).locator("path").count(), await page.locator(".mh-legend li").count()], [3, categories.names.length + 1]);
+  await page.getByLabel(/^One colour for the \d+ heads with several$/).check();
+  assert.deepEqual(chosen(page), { oneColour: "1" });
+  assert.equal(await head(page, "map", 13).locator("polygon").count(), 0);
+  assert.deepEqual(await parts("map", 13, "rect"), ["rgb(140, 86, 75)"]);
+  await page.getByRole("button", { name: /^3 categories/ }).click();
+  assert.equal(chosen(page).filter, '"3 categories"');
+  assert.equal(await marked(page, "map"), categories.of.filter((of) => of?.length === 3).length);
+});
+
+test("a click on a category in the legend marks its heads", async (t) => {
+  const page = await open(t, browser, small());
+  const { names, of } = model.categories;
+  const key = (at) => page.locator(".mh-key-button").nth(at);
+  const having = (...wanted) => of.filter((each) => wanted.some((at) => each?.includes(at))).length;
+  const line = () => page.locator(".mh-search-line").inputValue();
+  await key(0).click();
+  assert.deepEqual([await line(), await marked(page, "map"), await key(0).getAttribute("aria-pressed")], [names[0], having(0), "true"]);
+  assert.equal(await key(0).locator(".mh-count").textContent(), String(having(0)));
+  await key(1).click({ modifiers: ["Control"] });
+  assert.deepEqual([await line(), await marked(page, "map")], [`${names[0]}, ${names[1]}`, having(0, 1)]);
+  await key(2).click();
+  assert.deepEqual([await line(), await key(0).getAttribute("aria-pressed")], [names[2], "false"]);
+  await key(2).press("Enter");
+  assert.deepEqual([await line(), await marked(page, "map")], ["", 36]);
+  await page.locator(".mh-search-line").fill("phi > 0.1 or L0");
+  await key(0).press(" ");
+  assert.equal(await line(), `(phi > 0.1 or L0) and ${names[0]}`);
+  await key(1).click({ modifiers: ["Meta"] });
+  assert.equal(await line(), `(phi > 0.1 or L0) and (${names[0]}, ${names[1]})`);
+  await key(0).click({ modifiers: ["Meta"] });
+  await key(1).click();
+  assert.equal(await line(), "phi > 0.1 or L0");
 });
 
 test("a head under the pointer is marked in every view", async (t) => {

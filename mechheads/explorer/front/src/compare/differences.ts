@@ -1,8 +1,7 @@
 /** Two heads, or two models, number by number. */
 import { known, show } from "../card/numbers";
-import { classOf, MISSING } from "../categories";
+import { UNCLASSIFIED } from "../categories";
 import type { Model, Verdict } from "../data";
-import { countOf } from "../page";
 import { valueText } from "../say";
 import { columnOf, numbersOf, titled } from "../table";
 
@@ -97,10 +96,12 @@ function count(labels: Iterable<string>, names: readonly string[], of: number): 
   return new Map([...found].map(([name, n]) => [name, of ? n / of : NaN]));
 }
 
-function categoryShares(model: Model): Shares {
-  if (!model.categories) return new Map();
-  const classes = Array.from({ length: countOf(model) }, (_, head) => classOf(model, head)).filter((name) => name !== MISSING);
-  return count(classes, model.categories.names, classes.length);
+/** A head of several categories counts for each of them. */
+function categoryShares({ categories }: Model): Shares {
+  if (!categories) return new Map();
+  const reached = categories.of.filter((of) => of !== null);
+  const names = [...categories.names, UNCLASSIFIED];
+  return count(reached.flatMap((of) => (of.length ? of.map((at) => names[at] ?? "") : UNCLASSIFIED)), names, reached.length);
 }
 
 function nameShares({ behaviours }: Model): Shares {
