@@ -279,7 +279,7 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
   await page.getByText("Columns", { exact: true }).click();
   await page.getByLabel("with intervals and q values").check();
-  await page.getByRole("checkbox", { name: "Entropy", exact: true }).check();
+  await page.getByRole("checkbox", { name: "Entropy (nats)", exact: true }).check();
   assert.ok(chosen(page).columns.split(",").includes("entropy"));
   await page.getByRole("columnheader", { name: "Entropy" }).waitFor();
   await page.getByRole("button", { name: "Usual columns" }).click();
@@ -287,6 +287,45 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   await page.keyboard.press("Escape");
   assert.equal(await page.getByRole("button", { name: "Usual columns" }).isVisible(), false);
   assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
+});
+
+test("the table shows as many usual columns as there is room for; more scroll beside the heads' names", async (t) => {
+  const usual = model.columns.filter((each) => each.kind === "text").length + model.views.length;
+  const before = [];
+  for (const width of [1440, 800, 390]) {
+    const page = await open(t, browser, small(), { viewport: { width, height: 900 } });
+    const table = page.locator(".mh-table");
+    const names = () => page.getByRole("columnheader").locator("button").evaluateAll((all) => all.map((each) => each.getAttribute("aria-label") ?? each.textContent));
+    assert.ok((await table.evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0, `${width}: the table scrolls`);
+    before.push((await names()).length - 1);
+    assert.ok((await names()).some((name) => name.startsWith("Patching")));
+    const cut = await page.locator(".mh-heading, .mh-table .is-number").evaluateAll((all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent));
+    assert.deepEqual(cut, []);
+    if (width !== 390) continue;
+    await page.getByRole("button", { name: `${usual - before[2]} more columns` }).click();
+    assert.equal((await names()).length, usual + 1);
+    const first = page.locator(".mh-row th").first();
+    const left = (await first.boundingBox()).x;
+    await table.evaluate((box) => (box.scrollLeft = 200));
+    assert.equal((await first.boundingBox()).x, left);
+  }
+  assert.equal(before[0], usual);
+  assert.ok(before[1] < usual && before[2] < before[1] && before[2] >= 3, String(before));
+});
+
+test("a number of the table has the digits of its interval, its tooltip all of them, its heading the unit and the meaning", async (t) => {
+  const page = await open(t, browser, small(), { hash: "columns=patching,patching_ci_low,ships_undifferentiated" });
+  const cell = head(page, "table", 3).locator("td").first();
+  const [value, low, high] = ["patching", "patching_ci_low", "patching_ci_high"].map((name) => column(name)[3]);
+  assert.equal(await cell.getAttribute("title"), `Patching: ${value} [${low}, ${high}] share restored`);
+  const shown = Number((await cell.textContent()).replace("\u2212", "-"));
+  assert.ok(Math.abs(shown - value) <= (high - low) / 20, `${shown} is not ${value}`);
+  const heading = page.getByRole("columnheader", { name: "Ships, undifferentiated (nats)" });
+  assert.equal(await heading.locator(".mh-heading").textContent(), "Ships, undiff.");
+  assert.match(await heading.getAttribute("title"), /^Ships, undifferentiated \(nats\): The change of/);
+  await page.getByText("Columns", { exact: true }).click();
+  await page.getByRole("checkbox", { name: "Ships, undifferentiated (nats)", exact: true, description: /^The change of/ }).uncheck();
+  assert.equal(chosen(page).columns, "patching,patching_ci_low");
 });
 
 test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => {
@@ -334,7 +373,8 @@ test("two heads are compared: verdicts, numbers with differences, and the cards"
   assert.equal(await title(page), "L1H4 and L3H8");
   const row = page.locator(".mh-differences tr", { hasText: "Patching (share restored)" });
   const difference = column("patching")[13] - column("patching")[35];
-  assert.equal(Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-")).toFixed(3), difference.toFixed(3));
+  const said = Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-"));
+  assert.ok(Math.abs(said - difference) < 0.01, `${said} is not ${difference}`);
   assert.equal(await page.locator(".mh-cards .card").count(), 2);
   await page.getByRole("button", { name: "Swap" }).click();
   assert.equal(chosen(page).compared, "L3H8,L1H4");
@@ -422,9 +462,9 @@ test("the end of the page: cautions, what was left out, agreement, circuits, met
   }
   const { spearman } = model.agreement[0];
   assert.equal(await end.locator(".mh-agreement tbody td").first().textContent(), spearman.toPrecision(2).replace("-", "\u2212"));
-  assert.match(await end.textContent(), /the first 2: 0\.800 \(0\.700 to 0\.900\)L1H4 L3H8/);
+  assert.match(await end.textContent(), /the first 2: 0\.80 \[0\.70, 0\.90\]L1H4 L3H8/);
   await end.getByRole("slider").press("ArrowLeft");
-  assert.match(await end.textContent(), /the first 1: 0\.500 \(0\.400 to 0\.600\)L1H4/);
+  assert.match(await end.textContent(), /the first 1: 0\.50 \[0\.40, 0\.60\]L1H4/);
   await end.getByRole("button", { name: "Pin these heads" }).click();
   assert.equal(chosen(page).pins, "L1H4");
 });

@@ -1,7 +1,7 @@
 /** Where a head attends in ordinary text, in numbers, and what it is called for it. */
 import type { Model } from "../data";
 import { titled, numbersOf } from "../table";
-import { interval, show } from "./numbers";
+import { exact, interval, measured } from "./numbers";
 
 export function Behaviour({ model, head }: { model: Model; head: number }) {
   const { behaviours } = model;
@@ -28,7 +28,7 @@ export function Behaviour({ model, head }: { model: Model; head: number }) {
             {rows.map(({ name, column, meaning, values, low, high, ranks, known, is }) => (
               <tr key={name} class={is ? "card-row-strong" : ""}>
                 <th scope="row" title={meaning}>{titled(column)}</th>
-                <td class="card-number">{show(values[head])}</td>
+                <td class="card-number" title={exact(values[head], low?.[head], high?.[head])}>{measured(values[head], low?.[head], high?.[head])}</td>
                 <td>{interval(low?.[head], high?.[head])}</td>
                 <td>{ranks[head] ? `${ranks[head]} of ${known}` : "\u2013"}</td>
                 <td>{is ? name : "\u2013"}</td>
