@@ -16,6 +16,7 @@ import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
 import { choose, hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
+import { Unknown } from "./Unknown";
 import { Hint } from "./views/Hint";
 
 /** `everywhere`: keys work wherever the focus is; otherwise only inside, as in a notebook. */
@@ -35,6 +36,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
       <Top />
+      <Unknown />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
         {compares && <Detail />}
         <Overview />

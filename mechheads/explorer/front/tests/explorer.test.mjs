@@ -448,6 +448,29 @@ test("an address that makes no sense opens the page as it is at first", async (t
   assert.equal(await note(page), "All 36 heads");
 });
 
+test("what the address names and the page does not have is said in lines that can be dismissed", async (t) => {
+  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L1H4,5.L0H1&pane=foo&colour=pathcing&columns=phi,nothing&sort=-phi&x=names" });
+  const said = page.locator(".mh-unknown");
+  assert.equal(await said.getAttribute("role"), "status");
+  await said.locator("p").first().waitFor();
+  const lines = await said.locator("p").allTextContents();
+  for (const expected of [
+    /model \u201c7\u201d that this page does not have; it has one model\.$/,
+    /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
+    /head \u201c5\.L0H1\u201d/,
+    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns, weights,.* and heads like it\.$/,
+    /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
+    /column of numbers \u201cnames\u201d that this page does not have\.$/,
+    /column \u201cnothing\u201d that this page does not have; most like it: /,
+  ]) assert.equal(lines.filter((line) => expected.test(line)).length, 1, `${expected} in ${lines.join("\n")}`);
+  assert.equal(lines.length, 7);
+  assert.deepEqual(await page.getByRole("columnheader").locator(".mh-heading").allTextContents(), ["Head", "Phi"]);
+  await said.getByRole("button", { name: "Dismiss" }).press("Enter");
+  assert.equal(await said.isVisible(), false);
+  await press(page, "map", 13);
+  assert.equal(await page.getByRole("tab", { selected: true }).first().textContent(), "ordinary text");
+});
+
 test("the end of the page: cautions, what was left out, agreement, circuits, methods, provenance, citation", async (t) => {
   const { page: about, blocks } = small();
   about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
