@@ -9,11 +9,13 @@ import base64
 import hashlib
 import html
 import importlib
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,8 +105,15 @@ class _Square(NamedTuple):
     x: float
     y: float
     size: float
-    hue: str
+    hues: list[str]
+    """Several share the square, cut as the page cuts the cell of a head of several categories."""
     edge: bool
+
+    def parts(self) -> list[tuple[str, list[tuple[float, float]]]]:
+        """The corners of what each hue fills."""
+        bands = _bands(len(self.hues))
+        placed = [[(self.x + self.size * x, self.y + self.size * y) for x, y in band] for band in bands]
+        return list(zip(self.hues, placed, strict=True))
 
 
 class _Label(NamedTuple):
@@ -125,11 +134,7 @@ class _Drawing(NamedTuple):
 def svg(page: dict[str, Any]) -> str:
     """An SVG of the heads of the first model of a page, layers across and heads up, by category, with its words."""
     width, height, squares, labels = _drawing(page)
-    drawn = "".join(
-        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" fill="{hue}"'
-        + (f' stroke="{_EDGE}" stroke-width="0.5"/>' if edge else "/>")
-        for x, y, size, hue, edge in squares
-    )
+    drawn = "".join(_svg_square(square) for square in squares)
     written = "".join(
         f'<text x="{x:g}" y="{y:g}" font-size="{_LETTER}" text-anchor="{"middle" if centred else "start"}" '
         f'fill="{_INK}">{html.escape(label)}</text>'
@@ -152,6 +157,19 @@ def answer(page: dict[str, Any]) -> str:
     return "".join(lists)
 
 
+def _svg_square(square: _Square) -> str:
+    x, y, size, hues, edge = square
+    several = len(hues) > 1
+    parts = [
+        f'<polygon points="{" ".join(f"{left:.4g},{top:.4g}" for left, top in corners)}" fill="{hue}"/>'
+        for hue, corners in square.parts()
+        if several
+    ]
+    fill = "none" if several else hues[0]
+    outline = f' stroke="{_EDGE}" stroke-width="0.5"' if edge else ""
+    return f'{"".join(parts)}<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" fill="{fill}"{outline}/>'
+
+
 def png(page: dict[str, Any]) -> bytes:
     """The same as a PNG, for readers that drop every SVG, as a notebook that is not trusted does.
 
@@ -165,9 +183,12 @@ def png(page: dict[str, Any]) -> bytes:
     image = image_module.new("RGB", (width * _SHARP, height * _SHARP), _PAPER)
     draw = draw_module.Draw(image)
     font = font_module.load_default(_LETTER * _SHARP)
-    for x, y, size, hue, edge in squares:
-        corners = [x * _SHARP, y * _SHARP, (x + size) * _SHARP, (y + size) * _SHARP]
-        draw.rectangle(corners, fill=hue, outline=_EDGE if edge else None)
+    for square in squares:
+        x, y, size, _, edge = square
+        for hue, corners in square.parts():
+            draw.polygon([(left * _SHARP, top * _SHARP) for left, top in corners], fill=hue)
+        if edge:
+            draw.rectangle([x * _SHARP, y * _SHARP, (x + size) * _SHARP, (y + size) * _SHARP], outline=_EDGE)
     for x, y, text, centred in labels:
         draw.text((x * _SHARP, y * _SHARP), text, fill=_INK, font=font, anchor="ms" if centred else "ls")
     written = BytesIO()
@@ -192,14 +213,12 @@ def _drawing(page: dict[str, Any]) -> _Drawing:
     n_layers, n_heads = model["nLayers"], model["nHeads"]
     names, of = _categories(model)
     colours = category_colours(names, {})
-    several, none = colours["2 categories"], colours["Unclassified"]
+    none = colours["Unclassified"]
     hues = [colours[name] for name in names]
-    keys = [*zip(names, hues, strict=True), ("several", several), ("none", none)] if names else []
+    keys = [*zip(names, hues, strict=True), ("none", none)] if names else []
 
-    def fill(mine: list[int] | None) -> str:
-        if mine is None:
-            return _NOT_MEASURED
-        return none if not mine else several if len(mine) > 1 else hues[mine[0]]
+    def fill(mine: list[int] | None) -> list[str]:
+        return [_NOT_MEASURED] if mine is None else [hues[number] for number in mine] or [none]
 
     width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
     squares = [
@@ -215,9 +234,24 @@ def _drawing(page: dict[str, Any]) -> _Drawing:
     ]
     labels += [_Label(_LEFT / 2, (n_heads - 0.5 - head) * _CELL + 4, str(head), True) for head in range(n_heads)]
     for i, (name, hue) in enumerate(keys):
-        squares.append(_Square(_KEY * i + 2, height - 14, 10, hue, False))
+        squares.append(_Square(_KEY * i + 2, height - 14, 10, [hue], False))
         labels.append(_Label(_KEY * i + 16, height - 5, _printable(name)[:14], False))
     return _Drawing(width, height, squares, labels)
+
+
+def _bands(n: int) -> list[list[tuple[float, float]]]:
+    """The corners of ``n`` parts of the same size of the unit square, cut by lines from lower left to upper right.
+
+    A line holds the points with x + y = s; up to s = 1 it cuts off a triangle of size s * s / 2. The first part is at
+    the upper left. ``front/src/views/Mark.tsx`` cuts so too.
+    """
+    cuts = [math.sqrt(2 * at / n) if 2 * at <= n else 2 - math.sqrt(2 - 2 * at / n) for at in range(n + 1)]
+    bands = []
+    for low, high in pairwise(cuts):
+        middle = low < 1 < high  # between the lines lie two corners of the square
+        (a, b), (c, d) = (((s, 0.0), (0.0, s)) if s <= 1 else ((1.0, s - 1), (s - 1, 1.0)) for s in (low, high))
+        bands.append([a, *[(1.0, 0.0)][:middle], c, d, *[(0.0, 1.0)][:middle], b])
+    return bands
 
 
 def _categories(model: dict[str, Any]) -> tuple[list[str], list[list[int] | None]]:

@@ -125,8 +125,8 @@ def build_atlas(
         texts: as in ``mh.profile_heads``.
         own: scores of your own by name: one number for each head, as ``HeadScores``, or a function of the model that
             returns them, which is run as one more stage.
-        only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels", "weights",
-            "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
+        only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels",
+            "weights", "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that

@@ -97,7 +97,7 @@ def test_without_scripts_there_is_a_picture_with_its_words(atlas):
     drawn = ElementTree.fromstring(svg(payload.page))
     model = payload.page["models"][0]
     squares = sum(part.tag.endswith("rect") for part in drawn)
-    legend = [*model["categories"]["names"], "several", "none"]
+    legend = [*model["categories"]["names"], "none"]
     assert squares == model["nLayers"] * model["nHeads"] + len(legend)
     assert [part.text for part in drawn if part.tag.endswith("text")][-len(legend) :] == legend
     hue_of = dict(
@@ -120,13 +120,38 @@ def test_without_scripts_there_is_a_picture_with_its_words(atlas):
 @needs_anywidget
 def test_the_png_shows_the_same_map(atlas):
     payload = atlas_payload([atlas])
-    payload.page["models"][0]["categories"]["of"][:3] = [[0], [1, 2], None]
+    payload.page["models"][0]["categories"]["of"][:3] = [[0], [], None]
     drawn = ElementTree.fromstring(svg(payload.page))
     image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))
     assert image.size == (2 * int(drawn.attrib["width"]), 2 * int(drawn.attrib["height"]))
-    for square in (part.attrib for part in drawn if part.tag.endswith("rect")):
+    for square in (part.attrib for part in drawn if part.tag.endswith("rect") and part.attrib["fill"] != "none"):
         middle = [round(2 * (float(square[side]) + float(square["width"]) / 2)) for side in ("x", "y")]
         assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(tuple(middle))) == square["fill"]
+
+
+@needs_anywidget
+def test_a_head_of_several_categories_has_all_their_hues_in_equal_parts(atlas):
+    payload = atlas_payload([atlas])
+    model = payload.page["models"][0]
+    model["categories"]["of"] = [[0], [1, 2], [0, 1, 2], *[[]] * (model["nLayers"] * model["nHeads"] - 3)]
+    drawn = ElementTree.fromstring(svg(payload.page))
+    image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))
+    parts = [part.attrib for part in drawn if part.tag.endswith("polygon")]
+    n_keys = len(model["categories"]["names"]) + 1
+    hues = [part.attrib["fill"] for part in drawn if part.tag.endswith("rect")][-n_keys:]
+    assert [part["fill"] for part in parts] == [hues[1], hues[2], hues[0], hues[1], hues[2]]
+    sizes = [_size([tuple(map(float, pair.split(","))) for pair in part["points"].split()]) for part in parts]
+    whole = sum(sizes[:2])
+    assert sizes == pytest.approx([whole / 2, whole / 2, whole / 3, whole / 3, whole / 3], rel=1e-2)
+    square = next(part.attrib for part in drawn if part.attrib.get("fill") == "none")
+    for place, hue in ((0.2, hues[1]), (0.8, hues[2])):
+        at = tuple(round(2 * (float(square[side]) + place * float(square["width"]))) for side in ("x", "y"))
+        assert "#{:02x}{:02x}{:02x}".format(*image.getpixel(at)) == hue
+
+
+def _size(corners: list[tuple[float, float]]) -> float:
+    """The area of a polygon."""
+    return abs(sum(x * v - u * y for (x, y), (u, v) in zip(corners, corners[1:] + corners[:1], strict=True))) / 2
 
 
 def test_an_atlas_says_how_to_see_it():

@@ -18,6 +18,7 @@ import { SearchLine } from "./search/SearchLine";
 import { useSectionOfAddress } from "./sections";
 import { choose, hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
+import { Unknown } from "./Unknown";
 import { Hint } from "./views/Hint";
 
 /** `everywhere`: keys work wherever the focus is; otherwise only inside, as in a notebook. */
@@ -38,6 +39,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
       <Top />
+      <Unknown />
       <Answer />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
         {compares && <Detail />}

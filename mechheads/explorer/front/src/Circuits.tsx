@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import { numberOf } from "./card/heads";
-import { extent, interval, known, scale, show, tickText, ticks } from "./card/numbers";
+import { extent, known, scale, tickText, ticks, withInterval } from "./card/numbers";
 import { useWidth } from "./card/parts";
 import type { Circuit } from "./data";
 import { model } from "./page";
@@ -21,7 +21,7 @@ function One({ circuit }: { circuit: Circuit }) {
   const point = curve[at];
   const n = point?.k ?? heads.length;
   const first = heads.slice(0, n);
-  const said = point ? `the first ${n}: ${show(point.value)} (${interval(point.low, point.high)})` : faithfulness(circuit);
+  const said = point ? `the first ${n}: ${withInterval(point.value, point.low, point.high)}` : faithfulness(circuit);
   return (
     <section class="mh-circuit">
       <h3>{name}</h3>
@@ -49,7 +49,7 @@ function firstFaithful(curve: Circuit["curve"]): number {
 }
 
 function faithfulness({ faithfulness, low, high, heads }: Circuit): string {
-  return known(faithfulness) ? `all ${heads.length}: ${show(faithfulness)} (${interval(low, high)})` : `${heads.length} heads`;
+  return known(faithfulness) ? `all ${heads.length}: ${withInterval(faithfulness, low, high)}` : `${heads.length} heads`;
 }
 
 const [LEFT, RIGHT, TOP, HEIGHT] = [44, 12, 8, 170];

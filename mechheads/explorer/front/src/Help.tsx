@@ -8,7 +8,7 @@ import { KEYS } from "./keys";
 const SEARCHES: readonly (readonly [line: string, what: string])[] = [
   ["L23H4", "one head; L23 is its layer"],
   ["induction", "what heads are called on text"],
-  ["Knowledge, Linguistic", "categories; a comma means or"],
+  ["Knowledge, Linguistic", "categories, which a click in the legend chooses too; a comma means or"],
   ["country_to_capital", "heads whose weights implement a relation"],
   ["country_to_capital > 0.3", "phi of a relation"],
   ["patching > 0.2 and ships < 0.1", "numbers of any column; the beginning of its name is enough"],

@@ -2,13 +2,15 @@
 import { useRef } from "preact/hooks";
 
 import { savePng, saveSvg } from "./card/export";
+import { useWidth } from "./card/parts";
 import { idOf } from "./ids";
 import { countOf, model, page } from "./page";
 import { choose, state } from "./state";
-import { chosen, measures, usual } from "./table";
+import { chosen, columnOf, measures, usual, usualColumns } from "./table";
 import { Pick, SaveFigure, sizeText, Tick } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
+import { fitted, fitting } from "./views/fitting";
 import { HeadTable } from "./views/Table";
 import { Legend } from "./views/Legend";
 import { Scatter } from "./views/Scatter";
@@ -119,15 +121,31 @@ function ScatterView() {
 }
 
 function TableView() {
+  const its = model.value;
+  const [box, width] = useWidth<HTMLElement>();
+  const room = { width: width - 2, font: fontIn(box.current) };
+  const wanted = state.columns.value.filter((name) => columnOf(its, name));
+  const names = wanted.length ? wanted : width ? fitting(its, room) : [];
+  const left = wanted.length ? 0 : usualColumns(its).length - names.length;
   return (
-    <section class="mh-view mh-view-table" aria-labelledby={idOf("table")}>
+    <section class="mh-view mh-view-table" aria-labelledby={idOf("table")} ref={box}>
       <header>
         <h2 id={idOf("table")}>Table</h2>
-        <ColumnMenu />
+        <div class="mh-buttons">
+          {width > 0 && left > 0 && <button type="button" class="mh-small" onClick={() => choose({ columns: usualColumns(its) })}>{`${left} more ${left === 1 ? "column" : "columns"}`}</button>}
+          <ColumnMenu shown={names} />
+        </div>
       </header>
-      <HeadTable model={state.model.value} />
+      {width > 0 && <HeadTable model={state.model.value} columns={fitted(its, names, room)} />}
     </section>
   );
+}
+
+/** The font of the table, as a canvas takes it. */
+function fontIn(box: Element | null): string {
+  if (!box) return "13px sans-serif";
+  const { fontSize, fontFamily } = getComputedStyle(box);
+  return `${(parseFloat(fontSize) * 13) / 15}px ${fontFamily}`;
 }
 
 function Save({ box, what }: { box: { readonly current: HTMLElement | null }; what: string }) {

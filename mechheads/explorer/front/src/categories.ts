@@ -34,13 +34,29 @@ const SHAPES = [DOWN, CROSS, STAR, PLUS, DIAMOND, TRIANGLE, SQUARE];
 export const UNCLASSIFIED = "Unclassified";
 export const MISSING = "Not measured";
 
-/** What each head is in the map: a category, how many it has, `UNCLASSIFIED` or `MISSING`. */
-export function classOf(model: Model, head: number): string {
-  const of = model.categories?.of[head];
-  if (!of) return MISSING;
-  if (of.length > 1) return `${of.length} categories`;
-  const only = of[0];
-  return only === undefined ? UNCLASSIFIED : (model.categories?.names[only] ?? UNCLASSIFIED);
+/** What each head is: its categories, or `UNCLASSIFIED` or `MISSING` alone. */
+export function classesOf({ categories }: Model, head: number): string[] {
+  const of = categories?.of[head];
+  if (!of) return [MISSING];
+  return of.length ? of.map((at) => categories.names[at] ?? UNCLASSIFIED) : [UNCLASSIFIED];
+}
+
+/** What a head of several categories is if it has one colour, as in the paper's map; also in the search line. */
+export function severalName(n: number): string {
+  return `${n} categories`;
+}
+
+/** How many heads have each number of categories from 2 on. */
+export function severals({ categories }: Model): Map<number, number> {
+  const found = new Map<number, number>();
+  for (const of of categories?.of ?? []) if (of && of.length > 1) found.set(of.length, (found.get(of.length) ?? 0) + 1);
+  return new Map([...found].sort(([a], [b]) => a - b));
+}
+
+/** The marks of a head: one for each category, or one for all of them if `oneColour` is set; none if it has no category. */
+export function looksOf(model: Model, head: number, oneColour: boolean): Look[] {
+  const names = classesOf(model, head);
+  return (oneColour && names.length > 1 ? [severalName(names.length)] : names).flatMap((name) => lookOf(name) ?? []);
 }
 
 const looks = new Map<string, Look>();

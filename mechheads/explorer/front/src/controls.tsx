@@ -1,4 +1,6 @@
 /** Controls that several views share. */
+import { useId } from "preact/hooks";
+
 import type { Column, Model } from "./data";
 
 interface PickProps {
@@ -37,13 +39,23 @@ interface TickProps {
   on: boolean;
   onChange: (on: boolean) => void;
   children: string;
+  /** What it means, in a second line. */
+  about?: string;
 }
 
-export function Tick({ on, onChange, children }: TickProps) {
+export function Tick({ on, onChange, children, about }: TickProps) {
+  const id = useId();
   return (
     <label class="mh-tick">
-      <input type="checkbox" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} />
-      {children}
+      <input type="checkbox" checked={on} onChange={(event) => onChange(event.currentTarget.checked)} aria-labelledby={about && id} aria-describedby={about && `${id}-about`} />
+      {about ? (
+        <span>
+          <span id={id}>{children}</span>
+          <small id={`${id}-about`}>{about}</small>
+        </span>
+      ) : (
+        children
+      )}
     </label>
   );
 }

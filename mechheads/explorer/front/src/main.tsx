@@ -15,6 +15,7 @@ import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
 import { beginWith, followAddress, nameHeads, startWith } from "./state";
 import { visible } from "./text";
+import { findUnknown } from "./Unknown";
 
 function take(text: string): void {
   page.value = visible(JSON.parse(text)) as Page;
@@ -29,7 +30,10 @@ function take(text: string): void {
 function startPage(text: string, root: Element): void {
   take(text);
   document.title = page.value.title;
-  followAddress(mend);
+  followAddress((values) => {
+    findUnknown(location.hash);
+    return mend(values);
+  });
   root.replaceChildren();
   draw(<App everywhere />, root);
 }

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 
 import { labelsOf, nameOf } from "./card/heads";
-import { interval, show } from "./card/numbers";
+import { CLUSTERS, show, withInterval } from "./card/numbers";
 import type { Model } from "./data";
 import { numbersOf } from "./table";
 
@@ -26,16 +26,13 @@ export function tell(text: string): void {
   ends = setTimeout(() => (told.value = ""), SHOWN_FOR);
 }
 
-/** "0.23 [0.20 to 0.27], rank 3 of 270", or why there is no number. */
+/** "0.23 [0.20, 0.27], rank 3 of 270", or why there is no number. */
 export function valueText(model: Model, name: string, head: number): string {
   const numbers = numbersOf(model, name);
   const value = numbers?.values[head] ?? NaN;
   if (!numbers || Number.isNaN(value)) return "not measured";
   const { column, low, high, q, ranks, known } = numbers;
-  const parts = [show(value)];
-  if (low && high && !Number.isNaN(low[head] ?? NaN)) {
-    parts[0] += column.range ? ` (two clusters: ${interval(low[head], high[head])})` : ` [${interval(low[head], high[head])}]`;
-  }
+  const parts = [withInterval(value, low?.[head], high?.[head], column.range ? CLUSTERS : "")];
   if (q && !Number.isNaN(q[head] ?? NaN)) parts.push(`q ${show(q[head], 2)}`);
   if (column.role === "value") parts.push(`rank ${ranks[head]} of ${known}`);
   return parts.join(", ");

@@ -42,6 +42,8 @@ export interface Values {
   by: string;
   /** Layers without a hit are folded away. */
   fold: boolean;
+  /** A head of several categories has one colour that says how many, as in the paper. */
+  oneColour: boolean;
   /** Of the card: which pane is open. */
   pane: string;
   /** Of its patterns: number of a prompt, of a token in it, and of the prompt beside it. */
@@ -87,6 +89,7 @@ const START: Values = {
   top: null,
   by: "",
   fold: false,
+  oneColour: false,
   pane: "",
   prompt: null,
   token: null,

@@ -102,6 +102,14 @@ export function usualColumns(model: Model): string[] {
   return [...texts.map((column) => column.name), ...model.views.map((view) => view.value)];
 }
 
+/** Five letters or a few more, the last one before a vowel, of a word that has more than ten. */
+const LONG_WORD = /(?<!\p{L})(?=\p{L}{11})(\p{L}{4,}?[^aeiouy\P{L}])(?=[aeiouy])\p{L}+/giu;
+
+/** A label for a heading, its long words cut: "Ships, undiff.". */
+export function shortened(label: string): string {
+  return label.replace(LONG_WORD, "$1.");
+}
+
 /** A column's label with its unit. */
 export function titled({ label, unit }: Column): string {
   return unit ? `${label} (${unit})` : label;

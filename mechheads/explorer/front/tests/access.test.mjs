@@ -103,6 +103,11 @@ for (const width of [360, 800, 1440, 3840]) {
     await press(page, "map", 13);
     await page.locator(".card-panel > *").first().waitFor();
     assert.ok((await over()) <= 0, "card");
+    const tabs = await page.locator(".card-tablist").first().evaluate((list) => ({
+      over: list.scrollWidth - list.clientWidth,
+      outside: Array.from(list.children).filter((tab) => tab.getBoundingClientRect().right > list.getBoundingClientRect().right + 1).length,
+    }));
+    assert.deepEqual(tabs, { over: 0, outside: 0 });
     await page.keyboard.press("c");
     await page.locator(".mh-cards .card-panel > *").nth(1).waitFor();
     assert.ok((await over()) <= 0, "comparison");

@@ -157,12 +157,12 @@ test("effects are read dot by dot", async (t) => {
 
 test("a pane of the address that the page does not have is named", async (t) => {
   const page = await opened(t, "head=L1H0&pane=nothing");
-  await page.getByText('There is no pane "nothing" here').waitFor();
+  await page.locator(".mh-unknown", { hasText: "The address names a pane \u201cnothing\u201d that this page does not have; the panes are ordinary text, patterns," }).waitFor();
 });
 
 test("paths lead to other heads and back, and upstream", async (t) => {
   const page = await opened(t, "head=L1H0&pane=paths");
-  assert.equal(await page.getByText("There is no pane").count(), 0);
+  assert.equal(await page.locator(".mh-unknown p").count(), 0);
   await page.getByRole("button", { name: /trace upstream/ }).click();
   await page.getByText("Strongest way back").waitFor();
   await page.getByRole("link", { name: /^L0H1/ }).focus();

@@ -38,7 +38,7 @@ test("a line has the value, its interval, its rank by size and its sentence", ()
   const [line] = linesOf(model, 0);
   assert.deepEqual([line.value, line.low, line.high], [0.1, 0.05, 0.15]);
   assert.deepEqual(line.rank, { rank: 3, of: 3 });
-  assert.equal(line.sentence, "Moves 0.100 nats (0.0500 to 0.150) of a to b; {other}.");
+  assert.equal(line.sentence, "Moves 0.10 nats (0.05 to 0.15) of a to b; {other}.");
   assert.deepEqual(linesOf(model, 1)[0].rank, { rank: 1, of: 3 });
 });
 

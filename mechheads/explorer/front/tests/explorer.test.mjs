@@ -30,8 +30,8 @@ test("the first view: the map, the scatter and the table of all heads", async (t
 
 test("categories have hues and shapes", async (t) => {
   const page = await open(t, browser, small());
-  const of = model.categories.of.findIndex((each) => each.length === 1);
-  const none = model.categories.of.findIndex((each) => each.length === 0);
+  const of = model.categories.of.findIndex((each) => each?.length === 1);
+  const none = model.categories.of.findIndex((each) => each?.length === 0);
   assert.equal(await head(page, "map", of).locator("path").count(), 1);
   assert.equal(await head(page, "map", none).locator("path").count(), 0);
   const shapes = await page.locator(".mh-legend li").evaluateAll((keys) => keys.map((key) => key.querySelector("path")?.getAttribute("d") ?? ""));
@@ -39,6 +39,52 @@ test("categories have hues and shapes", async (t) => {
   assert.equal(new Set(shapes).size, shapes.length);
   assert.equal(new Set(hues).size, hues.length);
   assert.ok(hues.includes("rgb(255, 127, 14)"));
+});
+
+test("a head of several categories shows all their colours, or one as in the paper", async (t) => {
+  const { page: about, blocks } = small();
+  const { categories } = about.models[0];
+  categories.of.splice(12, 3, [0, 1], [0, 1, 2], [1]);
+  const page = await open(t, browser, { page: about, blocks });
+  const parts = (view, number, what) => head(page, view, number).locator(what).evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
+  const hues = await page.locator(".mh-legend rect").evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
+  assert.deepEqual(await parts("map", 12, "polygon"), hues.slice(0, 2));
+  assert.deepEqual(await parts("map", 13, "polygon"), hues.slice(0, 3));
+  assert.deepEqual(await parts("map", 14, "polygon"), []);
+  assert.deepEqual(await parts("scatter", 13, "path"), hues.slice(0, 3));
+  assert.deepEqual([await head(page, "map", 13).locator("path").count(), await page.locator(".mh-legend li").count()], [3, categories.names.length + 1]);
+  await page.getByLabel(/^One colour for the \d+ heads with several$/).check();
+  assert.deepEqual(chosen(page), { oneColour: "1" });
+  assert.equal(await head(page, "map", 13).locator("polygon").count(), 0);
+  assert.deepEqual(await parts("map", 13, "rect"), ["rgb(140, 86, 75)"]);
+  await page.getByRole("button", { name: /^3 categories/ }).click();
+  assert.equal(chosen(page).filter, '"3 categories"');
+  assert.equal(await marked(page, "map"), categories.of.filter((of) => of?.length === 3).length);
+});
+
+test("a click on a category in the legend marks its heads", async (t) => {
+  const page = await open(t, browser, small());
+  const { names, of } = model.categories;
+  const key = (at) => page.locator(".mh-key-button").nth(at);
+  const having = (...wanted) => of.filter((each) => wanted.some((at) => each?.includes(at))).length;
+  const line = () => page.locator(".mh-search-line").inputValue();
+  await key(0).click();
+  assert.deepEqual([await line(), await marked(page, "map"), await key(0).getAttribute("aria-pressed")], [names[0], having(0), "true"]);
+  assert.equal(await key(0).locator(".mh-count").textContent(), String(having(0)));
+  await key(1).click({ modifiers: ["Control"] });
+  assert.deepEqual([await line(), await marked(page, "map")], [`${names[0]}, ${names[1]}`, having(0, 1)]);
+  await key(2).click();
+  assert.deepEqual([await line(), await key(0).getAttribute("aria-pressed")], [names[2], "false"]);
+  await key(2).press("Enter");
+  assert.deepEqual([await line(), await marked(page, "map")], ["", 36]);
+  await page.locator(".mh-search-line").fill("phi > 0.1 or L0");
+  await key(0).press(" ");
+  assert.equal(await line(), `(phi > 0.1 or L0) and ${names[0]}`);
+  await key(1).click({ modifiers: ["Meta"] });
+  assert.equal(await line(), `(phi > 0.1 or L0) and (${names[0]}, ${names[1]})`);
+  await key(0).click({ modifiers: ["Meta"] });
+  await key(1).click();
+  assert.equal(await line(), "phi > 0.1 or L0");
 });
 
 test("a head under the pointer is marked in every view", async (t) => {
@@ -233,7 +279,7 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
   await page.getByText("Columns", { exact: true }).click();
   await page.getByLabel("with intervals and q values").check();
-  await page.getByRole("checkbox", { name: "Entropy", exact: true }).check();
+  await page.getByRole("checkbox", { name: "Entropy (nats)", exact: true }).check();
   assert.ok(chosen(page).columns.split(",").includes("entropy"));
   await page.getByRole("columnheader", { name: "Entropy" }).waitFor();
   await page.getByRole("button", { name: "Usual columns" }).click();
@@ -241,6 +287,45 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   await page.keyboard.press("Escape");
   assert.equal(await page.getByRole("button", { name: "Usual columns" }).isVisible(), false);
   assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
+});
+
+test("the table shows as many usual columns as there is room for; more scroll beside the heads' names", async (t) => {
+  const usual = model.columns.filter((each) => each.kind === "text").length + model.views.length;
+  const before = [];
+  for (const width of [1440, 800, 390]) {
+    const page = await open(t, browser, small(), { viewport: { width, height: 900 } });
+    const table = page.locator(".mh-table");
+    const names = () => page.getByRole("columnheader").locator("button").evaluateAll((all) => all.map((each) => each.getAttribute("aria-label") ?? each.textContent));
+    assert.ok((await table.evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0, `${width}: the table scrolls`);
+    before.push((await names()).length - 1);
+    assert.ok((await names()).some((name) => name.startsWith("Patching")));
+    const cut = await page.locator(".mh-heading, .mh-table .is-number").evaluateAll((all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent));
+    assert.deepEqual(cut, []);
+    if (width !== 390) continue;
+    await page.getByRole("button", { name: `${usual - before[2]} more columns` }).click();
+    assert.equal((await names()).length, usual + 1);
+    const first = page.locator(".mh-row th").first();
+    const left = (await first.boundingBox()).x;
+    await table.evaluate((box) => (box.scrollLeft = 200));
+    assert.equal((await first.boundingBox()).x, left);
+  }
+  assert.equal(before[0], usual);
+  assert.ok(before[1] < usual && before[2] < before[1] && before[2] >= 3, String(before));
+});
+
+test("a number of the table has the digits of its interval, its tooltip all of them, its heading the unit and the meaning", async (t) => {
+  const page = await open(t, browser, small(), { hash: "columns=patching,patching_ci_low,ships_undifferentiated" });
+  const cell = head(page, "table", 3).locator("td").first();
+  const [value, low, high] = ["patching", "patching_ci_low", "patching_ci_high"].map((name) => column(name)[3]);
+  assert.equal(await cell.getAttribute("title"), `Patching: ${value} [${low}, ${high}] share restored`);
+  const shown = Number((await cell.textContent()).replace("\u2212", "-"));
+  assert.ok(Math.abs(shown - value) <= (high - low) / 20, `${shown} is not ${value}`);
+  const heading = page.getByRole("columnheader", { name: "Ships, undifferentiated (nats)" });
+  assert.equal(await heading.locator(".mh-heading").textContent(), "Ships, undiff.");
+  assert.match(await heading.getAttribute("title"), /^Ships, undifferentiated \(nats\): The change of/);
+  await page.getByText("Columns", { exact: true }).click();
+  await page.getByRole("checkbox", { name: "Ships, undifferentiated (nats)", exact: true, description: /^The change of/ }).uncheck();
+  assert.equal(chosen(page).columns, "patching,patching_ci_low");
 });
 
 test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => {
@@ -288,7 +373,8 @@ test("two heads are compared: verdicts, numbers with differences, and the cards"
   assert.equal(await title(page), "L1H4 and L3H8");
   const row = page.locator(".mh-differences tr", { hasText: "Patching (share restored)" });
   const difference = column("patching")[13] - column("patching")[35];
-  assert.equal(Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-")).toFixed(3), difference.toFixed(3));
+  const said = Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-"));
+  assert.ok(Math.abs(said - difference) < 0.01, `${said} is not ${difference}`);
   assert.equal(await page.locator(".mh-cards .card").count(), 2);
   await page.getByRole("button", { name: "Swap" }).click();
   assert.equal(chosen(page).compared, "L3H8,L1H4");
@@ -362,6 +448,29 @@ test("an address that makes no sense opens the page as it is at first", async (t
   assert.equal(await note(page), "All 36 heads");
 });
 
+test("what the address names and the page does not have is said in lines that can be dismissed", async (t) => {
+  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L1H4,5.L0H1&pane=foo&colour=pathcing&columns=phi,nothing&sort=-phi&x=names" });
+  const said = page.locator(".mh-unknown");
+  assert.equal(await said.getAttribute("role"), "status");
+  await said.locator("p").first().waitFor();
+  const lines = await said.locator("p").allTextContents();
+  for (const expected of [
+    /model \u201c7\u201d that this page does not have; it has one model\.$/,
+    /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
+    /head \u201c5\.L0H1\u201d/,
+    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns, weights,.* and heads like it\.$/,
+    /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
+    /column of numbers \u201cnames\u201d that this page does not have\.$/,
+    /column \u201cnothing\u201d that this page does not have; most like it: /,
+  ]) assert.equal(lines.filter((line) => expected.test(line)).length, 1, `${expected} in ${lines.join("\n")}`);
+  assert.equal(lines.length, 7);
+  assert.deepEqual(await page.getByRole("columnheader").locator(".mh-heading").allTextContents(), ["Head", "Phi"]);
+  await said.getByRole("button", { name: "Dismiss" }).press("Enter");
+  assert.equal(await said.isVisible(), false);
+  await press(page, "map", 13);
+  assert.equal(await page.getByRole("tab", { selected: true }).first().textContent(), "ordinary text");
+});
+
 test("the end of the page: cautions, what was left out, agreement, circuits, methods, provenance, citation", async (t) => {
   const { page: about, blocks } = small();
   about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
@@ -376,9 +485,9 @@ test("the end of the page: cautions, what was left out, agreement, circuits, met
   }
   const { spearman } = model.agreement[0];
   assert.equal(await end.locator(".mh-agreement tbody td").first().textContent(), spearman.toPrecision(2).replace("-", "\u2212"));
-  assert.match(await end.textContent(), /the first 2: 0\.800 \(0\.700 to 0\.900\)L1H4 L3H8/);
+  assert.match(await end.textContent(), /the first 2: 0\.80 \[0\.70, 0\.90\]L1H4 L3H8/);
   await end.getByRole("slider").press("ArrowLeft");
-  assert.match(await end.textContent(), /the first 1: 0\.500 \(0\.400 to 0\.600\)L1H4/);
+  assert.match(await end.textContent(), /the first 1: 0\.50 \[0\.40, 0\.60\]L1H4/);
   await end.getByRole("button", { name: "Pin these heads" }).click();
   assert.equal(chosen(page).pins, "L1H4");
 });

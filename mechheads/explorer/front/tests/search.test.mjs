@@ -27,8 +27,11 @@ const MODEL = {
   },
   behaviours: { names: [{ name: "induction" }, { name: "previous token" }], of: [[0], [], [0, 1], [], [], []] },
 };
-let understand;
-before(async () => ({ understand } = await load("../search/parse.ts")));
+let understand, namedIn, toggled;
+before(async () => {
+  ({ understand } = await load("../search/parse.ts"));
+  ({ namedIn, toggled } = await load("../search/conditions.ts"));
+});
 
 function found(line) {
   const { test: holds, error } = understand(line, MODEL);
@@ -38,6 +41,7 @@ function found(line) {
 
 for (const [line, heads] of [
   ["", [0, 1, 2, 3, 4, 5]],
+  ['"2 categories"', [2]],
   ["L1H0", [3]],
   ["l1h0", [3]],
   ["L0H0 L1H0", [0, 3]],
@@ -131,4 +135,28 @@ test("a name of the model itself never breaks the line", () => {
     const { error } = understand(line, MODEL);
     assert.ok(error?.message, line);
   }
+});
+
+test("the legend finds its names at the end of the line, and changes nothing else", () => {
+  const names = ["Knowledge", "Linguistic", "2 categories", "a (b)"];
+  for (const [line, expected] of [
+    ["", []],
+    ["knowledge", ["Knowledge"]],
+    ['Knowledge or "2 categories"', ["Knowledge", "2 categories"]],
+    ['(Linguistic, "a (b)")', ["Linguistic", "a (b)"]],
+    ["phi > 0.1 and Knowledge", ["Knowledge"]],
+    ["phi > 0.1 and (Knowledge, Linguistic)", ["Knowledge", "Linguistic"]],
+    ["L1 or L2 and Knowledge", []],
+    ["(L1, L2) and Knowledge", ["Knowledge"]],
+    ["not Knowledge", []],
+    ["phi > 0.1 and not Knowledge", []],
+    ["not (phi > 0.1 and Knowledge)", []],
+    ["(phi > 0.1 and Knowledge", []],
+    ["Knowledges", []],
+    ["Knowledge, phi > 0.1", []],
+  ]) assert.deepEqual([line, namedIn(line, names)], [line, expected]);
+  assert.equal(toggled("phi > 0.1", names, "2 categories", false), 'phi > 0.1 and "2 categories"');
+  assert.equal(toggled('phi > 0.1 and "2 categories"', names, "2 categories", false), "phi > 0.1");
+  assert.equal(toggled("L1 or L2 and Knowledge", names, "Linguistic", false), "(L1 or L2 and Knowledge) and Linguistic");
+  assert.equal(toggled("Knowledge, Linguistic", names, "Knowledge", false), "Knowledge");
 });

@@ -25,6 +25,7 @@ const CHOSEN = {
   top: 10,
   by: "phi",
   fold: true,
+  oneColour: true,
   pane: "cause",
   prompt: 2,
   token: 7,

@@ -1,7 +1,7 @@
 /** Where a head attends in ordinary text, in numbers, and what it is called for it. */
 import type { Model } from "../data";
-import { titled, numbersOf } from "../table";
-import { interval, show } from "./numbers";
+import { numbersOf, titled } from "../table";
+import { exact, interval, measured } from "./numbers";
 
 export function Behaviour({ model, head }: { model: Model; head: number }) {
   const { behaviours } = model;
@@ -27,10 +27,10 @@ export function Behaviour({ model, head }: { model: Model; head: number }) {
           <tbody>
             {rows.map(({ name, column, meaning, values, low, high, ranks, known, is }) => (
               <tr key={name} class={is ? "card-row-strong" : ""}>
-                <th scope="row" title={meaning}>{titled(column)}</th>
-                <td class="card-number">{show(values[head])}</td>
-                <td>{interval(low?.[head], high?.[head])}</td>
-                <td>{ranks[head] ? `${ranks[head]} of ${known}` : "\u2013"}</td>
+                <th scope="row" title={`${titled(column)}: ${meaning}`}>{column.label}{column.unit && <span class="card-aside">{` (${column.unit})`}</span>}</th>
+                <td class="card-number" title={exact(values[head], low?.[head], high?.[head])}>{measured(values[head], low?.[head], high?.[head])}</td>
+                <td class="card-whole">{interval(low?.[head], high?.[head])}</td>
+                <td class="card-whole">{ranks[head] ? <>{ranks[head]}<span class="card-aside">{` of ${known}`}</span></> : "\u2013"}</td>
                 <td>{is ? name : "\u2013"}</td>
               </tr>
             ))}

@@ -20,7 +20,6 @@ import { SafetyPane } from "./SafetyPane";
 import { TextPane } from "./TextPane";
 import { besides } from "./verdicts";
 import { WeightsPane } from "./WeightsPane";
-import { inText } from "./tokens";
 
 interface Props {
   /** Its number in `page.models`. */
@@ -102,10 +101,8 @@ interface PanesProps extends LoadingProps {
 
 function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) {
   const live = page.live?.model === modelAt ? page.live : null;
-  const tabs = useMemo(() => tabsOf(page, data, live !== null), [page, data, live]);
+  const tabs = useMemo(() => panesOf(page, modelAt, data), [page, modelAt, data]);
   const chosen = tabs.find(({ id }) => id === state.pane.value)?.id ?? tabs.find(({ empty }) => !empty)?.id ?? "text";
-  const named = state.pane.value;
-  const lacks = data !== null && named !== "" && !tabs.some(({ id }) => id === named);
   const error = chosen === "live" ? null : (block.error ?? shared.error);
   let content: ComponentChildren;
   if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
@@ -121,7 +118,6 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   }, [loaded]);
   return (
     <div ref={box}>
-      {lacks && <p class="card-muted">{`There is no pane "${inText(named)}" here; the address may be of another page.`}</p>}
       <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
         {content}
       </Tabs>
@@ -129,10 +125,11 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   );
 }
 
-function tabsOf(page: Page, data: Head | null, live: boolean): Tab[] {
+/** The panes that cards of a model have; `data` says which of them are empty. */
+export function panesOf(page: Page, modelAt: number, data: Head | null = null): Tab[] {
   const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES;
   const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && data[name] === null }));
-  return live ? [...tabs, { id: "live", name: "own text" }] : tabs;
+  return page.live?.model === modelAt ? [...tabs, { id: "live", name: "own text" }] : tabs;
 }
 
 function Failed({ message }: { message: string }) {

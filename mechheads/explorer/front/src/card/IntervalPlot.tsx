@@ -1,6 +1,6 @@
 /** A value with its interval, among the values of all heads. */
 import type { Num } from "../data";
-import { extent, interval, known, scale, show } from "./numbers";
+import { extent, known, scale, withInterval } from "./numbers";
 
 interface Props {
   value: Num;
@@ -20,7 +20,7 @@ export function IntervalPlot({ value, low, high, all = [], none = 0, width = 180
   const domain = extent([...all, value, low, high], none);
   const x = scale(domain, MARGIN, width - MARGIN);
   const marks = all.filter(known).map((each) => `M${x(each).toFixed(1)} ${HEIGHT - 5}v4`);
-  const text = known(value) ? `${show(value)}, ${interval(low, high)}` : "no value";
+  const text = known(value) ? withInterval(value, low, high) : "no value";
   return (
     <svg class="card-drawing card-interval" viewBox={`0 0 ${width} ${HEIGHT}`} width={width} height={HEIGHT} role="img" aria-label={text}>
       <line class="card-none" x1={x(none)} x2={x(none)} y1={1} y2={HEIGHT - 6} />

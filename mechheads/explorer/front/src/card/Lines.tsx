@@ -2,7 +2,7 @@
 import type { Head, Model, Verdict } from "../data";
 import { IntervalPlot } from "./IntervalPlot";
 import { agreementOf, linesOf, type Line } from "./verdicts";
-import { interval, known, show, showQ } from "./numbers";
+import { CLUSTERS, exact, interval, known, measured, showQ } from "./numbers";
 import { Empty } from "./parts";
 
 export function Lines({ model, head, data }: { model: Model; head: number; data: Head | null }) {
@@ -23,7 +23,6 @@ export function Lines({ model, head, data }: { model: Model; head: number; data:
 
 function OneLine({ line }: { line: Line }) {
   const { view, value, low, high, rank, verdict } = line;
-  const ends = known(low) && known(high) ? `${view.range ? "two clusters: " : ""}${interval(low, high)}` : "no interval";
   return (
     <li class={`card-line card-line-${verdict ?? "none"}`}>
       <h3>{view.title}</h3>
@@ -32,7 +31,10 @@ function OneLine({ line }: { line: Line }) {
         <>
           <IntervalPlot value={value} low={low} high={high} all={line.all} />
           <p class="card-numbers">
-            <b>{show(value)}</b> {view.unit} <span>({ends})</span>
+            <span class="card-value" title={exact(value, low, high)}>
+              <b>{measured(value, low, high)}</b>
+              {known(low) && known(high) && ` ${interval(low, high, view.range ? CLUSTERS : "")}`} {view.unit}
+            </span>
             {view.q && <span>{showQ(line.q)}</span>}
             {rank && <span>{`rank ${rank.rank} of ${rank.of}${view.rankBy === "absolute" ? " by size" : ""}`}</span>}
             {line.measuredOn && <span>{line.measuredOn}</span>}

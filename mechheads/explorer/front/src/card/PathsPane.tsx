@@ -6,7 +6,7 @@ import { choose, state } from "../state";
 import { HeadLink } from "./HeadLink";
 import { nameOf } from "./heads";
 import { layerOf, messageOf } from "./load";
-import { interval, show, showQ } from "./numbers";
+import { exact, interval, measured, show, showQ } from "./numbers";
 import { Choice, Empty } from "./parts";
 import { linksOf, sendersOf, trace, type Link, type Source, type Step } from "./paths";
 import { PathsPlot } from "./PathsPlot";
@@ -153,7 +153,7 @@ function LinkTable({ title, links, unit, model }: TableProps) {
                 )}
               </th>
               <td>{way}</td>
-              <td class="card-number">{show(value)}</td>
+              <td class="card-number" title={exact(value, low, high)}>{measured(value, low, high)}</td>
               <td>{z === null ? interval(low, high) : `${show(z, 2)} standard deviations`}</td>
               <td>{showQ(q)}</td>
             </tr>

@@ -1,6 +1,6 @@
 /** Senders to the left, the head in the middle, receivers to the right; lines as wide as what they carry. */
 import { headEvents, keyEvents } from "./headEvents";
-import { interval, show } from "./numbers";
+import { show, withInterval } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import type { Link, Links, Way } from "./paths";
 
@@ -131,8 +131,8 @@ interface NodeProps {
 
 function Node({ link, x, y, width, wide, unit, end, model }: NodeProps) {
   const { head } = link;
-  const value = `${show(link.value)} ${unit}`;
-  const label = `${link.name} ${link.way === "logits" ? "" : `${link.way} `}${show(link.value, 2)}: ${end} ${link.way}, ${value}${link.low === null ? "" : `, ${interval(link.low, link.high)}`}`;
+  const value = `${withInterval(link.value, link.low, link.high)} ${unit}`;
+  const label = `${link.name} ${link.way === "logits" ? "" : `${link.way} `}${show(link.value, 2)}: ${end} ${link.way}, ${value}`;
   const role = head === null ? { role: "img" as const } : { role: "link" as const, tabindex: 0, ...headEvents(model, head), ...keyEvents(model, head) };
   return (
     <g class={`card-node card-way-${link.way}`} {...role}>

@@ -1,6 +1,6 @@
 /** The gates of a head, by role, by fit and by start. */
 import type { Num, RolesPane as Pane, Role, Shared } from "../data";
-import { interval, known, mean, plural, show } from "./numbers";
+import { known, mean, plural, withInterval } from "./numbers";
 import { Strip, type StripRow } from "./Strip";
 
 const MEANINGS: Record<string, string> = {
@@ -60,7 +60,5 @@ export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; 
 }
 
 function said({ score, low, high, range }: Role): string {
-  if (!known(score)) return "not measured";
-  const ends = known(low) && known(high) ? `${range ? "starts: " : ""}${interval(low, high)}` : "no interval";
-  return `${show(score)} (${ends})`;
+  return known(score) ? withInterval(score, low, high, range ? "starts" : "") : "not measured";
 }

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import type { SafetyPane as Pane, Shared, Ships } from "../data";
-import { interval, known, plural, show } from "./numbers";
+import { known, plural, show, withInterval } from "./numbers";
 import { Empty, Toggle } from "./parts";
 import { Strip, type StripRow } from "./Strip";
 import { inText } from "./tokens";
@@ -66,8 +66,8 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
 
 function said({ score, low, high, unit, values, generalized, generalizedLow, generalizedHigh }: Ships): string {
   const requests = plural(values.filter(known).length, "request");
-  const ships = known(score) ? `${show(score)} ${unit} (${interval(low, high)}) on ${requests}.` : "was not measured.";
-  return known(generalized) ? `${ships} The set of requests turns by ${show(generalized)} degrees (${interval(generalizedLow, generalizedHigh)}).` : ships;
+  const ships = known(score) ? `${withInterval(score, low, high)} ${unit} on ${requests}.` : "was not measured.";
+  return known(generalized) ? `${ships} The set of requests turns by ${withInterval(generalized, generalizedLow, generalizedHigh)} degrees.` : ships;
 }
 
 function ByRequest({ ships, shared, open }: { ships: readonly Ships[]; shared: Shared; open: boolean }) {

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import type { Num } from "../data";
-import { extent, interval, known, plural, scale, show, ticks, tickText } from "./numbers";
+import { CLUSTERS, extent, known, plural, scale, show, ticks, tickText, withInterval } from "./numbers";
 import { Figure, useWidth } from "./parts";
 import { spread } from "./spread";
 
@@ -132,7 +132,7 @@ function Row({ row, x, y, width, labelled, unit, of, chosen, said, onChoose }: R
     onChoose(sorted[next]?.dot ?? null);
   };
   const summary = known(row.mean)
-    ? `${row.name}: ${show(row.mean)} ${unit}, ${row.range ? "two clusters " : ""}${interval(row.low, row.high)}, ${plural(shown.length, of)}`
+    ? `${row.name}: ${withInterval(row.mean, row.low, row.high, row.range ? CLUSTERS : "")} ${unit}, ${plural(shown.length, of)}`
     : `${row.name}: not measured`;
   return (
     <g class="card-row" tabindex={0} {...role} aria-label={summary} onKeyDown={move} onBlur={() => onChoose(null)}>

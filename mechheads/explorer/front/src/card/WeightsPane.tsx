@@ -1,7 +1,7 @@
 /** What a head can read and write, from its weights alone. */
 import type { Direction, Operation, RelationEvidence, Spectrum, WeightsPane as Pane } from "../data";
 import { IntervalPlot } from "./IntervalPlot";
-import { extent, interval, known, percent, plural, show, showQ } from "./numbers";
+import { exact, extent, interval, known, measured, percent, plural, show, showQ } from "./numbers";
 import { Empty, Tokens } from "./parts";
 import { SpectrumPlot } from "./Spectrum";
 import { inText } from "./tokens";
@@ -132,9 +132,12 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
       </p>
       <IntervalPlot value={each.phi} low={each.low} high={each.high} all={all} none={each.null ?? 0} />
       <p class="card-numbers">
-        <b>{percent(each.phi)}</b> <span>of pairs ({interval(each.low, each.high, percent)})</span>
+        <span class="card-value" title={exact(each.phi, each.low, each.high)}>
+          <b>{measured(each.phi, each.low, each.high)}</b>
+          {known(each.low) && ` ${interval(each.low, each.high)}`} of pairs
+        </span>
         <span>{showQ(each.q)}</span>
-        {known(each.null) && <span>{`shuffled targets: ${percent(each.null)}`}</span>}
+        {known(each.null) && <span>{`shuffled targets: ${measured(each.null, each.low, each.high)}`}</span>}
         {each.reading && <span>{READINGS[each.reading] ?? each.reading}</span>}
       </p>
       {each.pairs && (

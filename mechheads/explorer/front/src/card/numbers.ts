@@ -2,6 +2,8 @@
 
 /** Sizes below this come from rounding. */
 const ROUNDING = 1e-12;
+/** With more decimal places a number is written with a power of ten. */
+const MOST_PLACES = 5;
 
 /** A value that may be missing: JSON has no NaN, so a missing number is null. */
 export type Maybe = number | null | undefined;
@@ -36,10 +38,51 @@ export function percent(share: Maybe): string {
   return `${value < 0 ? "\u2212" : ""}${text}%`;
 }
 
-/** The two ends of an interval, said as the value itself is. */
-export function interval(low: Maybe, high: Maybe, say: (value: Maybe) => string = show): string {
-  return known(low) && known(high) ? `${say(low)} to ${say(high)}` : "no interval";
+/**
+ * The decimal places that an interval earns: one more than the first digit of its width, so that 0.212 earns 2 and 40 earns 0. Less
+ * than 0 stands for tens, hundreds and so on. Null without an interval.
+ */
+export function places(low: Maybe, high: Maybe): number | null {
+  return known(low) && known(high) && high - low > ROUNDING ? 1 - Math.floor(Math.log10(high - low)) : null;
 }
+
+/** A number with so many decimal places; with three digits if they are null. */
+export function showTo(value: Maybe, decimals: number | null): string {
+  if (!known(value)) return "missing";
+  if (decimals === null) return show(value);
+  const unit = 10 ** Math.max(0, -decimals);
+  const near = Math.round(value / unit) * unit;
+  const size = Math.abs(decimals > 0 ? value : near);
+  if (decimals > MOST_PLACES) return show(value, 1 + Math.min(3, Math.max(1, Math.floor(Math.log10(size)) + 1 + decimals)));
+  const text = size >= 10_000 ? near.toLocaleString("en-US").replace("-", "") : size.toFixed(Math.max(0, decimals));
+  return value < 0 && Number(text.replaceAll(",", "")) !== 0 ? `\u2212${text}` : text;
+}
+
+/** A number with the digits that its interval earns: 0.703 in [0.599, 0.811] is 0.70. */
+export function measured(value: Maybe, low: Maybe, high: Maybe): string {
+  return showTo(value, places(low, high));
+}
+
+/** An interval, such as "[0.60, 0.81]"; if it is the range of two clusters, with their name: "(two clusters: 0.60 to 0.81)". */
+export function interval(low: Maybe, high: Maybe, clusters = ""): string {
+  if (!known(low) || !known(high)) return "no interval";
+  const [from, to] = [measured(low, low, high), measured(high, low, high)];
+  return clusters ? `(${clusters}: ${from} to ${to})` : `[${from}, ${to}]`;
+}
+
+/** A number with its interval, if it has one: "0.70 [0.60, 0.81]". */
+export function withInterval(value: Maybe, low: Maybe, high: Maybe, clusters = ""): string {
+  return known(low) && known(high) ? `${measured(value, low, high)} ${interval(low, high, clusters)}` : show(value);
+}
+
+/** The same to the last digit, for a tooltip. */
+export function exact(value: Maybe, low: Maybe, high: Maybe): string {
+  if (!known(value)) return "missing";
+  return known(low) && known(high) ? `${value} [${low}, ${high}]` : String(value);
+}
+
+/** What a range that is no interval comes from. */
+export const CLUSTERS = "two clusters";
 
 /** A q value: "q = 0.012", "q < 0.001", or why there is none. */
 export function showQ(q: Maybe): string {

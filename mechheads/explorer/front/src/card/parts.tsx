@@ -40,10 +40,6 @@ interface TabsProps {
 export function Tabs({ label, tabs, chosen, onChoose, class: look = "", children }: TabsProps) {
   const base = useId();
   const list = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    const [row, tab] = [list.current, list.current?.querySelector<HTMLElement>("[aria-selected=true]")];
-    if (row && tab) row.scrollLeft = tab.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
-  }, [chosen]);
   const move = (event: KeyboardEvent) => {
     const at = tabs.findIndex((tab) => tab.id === chosen);
     const next = stepped(event.key, at, tabs.length);
@@ -67,6 +63,7 @@ export function Tabs({ label, tabs, chosen, onChoose, class: look = "", children
             aria-controls={`${base}-panel`}
             tabIndex={tab.id === chosen ? 0 : -1}
             class={tab.empty ? "card-tab card-tab-empty" : "card-tab"}
+            data-name={tab.name}
             onClick={() => onChoose(tab.id)}
           >
             {tab.name}

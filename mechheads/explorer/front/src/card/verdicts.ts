@@ -1,6 +1,6 @@
 /** What each view says of one head, in numbers and words. */
 import type { Column, Head, Model, Num, Verdict, View } from "../data";
-import { known, plural, rankOf, show, type Rank } from "./numbers";
+import { known, measured, plural, rankOf, type Rank } from "./numbers";
 
 export interface Line {
   readonly view: View;
@@ -90,9 +90,9 @@ interface Blanks {
 /** The view's sentence with its blanks filled. */
 export function fill(view: View, { value, low, high, relation }: Blanks): string {
   const texts: Record<string, string> = {
-    value: show(value),
-    low: known(low) ? show(low) : "unknown",
-    high: known(high) ? show(high) : "unknown",
+    value: measured(value, low, high),
+    low: known(low) ? measured(low, low, high) : "unknown",
+    high: known(high) ? measured(high, low, high) : "unknown",
     unit: view.unit,
     relation: relation.replace(/_/g, " ") || "any relation",
   };

@@ -1,8 +1,7 @@
 /** Two heads, or two models, number by number. */
-import { known, show } from "../card/numbers";
-import { classOf, MISSING } from "../categories";
+import { known, places, show, showTo } from "../card/numbers";
+import { UNCLASSIFIED } from "../categories";
 import type { Model, Verdict } from "../data";
-import { countOf } from "../page";
 import { valueText } from "../say";
 import { columnOf, numbersOf, titled } from "../table";
 
@@ -22,10 +21,11 @@ export interface Side {
   readonly head: number;
 }
 
-function difference(left: number, right: number, spread: number): Pick<Row, "difference" | "share"> {
+/** `decimals`: the places that the less certain of the two earns; null without intervals. */
+function difference(left: number, right: number, spread: number, decimals: number | null = null): Pick<Row, "difference" | "share"> {
   if (Number.isNaN(left) || Number.isNaN(right)) return { difference: "", share: 0 };
   const by = left - right;
-  return { difference: by > 0 ? `+${show(by)}` : show(by), share: spread > 0 ? Math.max(-1, Math.min(1, by / spread)) : 0 };
+  return { difference: by > 0 ? `+${showTo(by, decimals)}` : showTo(by, decimals), share: spread > 0 ? Math.max(-1, Math.min(1, by / spread)) : 0 };
 }
 
 /** Every measure of two heads. Columns that one model lacks have nothing on its side. */
@@ -40,11 +40,12 @@ export function ofHeads(left: Side, right: Side): Row[] {
       return { ...about, left: text(left), right: text(right), difference: text(left) === text(right) ? "same" : "", share: 0 };
     }
     const spread = Math.max(a ? a.most - a.least : 0, b ? b.most - b.least : 0);
+    const earned = [places(a?.low?.[left.head], a?.high?.[left.head]), places(b?.low?.[right.head], b?.high?.[right.head])].filter((each) => each !== null);
     return {
       ...about,
       left: valueText(left.model, name, left.head),
       right: valueText(right.model, name, right.head),
-      ...difference(a?.values[left.head] ?? NaN, b?.values[right.head] ?? NaN, spread),
+      ...difference(a?.values[left.head] ?? NaN, b?.values[right.head] ?? NaN, spread, earned.length ? Math.min(...earned) : null),
     };
   });
 }
@@ -97,10 +98,12 @@ function count(labels: Iterable<string>, names: readonly string[], of: number): 
   return new Map([...found].map(([name, n]) => [name, of ? n / of : NaN]));
 }
 
-function categoryShares(model: Model): Shares {
-  if (!model.categories) return new Map();
-  const classes = Array.from({ length: countOf(model) }, (_, head) => classOf(model, head)).filter((name) => name !== MISSING);
-  return count(classes, model.categories.names, classes.length);
+/** A head of several categories counts for each of them. */
+function categoryShares({ categories }: Model): Shares {
+  if (!categories) return new Map();
+  const reached = categories.of.filter((of) => of !== null);
+  const names = [...categories.names, UNCLASSIFIED];
+  return count(reached.flatMap((of) => (of.length ? of.map((at) => names[at] ?? "") : UNCLASSIFIED)), names, reached.length);
 }
 
 function nameShares({ behaviours }: Model): Shares {

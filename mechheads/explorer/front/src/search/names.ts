@@ -61,6 +61,8 @@ export function conditionNamed(model: Model, name: string): Found<Test> | null {
   const { categories, behaviours } = model;
   if (categories) {
     if (typed === "unclassified") return { is: (each) => categories.of[each]?.length === 0 };
+    const several = /^(\d{1,3}) categories$/.exec(typed);
+    if (several) return { is: (each) => categories.of[each]?.length === Number(several[1]) };
     const category = categories.names.findIndex((each) => key(each) === typed);
     if (category >= 0) return { is: (each) => categories.of[each]?.includes(category) ?? false };
     const relation = categories.relations.findIndex((each) => key(each.name) === typed);

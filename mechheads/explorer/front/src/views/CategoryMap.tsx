@@ -10,7 +10,7 @@ import { headText } from "../say";
 import { state } from "../state";
 import { chosen, usual } from "../table";
 import { every, sizes, strips, type Strip } from "./layout";
-import { drawnAs, paint } from "./Mark";
+import { CellMark, drawnAs, paint } from "./Mark";
 import { keepOneStop, moveIn } from "./roving";
 
 export function CategoryMap({ model: number }: { model: number }) {
@@ -38,7 +38,6 @@ export function CategoryMap({ model: number }: { model: number }) {
   const focusable = here ? current : (layers[0]?.layer ?? 0) * nHeads + nHeads - 1;
   useLayoutEffect(() => keepOneStop(grid.current, focusable));
   const [labelX, labelY] = [every(cell, 20), every(row, 13)];
-  const glyph = Math.min(cell, row) * 0.26;
   return (
     <div class="mh-map" ref={box}>
       {width > 0 && (
@@ -80,8 +79,7 @@ export function CategoryMap({ model: number }: { model: number }) {
                     transform={`translate(${x} ${at * row})`}
                     style={paint(drawn)}
                   >
-                    <rect x="0.5" y="0.5" width={cell - 1} height={row - 1} rx={row > 14 ? 2 : 0} />
-                    {drawn.shape && <path d={drawn.shape} transform={`translate(${cell / 2} ${row / 2}) scale(${glyph})`} />}
+                    <CellMark drawn={drawn} width={cell} height={row} rounded={row > 14} />
                   </g>
                 );
               })}

@@ -3,17 +3,17 @@ import { useRef, useState } from "preact/hooks";
 
 import { Tick } from "../controls";
 import { model } from "../page";
-import { choose, state } from "../state";
-import { usualColumns } from "../table";
+import { choose } from "../state";
+import { titled } from "../table";
 
-export function ColumnMenu() {
+/** `shown`: names of the columns that the table has now. */
+export function ColumnMenu({ shown }: { shown: readonly string[] }) {
   const [all, setAll] = useState(false);
   const its = model.value;
-  const chosen = state.columns.value.length ? state.columns.value : usualColumns(its);
-  const offered = its.columns.filter((column) => all || column.role === "value" || column.role === "place" || chosen.includes(column.name));
+  const offered = its.columns.filter((column) => all || column.role === "value" || column.role === "place" || shown.includes(column.name));
   const change = (name: string, on: boolean) => {
-    const next = its.columns.map((column) => column.name).filter((each) => (each === name ? on : chosen.includes(each)));
-    choose({ columns: next.join() === usualColumns(its).join() ? [] : next });
+    const next = its.columns.map((column) => column.name).filter((each) => (each === name ? on : shown.includes(each)));
+    choose({ columns: next });
   };
   const box = useRef<HTMLDetailsElement>(null);
   const closeOn = (event: KeyboardEvent) => {
@@ -32,7 +32,7 @@ export function ColumnMenu() {
           <fieldset key={group}>
             <legend>{group}</legend>
             {offered.filter((column) => column.group === group).map((column) => (
-              <Tick key={column.name} on={chosen.includes(column.name)} onChange={(on) => change(column.name, on)}>{column.label}</Tick>
+              <Tick key={column.name} on={shown.includes(column.name)} onChange={(on) => change(column.name, on)} about={column.meaning}>{titled(column)}</Tick>
             ))}
           </fieldset>
         ))}

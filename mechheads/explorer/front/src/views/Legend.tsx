@@ -1,10 +1,15 @@
-/** What hues, shapes and shades mean. */
-import { classOf, lookOf, MISSING, UNCLASSIFIED } from "../categories";
+/** What hues, shapes and shades mean. A click on a category marks its heads. */
+import { lookOf, MISSING, severalName, severals, UNCLASSIFIED } from "../categories";
 import { show } from "../card/numbers";
+import { Tick } from "../controls";
+import type { Model } from "../data";
 import { countOf, modelOf } from "../page";
+import { announce } from "../say";
+import { namedIn, toggled } from "../search/conditions";
 import { endsOf } from "../shade";
 import { chosen, numbersOf, titled } from "../table";
-import { state } from "../state";
+import { choose, state } from "../state";
+import { categorical, CellMark, paint } from "./Mark";
 
 export function Legend({ model: number }: { model: number }) {
   const model = modelOf(number);
@@ -20,30 +25,54 @@ export function Legend({ model: number }: { model: number }) {
       </div>
     );
   }
-  if (!model.categories) return null;
-  const counts = new Map<string, number>();
-  for (let head = 0; head < countOf(model); head++) {
-    const name = classOf(model, head);
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-  }
-  const found = [...counts.keys()].filter((name) => !model.categories?.names.includes(name) && name !== UNCLASSIFIED && name !== MISSING);
-  const names = [...model.categories.names, ...found.sort(), UNCLASSIFIED, ...(counts.has(MISSING) ? [MISSING] : [])];
+  return model.categories && <Categories model={model} categories={model.categories} />;
+}
+
+function Categories({ model, categories }: { model: Model; categories: NonNullable<Model["categories"]> }) {
+  const of = Array.from({ length: countOf(model) }, (_, head) => categories.of[head] ?? null);
+  const count = (holds: (of: number[] | null) => boolean) => of.filter(holds).length;
+  const several = severals(model);
+  const oneColour = state.oneColour.value;
+  const missing = count((each) => each === null);
+  const keys: [name: string, n: number][] = [
+    ...categories.names.map((name, at): [string, number] => [name, count((each) => each?.includes(at) ?? false)]),
+    ...(oneColour ? [...several].map(([n, heads]): [string, number] => [severalName(n), heads]) : []),
+    [UNCLASSIFIED, count((each) => each?.length === 0)],
+  ];
+  const names = keys.map(([name]) => name);
+  const pressed = namedIn(state.filter.value, names);
+  const press = (name: string, event: MouseEvent) => {
+    const filter = toggled(state.filter.peek(), names, name, event.ctrlKey || event.metaKey || event.shiftKey);
+    choose({ filter });
+    announce(filter ? `Only ${filter}` : "All heads");
+  };
+  const heads = [...several.values()].reduce((sum, each) => sum + each, 0);
   return (
-    <ul class="mh-legend" aria-label="Categories and how many heads have each">
-      {names.map((name) => {
-        const look = lookOf(name);
-        return (
+    <div class="mh-legend">
+      <ul aria-label="Categories and how many heads have each: click one to mark its heads, with Ctrl or Cmd to add it">
+        {keys.map(([name, n]) => (
           <li key={name}>
-            <svg class="mh-key" width="18" height="18" viewBox="-9 -9 18 18" aria-hidden="true">
-              <g class={`mh-cell ${look ? "is-category" : name === MISSING ? "is-missing" : "is-none"}`} style={look ? { "--hue": look.hue } : {}}>
-                <rect x="-8" y="-8" width="16" height="16" rx="2" />
-                {look && <path d={look.shape} transform="scale(4.4)" />}
-              </g>
-            </svg>
-            {name} <span class="mh-count">{counts.get(name) ?? 0}</span>
+            <button type="button" class="mh-key-button" aria-pressed={pressed.includes(name)} onClick={(event) => press(name, event)}>
+              <Key name={name} />
+              {name} <span class="mh-count">{n}</span>
+            </button>
           </li>
-        );
-      })}
-    </ul>
+        ))}
+        {missing > 0 && <li class="mh-key-text"><Key name={MISSING} />{MISSING} <span class="mh-count">{missing}</span></li>}
+      </ul>
+      {heads > 0 && <Tick on={oneColour} onChange={(on) => choose({ oneColour: on })}>{`One colour for the ${heads} ${heads === 1 ? "head" : "heads"} with several`}</Tick>}
+    </div>
+  );
+}
+
+function Key({ name }: { name: string }) {
+  const look = lookOf(name);
+  const drawn = look ? categorical([look]) : { look: name === MISSING ? "is-missing" : "is-none", looks: [], share: null };
+  return (
+    <svg class="mh-key" width="18" height="18" aria-hidden="true">
+      <g class={`mh-cell ${drawn.look}`} style={paint(drawn)}>
+        <CellMark drawn={drawn} width={18} height={18} rounded />
+      </g>
+    </svg>
   );
 }

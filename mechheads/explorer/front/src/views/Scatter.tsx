@@ -11,7 +11,7 @@ import { headText } from "../say";
 import { hovered, state } from "../state";
 import { chosen, numbersOf, titled, usual, type Numbers } from "../table";
 import { axisOf, type Axis } from "./axis";
-import { drawnAs, paint, shapeOf } from "./Mark";
+import { drawnAs, PointMark } from "./Mark";
 import { focusMark, keepOneStop } from "./roving";
 
 const LEFT = 58;
@@ -110,23 +110,18 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
               walk(event, points, svg.current);
             }}
           >
-            {points.map((point) => {
-              const drawn = drawnAs(model, point.head, colour);
-              return (
-                <path
-                  key={point.head}
-                  role="option"
-                  class={`mh-point ${drawn.look}`}
-                  data-head={point.head}
-                  tabindex={point.head === focusable ? 0 : -1}
-                  aria-selected="false"
-                  aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
-                  d={shapeOf(drawn)}
-                  transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius(point.head).toFixed(2)})`}
-                  style={paint(drawn)}
-                />
-              );
-            })}
+            {points.map((point) => (
+              <PointMark
+                key={point.head}
+                drawn={drawnAs(model, point.head, colour)}
+                role="option"
+                data-head={point.head}
+                tabindex={point.head === focusable ? 0 : -1}
+                aria-selected="false"
+                aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
+                transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius(point.head).toFixed(2)})`}
+              />
+            ))}
           </g>
           <circle class="mh-ring is-open-ring is-away" ref={rings.open} r="9" aria-hidden="true" />
           <circle class="mh-ring is-away" ref={rings.hovered} r="9" aria-hidden="true" />

@@ -3,14 +3,14 @@ import { effect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { nameOf } from "../card/heads";
-import { show } from "../card/numbers";
 import type { Column, Model } from "../data";
 import { hitsOf } from "../hits";
 import { headAt, useMarks } from "../marks";
 import { modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { choose, state } from "../state";
-import { columnOf, numbersOf, usualColumns } from "../table";
+import { columnOf, numbersOf, shortened, titled } from "../table";
+import { cellText, cellTitle, type Fitted } from "./fitting";
 
 const ROW = 30;
 const SHOWN = 14;
@@ -59,7 +59,7 @@ function usePrinting(): boolean {
   return printed;
 }
 
-export function HeadTable({ model: number }: { model: number }) {
+export function HeadTable({ model: number, columns: fitted }: { model: number; columns: readonly Fitted[] }) {
   const model = modelOf(number);
   const scroller = useRef<HTMLDivElement>(null);
   const body = useRef<HTMLTableSectionElement>(null);
@@ -69,8 +69,8 @@ export function HeadTable({ model: number }: { model: number }) {
   const sort = state.sort.value;
   const { is } = hitsOf(number);
   const heads = useMemo(() => inOrder(model, is, sort), [model, is, sort]);
-  const wanted = state.columns.value.map((name) => columnOf(model, name)).filter((column) => column !== undefined);
-  const columns = wanted.length ? wanted : usualColumns(model).flatMap((name) => columnOf(model, name) ?? []);
+  const columns = fitted.flatMap(({ column }) => column ?? []);
+  const wide = fitted.reduce((sum, { width }) => sum + width, 0);
   const printed = usePrinting();
   const from = printed ? 0 : Math.max(0, Math.min(first, heads.length - SHOWN) - SPARE);
   const shown = printed ? heads : heads.slice(from, from + SHOWN + 2 * SPARE);
@@ -119,7 +119,8 @@ export function HeadTable({ model: number }: { model: number }) {
 
   return (
     <div class="mh-table" ref={scroller} onScroll={(event) => setFirst(Math.floor(event.currentTarget.scrollTop / ROW))}>
-      <table role="grid" aria-label={`Heads of ${model.name}`} aria-rowcount={heads.length + 1} aria-colcount={columns.length + 1}>
+      <table role="grid" aria-label={`Heads of ${model.name}`} aria-rowcount={heads.length + 1} aria-colcount={columns.length + 1} style={{ minWidth: `${wide}px` }}>
+        <colgroup>{fitted.map(({ column, width }) => <col key={column?.name ?? ""} style={{ width: `${width}px` }} />)}</colgroup>
         <thead>
           <tr aria-rowindex={1}>
             <Heading column={null} sort={sort} />
@@ -140,8 +141,8 @@ export function HeadTable({ model: number }: { model: number }) {
             <tr key={head} class="mh-row" data-head={head} aria-rowindex={from + at + 2} aria-selected="false">
               <Cell at={[from + at, 0]} place={[row, place[1]]} heading>{nameOf(model, head)}</Cell>
               {columns.map((column, index) => (
-                <Cell key={column.name} at={[from + at, index + 1]} place={[row, place[1]]} number={column.kind === "number"}>
-                  {cellText(column, head)}
+                <Cell key={column.name} at={[from + at, index + 1]} place={[row, place[1]]} number={column.kind === "number"} title={cellTitle(model, column, head)}>
+                  {cellText(model, column, head)}
                 </Cell>
               ))}
             </tr>
@@ -154,12 +155,6 @@ export function HeadTable({ model: number }: { model: number }) {
   );
 }
 
-function cellText(column: Column, head: number): string {
-  const value = column.values[head];
-  if (typeof value === "number") return column.role === "place" ? String(value) : show(value);
-  return value ? value : "\u2013";
-}
-
 function Space({ rows }: { rows: number }) {
   return rows > 0 ? <tr role="presentation" style={{ height: `${rows * ROW}px` }} /> : null;
 }
@@ -169,25 +164,31 @@ interface CellProps {
   place: readonly [number, number];
   heading?: boolean;
   number?: boolean;
+  title?: string;
   children: string;
 }
 
-function Cell({ at, place, heading, number, children }: CellProps) {
+function Cell({ at, place, heading, number, title, children }: CellProps) {
   const focusable = at[0] === place[0] && at[1] === place[1];
   const about = { tabIndex: focusable ? 0 : -1, class: number ? "is-number" : "", "aria-colindex": at[1] + 1 };
   if (heading) return <th scope="row" role="rowheader" {...about}>{children}</th>;
-  return <td role="gridcell" {...about}><bdi>{children}</bdi></td>;
+  return <td role="gridcell" title={title} {...about}><bdi>{children}</bdi></td>;
 }
 
 function Heading({ column, sort }: { column: Column | null; sort: string }) {
   const name = column?.name ?? "";
   const direction = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
   return (
-    <th scope="col" role="columnheader" aria-sort={direction} class={column?.kind === "number" ? "is-number" : ""} title={column?.meaning}>
-      <button type="button" onClick={() => choose({ sort: nextSort(sort, column) })}>
-        {column?.label ?? "Head"}
+    <th scope="col" role="columnheader" aria-sort={direction} class={column?.kind === "number" ? "is-number" : ""} title={column ? aboutColumn(column) : undefined}>
+      <button type="button" aria-label={column ? titled(column) : undefined} onClick={() => choose({ sort: nextSort(sort, column) })}>
+        <span class="mh-heading">{column ? shortened(column.label) : "Head"}</span>
         <span class="mh-sort" aria-hidden="true">{direction === "none" ? "" : direction === "ascending" ? "\u25b2" : "\u25bc"}</span>
       </button>
     </th>
   );
+}
+
+/** Label, unit and meaning of a column in a line. */
+function aboutColumn(column: Column): string {
+  return column.meaning ? `${titled(column)}: ${column.meaning}` : titled(column);
 }

@@ -1,0 +1,84 @@
+/** What the address names that this page does not have. */
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+
+import { panesOf } from "./card/Card";
+import { numberOf } from "./card/heads";
+import { inText } from "./card/tokens";
+import { listed } from "./card/verdicts";
+import type { Model } from "./data";
+import { page } from "./page";
+import { near } from "./search/near";
+import { fromHash } from "./state";
+import { columnOf, measures, numbersOf } from "./table";
+
+/** One sentence for each thing that is unknown. */
+export const unknown = signal<readonly string[]>([]);
+
+const LONGEST = 40;
+
+/** Look through the part of an address after "#". */
+export function findUnknown(hash: string): void {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  const { models } = page.value;
+  const given = (name: string) => parts.get(name) ?? "";
+  const at = fromHash(hash).model;
+  const model = models[at];
+  const found: string[] = [];
+  const say = (what: string, name: string, others: string) => found.push(`The address names a ${what} \u201c${short(name)}\u201d that this page does not have${others && `; ${others}`}.`);
+  if (given("model") && (!model || !/^\d+$/.test(given("model")))) say("model", given("model"), `it has ${models.length === 1 ? "one model" : `models 0 to ${models.length - 1}`}`);
+  const its = model ?? models[0];
+  if (!its) return;
+  for (const name of heads(parts)) {
+    const [, number, head = name] = /^(\d+)\.(.*)$/s.exec(name) ?? [];
+    const of = number === undefined ? its : models[Number(number)];
+    if (!of || numberOf(of, head) === null) say("head", name, `heads${models.length > 1 && of ? ` of ${of.name}` : ""} are L0H0 to L${(of ?? its).nLayers - 1}H${(of ?? its).nHeads - 1}`);
+  }
+  const panes = panesOf(page.value, at);
+  if (given("pane") && !panes.some(({ id }) => id === given("pane"))) say("pane", given("pane"), `the panes are ${listed(panes.map(({ name }) => name))}`);
+  for (const name of shown(parts)) if (!columnOf(its, name)) say("column", name, like(its, name));
+  for (const name of drawn(parts)) if (!numbersOf(its, name)) say("column of numbers", name, like(its, name));
+  unknown.value = found;
+}
+
+function heads(parts: URLSearchParams): string[] {
+  return ["head", "pins", "compared"].flatMap((name) => (parts.get(name) ?? "").split(",").filter(Boolean));
+}
+
+/** The columns of the table. */
+function shown(parts: URLSearchParams): Set<string> {
+  const { columns, sort } = fromHash(`#${parts}`);
+  return new Set([...columns, sort.replace(/^-/, "")].filter(Boolean));
+}
+
+/** Columns that are drawn. */
+function drawn(parts: URLSearchParams): Set<string> {
+  return new Set(["x", "y", "colour", "size", "by"].flatMap((name) => parts.get(name) || []));
+}
+
+function like(model: Model, name: string): string {
+  const alike = near(name.slice(0, LONGEST), measures(model).map((column) => column.name));
+  return alike.length ? `most like it: ${alike.join(", ")}` : "";
+}
+
+function short(text: string): string {
+  const letters = [...text];
+  return inText(letters.length > LONGEST ? `${letters.slice(0, LONGEST).join("")}\u2026` : text).replace(/\s+/g, " ");
+}
+
+export function Unknown() {
+  // A status is read out if it changes, not if the page has it from the start.
+  const [drawn, setDrawn] = useState(false);
+  useEffect(() => setDrawn(true), []);
+  const lines = drawn ? unknown.value : [];
+  return (
+    <div role="status" class="mh-unknown" hidden={!lines.length}>
+      {lines.length > 0 && (
+        <>
+          <div>{lines.map((line) => <p key={line}><bdi>{line}</bdi></p>)}</div>
+          <button type="button" class="mh-small" onClick={() => (unknown.value = [])}>Dismiss</button>
+        </>
+      )}
+    </div>
+  );
+}
