@@ -19,7 +19,6 @@ from mechheads.explorer.payload import Payload, atlas_payload, run_payload
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.head_patterns import HeadPatterns
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
@@ -98,7 +97,7 @@ def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
     if longest > MAX_TOKENS:
         raise ValueError(f"the longest prompt has {longest} tokens; a view shows at most {MAX_TOKENS}")
     names = [f"prompt {i}" for i in range(len(attention.strings))]
-    return _shown(run_payload("a run", HeadPatterns.of([attention], names, kept=_KEPT)), path, _PATTERNS, None)
+    return _shown(run_payload("a run", attention, names, kept=_KEPT), path, _PATTERNS, None)
 
 
 def _checked(atlas: Atlas | Sequence[Atlas]) -> list[Atlas]:

@@ -18,13 +18,15 @@ from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer.encode import block, plain
 from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
+from mechheads.explorer.run_columns import run_columns, run_start, run_table
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
+from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.head_patterns import HeadPatterns
+from mechheads.studies.head_patterns import KEPT, HeadPatterns
 
 SCHEMA = 1
 _PATH = re.compile(r"[/\\.~]|[A-Za-z]:[/\\]")
@@ -86,9 +88,23 @@ def shown_names(models: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 and name else full for name, full in zip(names, models, strict=True)]
 
 
-def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None = None) -> Payload:
-    """The payload of a page about the patterns of one run; ``live`` as in ``atlas_payload``."""
-    n_layers, n_heads = patterns.first.shape[:2]
+def run_payload(
+    name: str,
+    attention: Attention,
+    prompt_names: Sequence[str],
+    live: dict[str, Any] | None = None,
+    *,
+    kept: int = KEPT,
+) -> Payload:
+    """The payload of a page about the patterns of one run.
+
+    Args:
+        prompt_names: of the prompts of the run.
+        live: as in ``atlas_payload``.
+        kept: how many keys of each query are shown, besides the first token.
+    """
+    n_layers, n_heads = attention.sizes
+    patterns, table = HeadPatterns.of([attention], prompt_names, kept=kept), run_table(attention)
     prompts = [{"name": each, "tokens": patterns.tokens(i)} for i, each in enumerate(patterns.table["name"])]
     texts = {name: [] for name in ("words", "windows", "pairs", "requests", "seeds")} | {"prompts": prompts}
     blocks = {"mh-shared-0": block(texts)}
@@ -102,8 +118,8 @@ def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None =
             for head in heads
         ]
         blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
-    model = _empty_model(name, n_layers, n_heads)
-    start = {"start": {"model": 0, "head": "L0H0"}}  # the pattern of some head, as there is nothing else to see
+    model = _empty_model(name, n_layers, n_heads) | run_columns(table, len(prompts))
+    start = {"start": run_start(table)}
     return Payload(_page("run", f"Attention patterns of {name}", [model], live) | start, blocks)
 
 

@@ -23,7 +23,6 @@ from mechheads.explorer.payload import Payload, atlas_payload, run_payload
 from mechheads.model.load import load
 from mechheads.model.sources import DEFAULT_MODEL
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.head_patterns import HeadPatterns
 
 MAX_BODY = 64 * 1024
 _TEXT = "When Mary and John went to the store, John gave a drink to"
@@ -85,7 +84,7 @@ def served(folder: Path | None = None, name: str | None = None, *, device: str =
     else:
         live = Live(model or load(device=device))
         attention = live.model.cache([_TEXT], sites=("pattern",)).attention
-        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.page_entry("serve"))
+        payload = run_payload(live.model.name, attention, [_TEXT], live.page_entry("serve"))
     try:
         return Server(payload, live, port)
     except OSError as error:
