@@ -44,7 +44,8 @@ MEASURES = (
 )
 _ALL_KEYS = 2
 """The first so many of them have all keys to choose from, the others the middle."""
-_DELIMITER = re.compile(r"[\W_]+")
+DELIMITER = re.compile(r"[\W_]+")
+"""A token of punctuation, spaces and line ends."""
 _EVERY = 4
 """Copying is measured at every so many queries."""
 
@@ -93,12 +94,8 @@ class _Measures:
     """The measures of all layers."""
 
     def __init__(self, model: Model, ids: Tensor, weights: Tensor, has: Tensor) -> None:
-        self._model, self._ids, self._weights = model, ids, weights
-        self._has = torch.cat([has, has], dim=1).T[:, None]
-        position = torch.arange(ids.shape[1], device=ids.device)
-        self._back = position[:, None] - position
-        self._middle = (self._back > 0) & (position >= 1) & (position[:, None] >= 2)
-        self._pairs_at_distance = torch.bincount(self._back[self._middle], minlength=ids.shape[1]).double()
+        self._model, self._ids = model, ids
+        self._of_pattern = PatternMeasures(weights, torch.cat([has, has], dim=1))
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
         self.found = torch.full(shape, torch.nan, dtype=torch.float64, device=ids.device)
@@ -112,31 +109,68 @@ class _Measures:
         moved = pattern * size.mT
         moved /= (pattern @ size).clamp_min(torch.finfo(moved.dtype).tiny)
         n = 2 * len(BEHAVIOURS)
-        self.found[:n, layer] = self._features(pattern)
-        self.found[n : 2 * n, layer] = self._features(moved)
-        found = self._of_distance(layer, pattern)
-        logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()
-        found["entropy"] = -logs.mul_(pattern).sum((-1, -2)) / pattern.shape[2]
+        self.found[:n, layer] = self._of_pattern.features(pattern)
+        self.found[n : 2 * n, layer] = self._of_pattern.features(moved)
+        at_distance, found = self._of_pattern.at_distance(pattern)
+        self.at_distance[layer] = at_distance.sum(0)
+        found["entropy"] = entropy(pattern)
         found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
         for name, values in found.items():
             self.found[MEASURES.index(name), layer] = values.T.double()
 
-    def _features(self, pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "feature head window"]:
+    def _copying(self, pattern: Tensor, z: Tensor, W_O: Tensor) -> Float[Tensor, "window head"]:
+        """How often the head raises the logit of the token it attends to most above that of another of the window."""
+        queries = torch.arange(2, pattern.shape[2], _EVERY, device=pattern.device)
+        seen = pattern[:, :, queries] * self._of_pattern.middle[queries]
+        attended = seen.argmax(-1, keepdim=True)
+        raised = torch.einsum("hde,ewk->whdk", W_O, self._read)
+        logits = torch.einsum("wqhd,whdk->whqk", z[:, queries], raised)
+        middle = self._of_pattern.middle[queries]
+        token = self._ids[:, None].expand(-1, pattern.shape[1], -1).gather(-1, attended[..., 0])
+        same = self._ids[:, None, None] == token[..., None]
+        below = torch.where(same, 0.5, (logits < logits.gather(-1, attended)).float()) * middle
+        others = middle.sum(-1) - 1
+        share = (below.sum(-1) - 0.5) / others.clamp_min(1)
+        return (share * (others > 0)).sum(-1) / (others > 0).sum().clamp_min(1)
+
+
+class PatternMeasures:
+    """The measures that follow from attention patterns alone.
+
+    Args:
+        weights, has: from ``weights_of``; any number of features.
+
+    Attributes:
+        middle: which keys of each query lie in the middle, [query, key]; of queries from the third on.
+    """
+
+    def __init__(self, weights: Float[Tensor, "window feature pos pos"], has: Bool[Tensor, "window feature"]) -> None:
+        self._weights, self._has = weights, has.T[:, None]
+        n = weights.shape[-1]
+        position = torch.arange(n, device=weights.device)
+        back = position[:, None] - position
+        self.middle = (back > 0) & (position >= 1) & (position[:, None] >= 2)
+        self._pairs_at_distance = torch.bincount(back[self.middle], minlength=n).double()
+
+    def features(self, pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "feature head window"]:
         found = torch.einsum("whk,wfk->fhw", pattern.flatten(2), self._weights.flatten(2)).double()
         return found.masked_fill(~self._has, torch.nan)
 
-    def _of_distance(self, layer: int, pattern: Tensor) -> dict[str, Float[Tensor, "window head"]]:
-        """The mean distance within the middle, and the share of the variance there that the distance explains."""
-        seen = pattern * self._middle.to(pattern.dtype)
+    def at_distance(
+        self, pattern: Float[Tensor, "window head pos pos"]
+    ) -> tuple[Float[Tensor, "window head distance"], dict[str, Float[Tensor, "window head"]]]:
+        """The attention within the middle at each distance; its mean distance, and the share of the variance there that
+        the distance explains.
+        """
+        seen = pattern * self.middle.to(pattern.dtype)
         sums, count = self._by_distance(seen), self._pairs_at_distance
-        self.at_distance[layer] = sums.sum(0)
         mass, tiny = sums.sum(-1), torch.finfo(torch.float64).tiny
         by_mean = mass**2 / count.sum()
         squares = torch.linalg.vector_norm(seen, dim=(-1, -2)).double() ** 2
         share = ((sums**2 / count.clamp_min(1)).sum(-1) - by_mean) / (squares - by_mean).clamp_min(tiny)
         by_chance = (int((count > 0).sum()) - 1) / max(int(count.sum()) - 1, 1)
-        return {
+        return sums, {
             "position": share,
             "position_null": torch.full_like(share, by_chance),
             "distance": (sums * torch.arange(len(count), device=sums.device)).sum(-1) / mass.clamp_min(tiny),
@@ -154,20 +188,11 @@ class _Measures:
         rows = flat.as_strided((*flat.shape[:2], n - 1, n), (*flat.stride()[:2], n + 1, 1), flat.storage_offset() + 2)
         return rows.sum(2).double().flip(-1)
 
-    def _copying(self, pattern: Tensor, z: Tensor, W_O: Tensor) -> Float[Tensor, "window head"]:
-        """How often the head raises the logit of the token it attends to most above that of another of the window."""
-        queries = torch.arange(2, pattern.shape[2], _EVERY, device=pattern.device)
-        seen = pattern[:, :, queries] * self._middle[queries]
-        attended = seen.argmax(-1, keepdim=True)
-        raised = torch.einsum("hde,ewk->whdk", W_O, self._read)
-        logits = torch.einsum("wqhd,whdk->whqk", z[:, queries], raised)
-        middle = self._middle[queries]
-        token = self._ids[:, None].expand(-1, pattern.shape[1], -1).gather(-1, attended[..., 0])
-        same = self._ids[:, None, None] == token[..., None]
-        below = torch.where(same, 0.5, (logits < logits.gather(-1, attended)).float()) * middle
-        others = middle.sum(-1) - 1
-        share = (below.sum(-1) - 0.5) / others.clamp_min(1)
-        return (share * (others > 0)).sum(-1) / (others > 0).sum().clamp_min(1)
+
+def entropy(pattern: Float[Tensor, "window head pos pos"]) -> Float[Tensor, "window head"]:
+    """The entropy of attention in nats, a mean over all queries."""
+    logs = pattern.clamp_min(torch.finfo(pattern.dtype).tiny).log_()
+    return -logs.mul_(pattern).sum((-1, -2)) / pattern.shape[2]
 
 
 def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
@@ -179,7 +204,7 @@ def delimiters(tokenizer: Any, size: int) -> Bool[Tensor, " token"]:
 def _delimiters(tokenizer: Any, size: int) -> Tensor:
     texts = tokenizer.batch_decode([[token] for token in range(min(size, len(tokenizer)))])
     found = torch.zeros(size, dtype=torch.bool)
-    found[: len(texts)] = torch.tensor([_DELIMITER.fullmatch(text) is not None for text in texts])
+    found[: len(texts)] = torch.tensor([DELIMITER.fullmatch(text) is not None for text in texts])
     return found
 
 

@@ -49,11 +49,13 @@ class Collected:
         atlas: its scores and patterns.
         tables: results that are no scores, by name.
         model: the model, if it was given.
+        runs: the runs that its patterns are of.
     """
 
     atlas: Atlas
     tables: dict[str, TableResult] = field(default_factory=dict)
     model: Model | None = None
+    runs: list[Attention] = field(default_factory=list)
 
     @property
     def patterns(self) -> HeadPatterns | None:
@@ -214,7 +216,7 @@ class _Group:
                     f"of {_size(self.sizes)}; give results of one size for each model"
                 )
             if isinstance(one.thing, (HeadCache, Attention)):
-                check_length(one.thing.attention if isinstance(one.thing, HeadCache) else one.thing)
+                check_length(_attention(one.thing))
 
     def collected(self) -> Collected:
         """One atlas with everything in its place: a copy of that which was given, or a quick one of the model."""
@@ -245,6 +247,8 @@ def _put(one: _Given, made: Collected) -> None:
         atlas.own[_unused(one.name or thing.name or thing.kind, atlas.own)] = thing
     elif isinstance(thing, (HeadPatterns, HeadCache, Attention)):
         patterns = _patterns(one)
+        if not isinstance(thing, HeadPatterns):
+            made.runs.append(_attention(thing))
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
         made.tables[_unused(one.name or thing.name, made.tables)] = thing
@@ -263,8 +267,11 @@ def _patterns(one: _Given) -> HeadPatterns:
     """The patterns of a run, whose prompts have the name of the run and a number."""
     if isinstance(one.thing, HeadPatterns):
         return one.thing
-    attention = one.thing.attention if isinstance(one.thing, HeadCache) else one.thing
-    return patterns_of(attention, "" if one.name is None else f"{one.name}, ")
+    return patterns_of(_attention(one.thing), "" if one.name is None else f"{one.name}, ")
+
+
+def _attention(run: HeadCache | Attention) -> Attention:
+    return run.attention if isinstance(run, HeadCache) else run
 
 
 def patterns_of(attention: Attention, name: str = "") -> HeadPatterns:

@@ -17,6 +17,7 @@ from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
+from mechheads.explorer.run_columns import run_table
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
@@ -62,7 +63,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     patterns = found[0].patterns
     if len(found) == 1 and patterns is not None:
         (name,) = shown_names([found[0].atlas.model])
-        return _shown(run_payload(name, patterns), path, _PATTERNS, live)
+        return _shown(run_payload(name, patterns, run_table(found[0].runs), live), path, _PATTERNS, live)
     payload = atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
     return _shown(payload, path, _PAGE, live)
 
@@ -103,7 +104,7 @@ def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
         ValueError: if a prompt is too long.
         ImportError: as in ``mh.explore``.
     """
-    return _shown(run_payload("a run", patterns_of(attention)), path, _PATTERNS, None)
+    return _shown(run_payload("a run", patterns_of(attention), run_table([attention])), path, _PATTERNS, None)
 
 
 def live_for(atlas: Atlas, model: Model | None) -> Live | None:

@@ -96,6 +96,8 @@ def _hash(text: str) -> str:
 
 _CELL, _GAP, _LEFT, _BELOW, _KEY = 18, 1, 30, 26, 92
 _NOT_MEASURED, _EDGE, _INK, _PAPER = "#ffffff", "#aaaaaa", "#666666", "#ffffff"
+_PALE, _DARK = (0xE3, 0xEB, 0xF7), (0x08, 0x30, 0x6B)
+"""The ends of the scale of a column, in red, green and blue."""
 _LETTER = 10
 _SHARP = 2
 """Pixels of the PNG for each unit of the drawing, so that it is sharp on a screen of high density."""
@@ -132,7 +134,7 @@ class _Drawing(NamedTuple):
 
 
 def svg(page: dict[str, Any]) -> str:
-    """An SVG of the heads of the first model of a page, layers across and heads up, by category, with its words."""
+    """An SVG of the heads of the first model of a page, layers across and heads up, by category or a column."""
     width, height, squares, labels = _drawing(page)
     drawn = "".join(_svg_square(square) for square in squares)
     written = "".join(
@@ -205,7 +207,8 @@ def alt_text(page: dict[str, Any]) -> str:
     """What the picture shows: how many heads have each category, and which have the largest effect."""
     model = page["models"][0]
     names, of = _categories(model)
-    return f"{_printable(page['title'])}: layers across, heads up. {_counts(names, of)}{_strongest(model)}"
+    shown = _counts(names, of) if names else _largest(model, _coloured_by(page))
+    return f"{_printable(page['title'])}: layers across, heads up. {shown}{_strongest(model)}".rstrip()
 
 
 def _drawing(page: dict[str, Any]) -> _Drawing:
@@ -215,16 +218,18 @@ def _drawing(page: dict[str, Any]) -> _Drawing:
     colours = category_colours(names, {})
     none = colours["Unclassified"]
     hues = [colours[name] for name in names]
+    shades = None if names else _shades(_coloured_by(page))
     keys = [*zip(names, hues, strict=True), ("none", none)] if names else []
 
-    def fill(mine: list[int] | None) -> list[str]:
-        return [_NOT_MEASURED] if mine is None else [hues[number] for number in mine] or [none]
+    def fill(head: int) -> list[str]:
+        mine = of[head]
+        if mine is None:
+            return [_NOT_MEASURED if shades is None else shades[head]]
+        return [hues[number] for number in mine] or [none]
 
     width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
     squares = [
-        _Square(
-            _LEFT + layer * _CELL, (n_heads - 1 - head) * _CELL, _CELL - _GAP, fill(of[layer * n_heads + head]), True
-        )
+        _Square(_LEFT + layer * _CELL, (n_heads - 1 - head) * _CELL, _CELL - _GAP, fill(layer * n_heads + head), True)
         for layer in range(n_layers)
         for head in range(n_heads)
     ]
@@ -261,6 +266,39 @@ def _categories(model: dict[str, Any]) -> tuple[list[str], list[list[int] | None
     return categories["names"], categories["of"]
 
 
+def _coloured_by(page: dict[str, Any]) -> dict[str, Any] | None:
+    """The column of numbers by which the page colours the map at first, if it says so."""
+    name = (page.get("start") or {}).get("chosen", {}).get("colour")
+    return next((column for column in page["models"][0]["columns"] if column["name"] == name), None)
+
+
+def _shades(column: dict[str, Any] | None) -> list[str] | None:
+    """A colour for every head, the darker the larger its value."""
+    if column is None:
+        return None
+    known = [value for value in column["values"] if value is not None]
+    least, most = min(known, default=0.0), max(known, default=1.0)
+    shares = [None if value is None else (value - least) / (most - least or 1.0) for value in column["values"]]
+    return [_NOT_MEASURED if share is None else _mixed(share) for share in shares]
+
+
+def _mixed(share: float) -> str:
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(_PALE, _DARK, strict=True))
+
+
+def _largest(model: dict[str, Any], column: dict[str, Any] | None) -> str:
+    """What the shades show: the column, and the five heads where it is largest."""
+    if column is None:
+        return ""
+    values = column["values"]
+    order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -values[i])
+    return f"{_printable(column['label'])}: {_heads(model, order[:5], values)}. "
+
+
+def _heads(model: dict[str, Any], order: list[int], values: list[float]) -> str:
+    return ", ".join(f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order)
+
+
 def _printable(text: str) -> str:
     """A text without control characters and marks of direction."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
@@ -275,5 +313,4 @@ def _strongest(model: dict[str, Any]) -> str:
     """The five heads that are the first by patching."""
     values = next((column["values"] for column in model["columns"] if column["name"] == "patching"), [])
     order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
-    named = [f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order[:5]]
-    return f"The largest patching effects: {', '.join(named)}." if named else ""
+    return f"The largest patching effects: {_heads(model, order[:5], values)}." if order else ""

@@ -19,6 +19,7 @@ from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer.encode import block, plain
 from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared, space_block
+from mechheads.explorer.run_columns import run_columns, run_start
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -101,8 +102,15 @@ def shown_names(models: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 and name else full for name, full in zip(names, models, strict=True)]
 
 
-def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None = None) -> Payload:
-    """The payload of a page about the patterns of one run; ``live`` as in ``atlas_payload``."""
+def run_payload(
+    name: str, patterns: HeadPatterns, table: pd.DataFrame | None = None, live: dict[str, Any] | None = None
+) -> Payload:
+    """The payload of a page about the patterns of runs.
+
+    Args:
+        table: what the runs themselves say of every head, from ``run_table``; None if only their patterns are there.
+        live: as in ``atlas_payload``.
+    """
     n_layers, n_heads = patterns.first.shape[:2]
     prompts = [{"name": each, "tokens": patterns.tokens(i)} for i, each in enumerate(patterns.table["name"])]
     texts = {name: [] for name in ("words", "windows", "pairs", "requests", "seeds")} | {"prompts": prompts}
@@ -117,9 +125,10 @@ def run_payload(name: str, patterns: HeadPatterns, live: dict[str, Any] | None =
             for head in heads
         ]
         blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
-    model = _empty_model(name, n_layers, n_heads)
-    start = {"start": {"model": 0, "head": "L0H0"}}  # the pattern of some head, as there is nothing else to see
-    return Payload(_page("run", f"Attention patterns of {name}", [model], live) | start, blocks)
+    told = {} if table is None else run_columns(table, len(prompts))
+    start = {"model": 0, "head": "L0H0"} if table is None else run_start(table)
+    page = _page("run", f"Attention patterns of {name}", [_empty_model(name, n_layers, n_heads) | told], live)
+    return Payload(page | {"start": start}, blocks)
 
 
 def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, Any] | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mechheads.explorer.explore import live_for
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import page_html, policy
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload
+from mechheads.explorer.run_columns import run_table
 from mechheads.model.load import load
 from mechheads.model.sources import DEFAULT_MODEL
 from mechheads.studies.atlas import Atlas
@@ -85,7 +86,8 @@ def served(folder: Path | None = None, name: str | None = None, *, device: str =
     else:
         live = Live(model or load(device=device))
         attention = live.model.cache([_TEXT], sites=("pattern",)).attention
-        payload = run_payload(live.model.name, HeadPatterns.of([attention], [_TEXT]), live.page_entry("serve"))
+        patterns = HeadPatterns.of([attention], [_TEXT])
+        payload = run_payload(live.model.name, patterns, run_table([attention]), live.page_entry("serve"))
     try:
         return Server(payload, live, port)
     except OSError as error:

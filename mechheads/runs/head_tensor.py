@@ -112,7 +112,8 @@ class Attention:
     def view(self, path: str | Path | None = None) -> Any:
         """Show all heads' patterns with their tokens: in a notebook a widget, elsewhere a page.
 
-        Each query shows its attention to the first token and to the eight keys that have most besides.
+        Each query shows its attention to the first token and to the eight keys that have most besides. The map of all
+        heads is coloured by the share of their attention to the previous token, or by another such number of the run.
 
         Args:
             path: write the page to this file; without it, a page is written to ``patterns.html``.

@@ -176,7 +176,7 @@ def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
     texts = ["The capital of France is", "one two"]
     run = small.cache(texts, sites=("pattern",))
     page, blocks = data(run.attention.view())
-    assert page["kind"] == "run" and page["models"][0]["columns"] == []
+    assert page["kind"] == "run" and page["models"][0]["views"] == []
     assert [each["tokens"] for each in unblock(blocks["mh-shared-0"])["prompts"]] == [*map(list, run.tokens.strings)]
     card = unblock(blocks["mh-heads-0-2"])["heads"][1]
     assert card["head"] == "L2H1" and card["text"] is None

@@ -28,6 +28,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
     const inside = root.current;
     if (!inside) return;
     setRoot(inside);
+    isDrawn = true;
     const target: HTMLElement | Document = everywhere ? document : inside;
     const listen = onKey as EventListener;
     target.addEventListener("keydown", listen);
@@ -55,6 +56,9 @@ export function App({ everywhere }: { everywhere: boolean }) {
     </div>
   );
 }
+
+/** Whether the page is drawn. Until then, nothing scrolls to the card of a run, so that a narrow page begins with its map. */
+let isDrawn = false;
 
 /** Goes to the heads without touching the address, which holds what is chosen. */
 function SkipLink() {
@@ -113,6 +117,7 @@ function Detail() {
   const key = pair ? "pair" : versus ? "versus" : `${model}.${head}`;
   useEffect(() => {
     const element = box.current;
+    if (!isDrawn && page.value.kind === "run") return;
     if (element && getComputedStyle(element).position === "static") element.scrollIntoView({ block: "start" });
     else element?.scrollTo({ top: 0 });
   }, [key]);

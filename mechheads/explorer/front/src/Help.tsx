@@ -4,19 +4,8 @@ import { useEffect, useRef } from "preact/hooks";
 import { helpOpen } from "./actions";
 import { idOf } from "./ids";
 import { KEYS } from "./keys";
-
-const SEARCHES: readonly (readonly [line: string, what: string])[] = [
-  ["L23H4", "one head; L23 is its layer"],
-  ["induction", "what heads are called on text"],
-  ["Knowledge, Linguistic", "categories, which a click in the legend chooses too; a comma means or"],
-  ["country_to_capital", "heads whose weights implement a relation"],
-  ["country_to_capital > 0.3", "phi of a relation"],
-  ["patching > 0.2 and ships < 0.1", "numbers of any column; the beginning of its name is enough"],
-  ["0.1 < phi < 0.5", "between two numbers"],
-  ["q < .05", "the smallest q of any view"],
-  ["patching = unclear", "the verdict of a view: yes, no or unclear"],
-  ["not (L0 or L1) and names = induction", "not, or, and, parentheses"],
-];
+import { model } from "./page";
+import { examplesOf } from "./search/examples";
 
 export function Help() {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -41,7 +30,7 @@ export function Help() {
       </dl>
       <h3>Search</h3>
       <dl>
-        {SEARCHES.map(([line, what]) => (
+        {examplesOf(model.value).map(({ line, what }) => (
           <div key={line}><dt><code>{line}</code></dt><dd>{what}</dd></div>
         ))}
       </dl>

@@ -26,7 +26,7 @@ export type HeadName = string;
 
 export interface Page {
   schema: 1;
-  /** "run" has patterns only: one model whose `columns` and `views` are empty. */
+  /** "run" has patterns, and what they say of each head as columns: one model whose `views` are empty. */
   kind: "atlas" | "run";
   /** Of mechheads. */
   version: string;
@@ -34,11 +34,19 @@ export interface Page {
   models: Model[];
   /** Where an own text can be run; null in the offline page. */
   live: Live | null;
+  start?: Start | null;
+}
+
+/** What is open and chosen at first, unless the address says otherwise. */
+export interface Start {
+  model: number;
   /**
-   * The card that is open at first, unless the address says otherwise (mh.head_card). Such a page has the cards of this head
-   * and of those that it links to only: blocks of other layers are missing, and others lack heads.
+   * The head whose card is open. A page of kind "atlas" that has one (mh.head_card) has the cards of this head and of those
+   * that it links to only: blocks of other layers are missing, and others lack heads.
    */
-  start?: { model: number; head: HeadName } | null;
+  head: HeadName | null;
+  /** More of what can be chosen; names of columns, but for `versus`, the number of a model, and `together`. See state.ts. */
+  chosen?: Partial<Record<"colour" | "by" | "x" | "y", string>> & { versus?: number; together?: boolean };
 }
 
 export interface Live {

@@ -24,7 +24,10 @@ function take(text: string): void {
     name: ({ model, head }) => nameOf(modelOf(model), head),
     number: (model, name) => (models[model] ? numberOf(modelOf(model), name) : null),
   });
-  if (start) beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
+  if (start) {
+    const head = start.head === null ? null : numberOf(modelOf(start.model), start.head);
+    beginWith({ ...start.chosen, model: start.model, head });
+  }
 }
 
 function startPage(text: string, root: Element): void {

@@ -96,9 +96,11 @@ export function chosen(model: Model, name: string, otherwise: string): string {
   return numbersOf(model, name) ? name : otherwise;
 }
 
-/** Columns of the table if none were chosen: what heads are called and every view. */
+/** Columns of the table if none were chosen: what heads are called and every view, or every value if there are no views. */
 export function usualColumns(model: Model): string[] {
-  const texts = model.columns.filter((column) => column.kind === "text" && column.role === "value");
+  const values = model.columns.filter((column) => column.role === "value");
+  if (!model.views.length) return values.map((column) => column.name);
+  const texts = values.filter((column) => column.kind === "text");
   return [...texts.map((column) => column.name), ...model.views.map((view) => view.value)];
 }
 

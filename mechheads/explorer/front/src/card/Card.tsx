@@ -106,7 +106,7 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   const error = chosen === "live" ? null : (block.error ?? shared.error);
   let content: ComponentChildren;
   if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
-  else if (page.start && page.kind === "atlas" && ((block.error && !shared.error) || (block.value && !data))) content = <Failed message={`This page is about ${page.start.head} and holds the cards of the heads that its card links to, not that of ${nameOf(model, head)}. mh.explore(atlas) shows all heads.`} />;
+  else if (page.start?.head && page.kind === "atlas" && ((block.error && !shared.error) || (block.value && !data))) content = <Failed message={`This page is about ${page.start.head} and holds the cards of the heads that its card links to, not that of ${nameOf(model, head)}. mh.explore(atlas) shows all heads.`} />;
   else if (error) content = <Failed message={error} />;
   else if (!block.value || !shared.value) content = <Reading what={nameOf(model, head)} />;
   else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;

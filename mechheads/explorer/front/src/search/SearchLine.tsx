@@ -8,6 +8,7 @@ import { idOf } from "../ids";
 import { countOf, model } from "../page";
 import { choose, open, state } from "../state";
 import { conditionsOf, withCondition } from "./conditions";
+import { placeholderOf } from "./examples";
 import type { NotUnderstood } from "./tokens";
 
 export function SearchLine() {
@@ -38,7 +39,7 @@ export function SearchLine() {
         autocapitalize="off"
         spellcheck={false}
         maxLength={2000}
-        placeholder="L23H4, induction and ships = yes, patching > 0.2"
+        placeholder={placeholderOf(model.value)}
         value={line}
         aria-invalid={error !== null}
         aria-describedby={idOf("search-note")}

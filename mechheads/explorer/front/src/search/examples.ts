@@ -1,0 +1,56 @@
+/** Lines that the search line understands in a model, as examples. */
+import { nameOf } from "../card/heads";
+import type { Model } from "../data";
+import { countOf } from "../page";
+import { numbersOf, usual } from "../table";
+import { quoted } from "./names";
+import { understand } from "./parse";
+
+export interface Example {
+  readonly line: string;
+  readonly what: string;
+}
+
+const LINES: readonly (readonly [line: string, what: string])[] = [
+  ["induction", "what heads are called on text"],
+  ["Knowledge, Linguistic", "categories, which a click in the legend chooses too; a comma means or"],
+  ["country_to_capital", "heads whose weights implement a relation"],
+  ["country_to_capital > 0.3", "phi of a relation"],
+  ["induction and ships = yes", "two conditions"],
+  ["patching > 0.2", "numbers of any column; the beginning of its name is enough"],
+  ["0.1 < phi < 0.5", "between two numbers"],
+  ["q < .05", "the smallest q of any view"],
+  ["patching = unclear", "the verdict of a view: yes, no or unclear"],
+  ["not (L0 or L1) and names = induction", "not, or, and, parentheses"],
+];
+const PLACEHOLDER = ["induction and ships = yes", "patching > 0.2"];
+
+/** A head, then what the model has: of one without names and verdicts, its numbers. */
+export function examplesOf(model: Model): Example[] {
+  const name = nameOf(model, Math.floor(0.77 * countOf(model)));
+  const known = LINES.filter(([line]) => understand(line, model).error === null).map(([line, what]) => ({ line, what }));
+  const head = { line: name, what: `one head; ${name.replace(/H.*/, "")} is its layer` };
+  return known.length ? [head, ...known] : [head, ...ofNumbers(model)];
+}
+
+/** What stands in the empty line. */
+export function placeholderOf(model: Model): string {
+  const [head, ...others] = examplesOf(model).map(({ line }) => line);
+  const first = PLACEHOLDER.filter((line) => others.includes(line));
+  return [head, ...(first.length === PLACEHOLDER.length ? first : others.slice(0, 2))].join(", ");
+}
+
+/** Conditions that some of the heads meet. */
+function ofNumbers(model: Model): Example[] {
+  const { x, by } = usual(model);
+  const above = (name: string, share: number) => `${quoted(name)} > ${Number(quantile(numbersOf(model, name)?.values, share).toPrecision(1))}`;
+  return [
+    { line: above(by, 0.9), what: "numbers of any column; the beginning of its name is enough" },
+    { line: `${above(by, 0.75)} and not ${above(x, 0.5)}`, what: "and, or, not, parentheses" },
+  ];
+}
+
+function quantile(values: Float64Array | undefined, share: number): number {
+  const order = values?.filter(Number.isFinite).sort() ?? new Float64Array();
+  return order[Math.floor(share * (order.length - 1))] ?? 0;
+}
