@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
