@@ -76,7 +76,7 @@ def test_without_scripts_the_picture_has_the_same_shades(run):
 def test_one_prompt_is_no_mean_over_prompts_and_a_short_one_has_few_columns(small):
     run = small.cache(["one"], sites=("pattern",))
     n = len(run.tokens.strings[0])
-    page = run_payload("a run", run.attention, ["one"]).page
+    page = run_payload("a run", patterns_of(run.attention), run_table([run.attention])).page
     names = [column["name"] for column in page["models"][0]["columns"]]
     assert ("to_first" in names) == (n > 2) and "entropy" in names
     assert "over the prompts" not in page["models"][0]["columns"][-1]["meaning"]
