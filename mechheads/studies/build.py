@@ -563,7 +563,8 @@ def capital_task(model: Model) -> Task:
 
 
 def _fit_gates(model: Model, task: Task, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT | {"batch": len(task)})
+    options: dict[str, Any] = SHORT_FIT | {"batch": len(task)}
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, **options)
     stop_if(gates.interrupted)
     return gates
 

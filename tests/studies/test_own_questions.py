@@ -224,6 +224,7 @@ STAGES = (
 """Where Ctrl-C comes, and what is done by then."""
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
     small: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -308,6 +309,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, re.sub(r"\s+", " ", done.output)
 
 
+@pytest.mark.slow
 def test_the_command_takes_files_and_goes_on_in_its_folder(
     tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
