@@ -122,8 +122,8 @@ def build_atlas(
         requests: as in ``mh.safety_heads``.
         task: an ``mh.Task``, or a name or file of ``mh.gating.open_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
-        own: scores of your own by name: one number for each head, as ``HeadScores``, or a function of the model that
-            returns them, which is run as one more stage.
+        own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
+            one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels", "weights",
             "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
