@@ -123,8 +123,8 @@ def build_atlas(
         requests: as in ``mh.safety_heads``.
         task: an ``mh.Task``, or a name or file of ``mh.gating.open_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
-        own: scores of your own by name: one number for each head, as ``HeadScores``, or a function of the model that
-            returns them, which is run as one more stage.
+        own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
+            one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels",
             "weights", "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
@@ -566,7 +566,8 @@ def capital_task(model: Model) -> Task:
 
 
 def _fit_gates(model: Model, task: Task, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT | {"batch": len(task)})
+    options: dict[str, Any] = SHORT_FIT | {"batch": len(task)}
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, **options)
     stop_if(gates.interrupted)
     return gates
 

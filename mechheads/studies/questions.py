@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mechheads.behaviour.windows import Texts
 from mechheads.files.checksums import file_sha256
-from mechheads.gating import ROLES
 from mechheads.gating.tasks.open_task import open_task
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.relations import Relation, RelationLike, load_relations
@@ -19,7 +18,6 @@ from mechheads.messages.arguments import check_known
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.results.scores import HeadScores
 from mechheads.safety.requests.prompts import Requests, Side, opened
-from mechheads.studies.own import own_column
 from mechheads.studies.study import short_hash, study_of
 
 if TYPE_CHECKING:
@@ -42,9 +40,6 @@ Experiment = Callable[[Any], HeadScores]
 Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
 _PACKAGE = "of the package"
-_TAKEN = {"layer", "head", "names", "categories", "best_relation", "phi", "patching", "direct", *ROLES}
-_TAKEN |= {"ships_undifferentiated", "ships_scaling", "entropy", "distance", "norm", "copying", "copying_by_weights"}
-"""Columns of the table that scores of your own would replace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,15 +212,9 @@ def _texts(texts: Texts) -> Texts:
 
 
 def _check_own(model: Model, own: Own) -> None:
-    columns: dict[str, str] = {}
     for name, scores in own.items():
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"own has the name {name!r}; give each score a name, as text")
-        column = own_column(name)
-        if column in _TAKEN or column in columns:
-            other = f"own[{columns[column]!r}]" if column in columns else "a column of the atlas"
-            raise ValueError(f"own[{name!r}] would have the name of {other}, {column!r}; choose another")
-        columns[column] = name
         if isinstance(scores, HeadScores):
             check_scores(model, name, scores)
         elif not callable(scores):
@@ -236,7 +225,7 @@ def _check_own(model: Model, own: Own) -> None:
 
 
 def check_scores(model: Model, name: str, scores: object) -> HeadScores:
-    """Scores of your own, if they are one number for each head of this model.
+    """Scores of your own, if they are scores of the heads of this model.
 
     Raises:
         ValueError: if they are something else.
@@ -247,11 +236,6 @@ def check_scores(model: Model, name: str, scores: object) -> HeadScores:
         raise ValueError(
             f"own[{name!r}] has {scores.n_layers} layers of {scores.n_heads} heads, but {model.name} has "
             f"{model.n_layers} of {model.n_heads}"
-        )
-    if scores.extra_dims:
-        raise ValueError(
-            f"own[{name!r}] has the dimensions {list(scores.extra_dims)} besides layer and head; select one label of "
-            "each, with scores.select"
         )
     return scores
 

@@ -152,8 +152,6 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"requests": []}, "requests is empty"),
         ({"task": "sintax"}, 'Did you mean "syntax"?'),
         ({"texts": "no/texts.txt"}, "texts: 'no/texts.txt' is not a file; give a text file with empty lines"),
-        ({"own": {"patching": len}}, "own['patching'] would have the name of a column of the atlas, 'patching'"),
-        ({"own": {"a b": len, "a-b": len}}, "own['a-b'] would have the name of own['a b'], 'a_b'; choose another"),
         ({"own": {" ": len}}, "own has the name ' '"),
         ({"own": {"mine": 3}}, "own['mine'] is a int; give HeadScores, or a function of the model"),
     ],
@@ -179,17 +177,12 @@ def test_scores_of_your_own_are_stages(small: mh.Model):
     def broken(model: mh.Model) -> mh.HeadScores:
         return {}["missing"]
 
-    def too_much(model: mh.Model) -> mh.HeadScores:
-        return mh.activation_patch(model, pairs_of(answer=ANSWER, wrong=WRONG), positions="each")
-
-    own = {"given": scores(small), "mine, z": mine, "broken": broken, "by position": too_much, "number": lambda _: 3}
+    own = {"given": scores(small), "mine, z": mine, "broken": broken, "number": lambda _: 3}
     atlas = build_atlas(small, own=own, only="own")  # type: ignore[arg-type]
     assert list(atlas.own) == ["given", "mine, z"] and atlas.to_dataframe()["mine_z"].tolist() == [2.0] * 12
     assert "own score 'mine, z'" in atlas.seconds and not atlas.interrupted
     assert atlas.notes == [
         "own score 'broken' left out: KeyError: 'missing'",
-        "own score 'by position' left out: own['by position'] has the dimensions ['pos'] besides layer and head; "
-        "select one label of each, with scores.select",
         "own score 'number' left out: own['number'] gives a int; it must give HeadScores",
     ]
     other = mh.HeadScores.from_scores(np.eye(2), name="mine", kind="demo")
@@ -224,6 +217,7 @@ STAGES = (
 """Where Ctrl-C comes, and what is done by then."""
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
     small: mh.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -308,6 +302,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, re.sub(r"\s+", " ", done.output)
 
 
+@pytest.mark.slow
 def test_the_command_takes_files_and_goes_on_in_its_folder(
     tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
