@@ -9,7 +9,7 @@ import { choose, state } from "./state";
 export function showSection(): void {
   requestAnimationFrame(() => {
     const element = rootOf()?.querySelector<HTMLElement>(".is-section");
-    element?.scrollIntoView({ block: "start" });
+    element?.scrollIntoView({ block: element.closest(".mh-end") ? "start" : "nearest" });
     element?.querySelector<HTMLElement>("summary, h2")?.focus({ preventScroll: true });
   });
 }
