@@ -20,7 +20,7 @@ export function Answer() {
     <section class={`mh-answer ${all ? "is-all" : ""}`} aria-labelledby={idOf("answer")}>
       <header>
         <h2 id={idOf("answer")}>Answer</h2>
-        {!folded && answer.some(({ text }) => text.includes("[")) && <p class="mh-note">In brackets: 95% intervals, unless another level is named.</p>}
+        {!folded && answer.some(({ text }) => text.includes("[")) && <p class="mh-muted">In brackets: 95% intervals, unless another level is named.</p>}
         <button type="button" class="mh-small" aria-expanded={!folded} aria-controls={folded ? undefined : list} onClick={() => choose({ answer: folded ? "" : "none" })}>
           {folded ? `Show ${answer.length === 1 ? "the sentence" : `the ${answer.length} sentences`}` : "Hide"}
         </button>

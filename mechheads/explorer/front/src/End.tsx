@@ -25,7 +25,7 @@ export function End() {
           <section class={state.section.value === LEFT_OUT ? "is-section" : ""}>
             <h2 tabIndex={-1}>What was left out</h2>
             {rest && <p>{rest.text}</p>}
-            {interrupted && !rest && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
+            {interrupted && !rest?.text.includes("interrupted") && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
             <ul>{notes.map((text) => <li key={text}>{text}</li>)}</ul>
           </section>
         )}

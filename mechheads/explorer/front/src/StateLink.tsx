@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { pointAt } from "./pointing";
 import { focusCard } from "./focus";
 import { showSection } from "./sections";
-import { follow, hashOf, type Values } from "./state";
+import { follow, hashOf, state, type Values } from "./state";
 
 interface Props {
   to: Values;
@@ -20,8 +20,9 @@ export function StateLink({ to, marks = false, children, ...rest }: Props) {
     if (event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
     pointAt(to.model, null);
+    const opens = to.section !== "" && to.section !== state.section.peek();
     follow(to);
-    if (to.section) showSection();
+    if (opens) showSection();
     else if (to.head !== null && event.detail === 0) focusCard();
   };
   const marking = marks && {

@@ -1,6 +1,6 @@
-/** Parts of the page that lie folded until they are asked for; which is open stands in the address. */
+/** Parts of the page that lie folded until they are asked for; which was opened last stands in the address. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import { rootOf } from "./focus";
 import { choose, state } from "./state";
@@ -9,7 +9,7 @@ import { choose, state } from "./state";
 export function showSection(): void {
   requestAnimationFrame(() => {
     const element = rootOf()?.querySelector<HTMLElement>(".is-section");
-    element?.scrollIntoView({ block: "start" });
+    element?.scrollIntoView({ block: element.closest(".mh-end") ? "start" : "nearest" });
     element?.querySelector<HTMLElement>("summary, h2")?.focus({ preventScroll: true });
   });
 }
@@ -23,13 +23,18 @@ interface FoldedProps {
 
 /** A heading that opens what stands below it. */
 export function Folded({ id, title, class: name = "", children }: FoldedProps) {
-  const open = state.section.value === id;
+  const named = state.section.value === id;
+  const [open, setOpen] = useState(named);
+  useEffect(() => {
+    if (named) setOpen(true);
+  }, [named]);
   const toggled = (event: Event) => {
     const is = (event.currentTarget as HTMLDetailsElement).open;
-    if (is !== (state.section.peek() === id)) choose({ section: is ? id : "" });
+    setOpen(is);
+    if (is !== open) choose({ section: is ? id : named ? "" : state.section.peek() });
   };
   return (
-    <details class={`${name} ${open ? "is-section" : ""}`} open={open} onToggle={toggled}>
+    <details class={`${name} ${named ? "is-section" : ""}`} open={open} onToggle={toggled}>
       <summary><h2>{title}</h2></summary>
       {children}
     </details>

@@ -59,7 +59,7 @@ export interface Values {
   paths: string;
   /** "none": the sentences at the top are folded away; "all": none is, also in a narrow window. */
   answer: string;
-  /** Of what lies folded: what is open, such as "circuits". */
+  /** Of what lies folded: what was opened last, such as "circuits". */
   section: string;
 }
 
