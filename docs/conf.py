@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks import coverage, families, planted, table  # noqa: E402
+from docs import gallery  # noqa: E402
 
 project = "mechheads"
 author = "The mechheads authors"
@@ -36,6 +37,7 @@ napoleon_use_rtype = False
 html_theme = "furo"
 html_title = "mechheads"
 html_static_path = ["_static", "_generated"]
+html_extra_path = ["llms.txt"]
 html_css_files = ["figures.css"]
 html_copy_source = False
 html_show_copyright = False
@@ -61,6 +63,11 @@ _families = json.loads((HERE.parent / "benchmarks" / "families.json").read_text(
 # and the curve of labels.md
 _planted = json.loads((HERE.parent / "benchmarks" / "planted.json").read_text(encoding="utf-8"))
 planted.figure(_planted).write_html(HERE / "_generated" / "planted.html", config={"displaylogo": False})
+
+
+# The gallery of figures.md
+(HERE / "_generated" / "gallery.md").write_text(gallery.markdown(), encoding="utf-8")
+(HERE / "_generated" / "kinds.md").write_text(gallery.kinds(), encoding="utf-8")
 
 
 def _readable(app, what, name, obj, options, signature, returns):
