@@ -75,8 +75,9 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     """
     given = list(_flat("what", None, what))
     groups: list[_Group] = []
-    for one in [*(one for one in given if one.model), *(one for one in given if not one.model)]:
+    for one in sorted(given, key=lambda one: not one.model):  # what names no model goes to one that is known
         _group_of(one, groups).add(one)
+    groups.sort(key=lambda group: min(map(given.index, group.everything)))
     for group in groups:
         group.check()
     if live is not None:
@@ -94,7 +95,7 @@ def check_size(model: Model, sizes: Sizes | None) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Given:
     """One thing that was given.
 
@@ -187,8 +188,10 @@ class _Group:
         self.atlas: Atlas | None = None
         self.model: Model | None = None
         self.given: list[_Given] = []
+        self.everything: list[_Given] = []
 
     def add(self, one: _Given) -> None:
+        self.everything.append(one)
         self.sizes = self.sizes or one.sizes
         if isinstance(one.thing, Atlas):
             self.atlas = one.thing

@@ -49,7 +49,7 @@ def own_views(own: Mapping[str, HeadScores]) -> dict[str, OwnView]:
 
     Scores with further dimensions, such as positions, have a view for each label if there are at most ``FEW``. Of more,
     each head has the score of the label at which it is furthest from 0, with its interval, and its q, which counts the
-    tests of all labels.
+    tests of all labels. Labels at which no head was measured have no view.
 
     >>> import numpy as np
     >>> two = mh.HeadScores.from_scores(np.ones((1, 2, 2)), name="", kind="demo", extra={"pos": ["end", "subject"]})
@@ -96,7 +96,9 @@ def _parts(scores: HeadScores) -> list[tuple[str, HeadScores]]:
     if not scores.extra_dims:
         return [("", scores)]
     if scores not in _PARTS:
-        _PARTS[scores] = list(_selected(scores))
+        parts = list(_selected(scores))
+        measured = [(said, part) for said, part in parts if np.isfinite(part.scores.values).any()]
+        _PARTS[scores] = measured or parts[:1]
     return _PARTS[scores]
 
 

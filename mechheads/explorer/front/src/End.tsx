@@ -3,11 +3,12 @@ import type { ComponentChildren } from "preact";
 
 import { Agreements } from "./Agreements";
 import { Circuits } from "./Circuits";
+import type { Table } from "./data";
 import { model, page } from "./page";
 import { columnOf } from "./table";
 
 export function End() {
-  const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits } = model.value;
+  const { summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits, views, tables = [] } = model.value;
   return (
     <footer class="mh-end" aria-label="About this page">
       <div class="mh-end-lists">
@@ -27,7 +28,8 @@ export function End() {
       </div>
       {summary && <Folded title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
       {agreement.length > 0 && <Folded title="Do the views agree?"><Agreements of={agreement} /></Folded>}
-      {circuits.length > 0 && <Folded title="Circuits"><Circuits of={circuits} /></Folded>}
+      {circuits.length > 0 && <Folded title="Circuits" open={!views.length}><Circuits of={circuits} /></Folded>}
+      {tables.length > 0 && <Folded title="Tables" open={!views.length}>{tables.map((table) => <OneTable key={table.name} table={table} />)}</Folded>}
       {methods.length > 0 && (
         <Folded title="Methods">
           <dl>
@@ -72,9 +74,27 @@ export function End() {
   );
 }
 
-function Folded({ title, children }: { title: string; children: ComponentChildren }) {
+function OneTable({ table: { name, unit, columns, rows, of } }: { table: Table }) {
+  const title = `${name}${unit ? ` (${unit})` : ""}${rows.length < of ? `, the first ${rows.length} of ${of} rows` : ""}`;
   return (
-    <details>
+    <section>
+      <h3><bdi>{title}</bdi></h3>
+      <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
+        <table class="mh-agreement">
+          <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
+          <tbody>
+            {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+/** `open`: shown at first, as there is nothing else to see. */
+function Folded({ title, open = false, children }: { title: string; open?: boolean; children: ComponentChildren }) {
+  return (
+    <details open={open}>
       <summary><h2>{title}</h2></summary>
       {children}
     </details>

@@ -14,6 +14,7 @@ import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
 import { beginWith, followAddress, nameHeads, startWith } from "./state";
+import { usualColour, usualSort } from "./table";
 import { visible } from "./text";
 
 function take(text: string): void {
@@ -23,6 +24,7 @@ function take(text: string): void {
     name: ({ model, head }) => nameOf(modelOf(model), head),
     number: (model, name) => (models[model] ? numberOf(modelOf(model), name) : null),
   });
+  if (models[0]) beginWith({ colour: usualColour(models[0]), sort: usualSort(models[0]) });
   if (start) beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
 }
 

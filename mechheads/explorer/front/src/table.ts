@@ -82,13 +82,29 @@ export function measures(model: Model): Column[] {
   return model.columns.filter((column) => column.kind === "number" && (column.role === "value" || column.role === "place"));
 }
 
-/** What the axes, colours and the rank use if nothing else is chosen. */
+/** What the axes and the rank use if nothing else is chosen: the reader's own scores first, one alone against layers. */
 export function usual(model: Model): { x: string; y: string; by: string } {
-  const views = model.views.map((view) => view.value).filter((name) => numbersOf(model, name)?.known);
+  const known = model.views.filter((view) => numbersOf(model, view.value)?.known);
+  const [own, views] = [known.filter(({ own }) => own), known].map((some) => some.map((view) => view.value)) as [string[], string[]];
   const rest = measures(model).filter((column) => column.role === "value").map((column) => column.name);
-  const [first = "layer", second = "head"] = [...new Set([...views, ...rest])];
-  const y = views.includes("patching") ? "patching" : second;
-  return { x: y === first ? second : first, y, by: y };
+  const order = [...new Set([...own, ...views, ...rest])];
+  if (order.length < 2) return { x: "layer", y: order[0] ?? "head", by: order[0] ?? "layer" };
+  const y = views.includes("patching") ? "patching" : (order[1] ?? "head");
+  const x = order.find((name) => name !== y) ?? "layer";
+  return { x, y, by: own.length === views.length ? (order[0] ?? y) : y };
+}
+
+/** What colours the map at first: categories (""), or else the first view. */
+export function usualColour(model: Model): string {
+  return model.categories ? "" : ([...model.views.map((view) => view.value), ...measures(model).filter((column) => column.role === "value").map((column) => column.name)][0] ?? "");
+}
+
+/** How the table is sorted at first: by the reader's own scores if there is nothing else, the head furthest from 0 first. */
+export function usualSort(model: Model): string {
+  const [first] = model.views;
+  const numbers = first && model.views.every(({ own }) => own) ? numbersOf(model, first.value) : null;
+  if (!numbers?.known) return "";
+  return `${-numbers.least > numbers.most ? "" : "-"}${numbers.column.name}`;
 }
 
 /** The chosen column if the model has it as numbers, or another. */

@@ -102,7 +102,7 @@ interface PanesProps extends LoadingProps {
 
 function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) {
   const live = page.live?.model === modelAt ? page.live : null;
-  const tabs = useMemo(() => tabsOf(page, data, live !== null), [page, data, live]);
+  const tabs = useMemo(() => tabsOf(model, data, live !== null), [model, data, live]);
   const chosen = tabs.find(({ id }) => id === state.pane.value)?.id ?? tabs.find(({ empty }) => !empty)?.id ?? "text";
   const named = state.pane.value;
   const lacks = data !== null && named !== "" && !tabs.some(({ id }) => id === named);
@@ -122,16 +122,34 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   return (
     <div ref={box}>
       {lacks && <p class="card-muted">{`There is no pane "${inText(named)}" here; the address may be of another page.`}</p>}
-      <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
-        {content}
-      </Tabs>
+      {tabs.length > 0 && (
+        <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
+          {content}
+        </Tabs>
+      )}
+      {page.kind === "atlas" && <More model={model} />}
     </div>
   );
 }
 
-function tabsOf(page: Page, data: Head | null, live: boolean): Tab[] {
-  const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES;
-  const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && data[name] === null }));
+function hasPane({ panes }: Model, name: PaneName): boolean {
+  return panes?.includes(name) ?? true;
+}
+
+/** What else could be known of the heads of this model, and the call that measures it. */
+function More({ model }: { model: Model }) {
+  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "alike").map((name) => TITLES[name] ?? name);
+  if (!missing.length) return null;
+  return (
+    <p class="card-muted card-more">
+      {`Not measured here: ${missing.join(", ")}. `}
+      <code>mh.build_atlas(model)</code> measures them.
+    </p>
+  );
+}
+
+function tabsOf(model: Model, data: Head | null, live: boolean): Tab[] {
+  const tabs: Tab[] = PANES.filter((name) => hasPane(model, name)).map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && data[name] === null }));
   return live ? [...tabs, { id: "live", name: "own text" }] : tabs;
 }
 

@@ -7,7 +7,7 @@ import { hitsOf, understoodFor } from "../hits";
 import { idOf } from "../ids";
 import { countOf, model } from "../page";
 import { choose, open, state } from "../state";
-import { conditionsOf, withCondition } from "./conditions";
+import { conditionsOf, exampleFor, withCondition } from "./conditions";
 import type { NotUnderstood } from "./tokens";
 
 export function SearchLine() {
@@ -38,7 +38,7 @@ export function SearchLine() {
         autocapitalize="off"
         spellcheck={false}
         maxLength={2000}
-        placeholder="L23H4, induction and ships = yes, patching > 0.2"
+        placeholder={exampleFor(model.value)}
         value={line}
         aria-invalid={error !== null}
         aria-describedby={idOf("search-note")}

@@ -27,6 +27,13 @@ export function conditionsOf({ behaviours, categories, views }: Model): Group[] 
   return groups.filter(({ conditions }) => conditions.length > 0);
 }
 
+/** What the line shows before anything is typed. */
+export function exampleFor({ behaviours, views }: Model): string {
+  if (behaviours) return "L23H4, induction and ships = yes, patching > 0.2";
+  const [first] = views;
+  return first ? `L1H0, ${quoted(first.name)} > 0.2, ${quoted(first.name)} = yes` : "L1H0, L1";
+}
+
 /** The line with one more condition, which must hold too. */
 export function withCondition(line: string, condition: string): string {
   const before = line.trim();
