@@ -11,6 +11,7 @@ from mechheads.gating import Roles
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels import HeadLabels
 from mechheads.model.model import Model
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
@@ -250,7 +251,8 @@ def _put(one: _Given, made: Collected) -> None:
         patterns = _patterns(one)
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
-        made.tables[_unused(one.name or thing.name, made.tables)] = thing
+        called = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name
+        made.tables[_unused(one.name or called, made.tables)] = thing
 
 
 def _is_ships(safety: SafetyHeads) -> bool:

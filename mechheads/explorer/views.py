@@ -369,4 +369,5 @@ def methods(columns: Sequence[str], said: Mapping[str, Column]) -> list[dict[str
 def cautions(columns: Sequence[str], said: Mapping[str, Column]) -> list[str]:
     """What may not be concluded from these columns."""
     found = [text for name in columns if name in said for text in said[name].cautions]
-    return [*dict.fromkeys(found), *([_OF_TEXT] if "to_first" in columns else []), *_ALWAYS]
+    always = _ALWAYS if set(columns) - {"layer", "head"} else ()
+    return [*dict.fromkeys(found), *([_OF_TEXT] if "to_first" in columns else []), *always]

@@ -205,7 +205,10 @@ def test_names_become_columns_that_a_search_line_can_hold():
     assert all(re.fullmatch(r"[^\W\d]\w*", column) and len(column) < 70 for column in views)
     assert len({column.lower() for column in views}) == len(HOSTILE) + 5
     assert [*views][4:9] == ["patching_q_score", "own_L1H2", "own", "my_ablation", "my_ablation_2"]
-    assert own_column("Patching") == "Patching" and [*own_views({"Patching": demo()})] == ["Patching_2"]
+    assert own_column("Patching") == "Patching" and [*own_views({"Patching": demo()}, ["patching"])] == ["Patching_2"]
+    assert [*Atlas("m", patching=demo(), own={"patching": demo(), "total": demo()}).views] == [
+        *("patching", "patching_2", "total_2")
+    ]
 
 
 def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
@@ -269,7 +272,7 @@ def test_the_study_speaks_of_capitals_and_your_pairs_do_not(patched):
     told = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
     ours, yours = (atlas_payload([Atlas("m", patching=patched, asked=asked)]).page["models"][0] for asked in (told, {}))
     assert "the country" in ours["views"][0]["verdict"]["texts"]["yes"]
-    assert any("capitals" in text for text in ours["cautions"]) and "capitals" in ours["methods"][0]["text"]
+    assert "the two capitals" in ours["methods"][0]["text"]
     assert "capital" not in json.dumps(yours).lower() and "country" not in json.dumps(yours)
 
 

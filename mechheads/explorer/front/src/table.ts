@@ -85,23 +85,30 @@ export function measures(model: Model): Column[] {
 /** What the axes and the rank use if nothing else is chosen: the reader's own scores first, one alone against layers. */
 export function usual(model: Model): { x: string; y: string; by: string } {
   const known = model.views.filter((view) => numbersOf(model, view.value)?.known);
-  const [own, views] = [known.filter(({ own }) => own), known].map((some) => some.map((view) => view.value)) as [string[], string[]];
+  const [own, views] = [strongestFirst(model, known.filter(({ own }) => own)), known].map((some) => some.map((view) => view.value)) as [string[], string[]];
   const rest = measures(model).filter((column) => column.role === "value").map((column) => column.name);
   const order = [...new Set([...own, ...views, ...rest])];
   if (order.length < 2) return { x: "layer", y: order[0] ?? "head", by: order[0] ?? "layer" };
-  const y = views.includes("patching") ? "patching" : (order[1] ?? "head");
+  const y = own.length < views.length && views.includes("patching") ? "patching" : (order[1] ?? "head");
   const x = order.find((name) => name !== y) ?? "layer";
   return { x, y, by: own.length === views.length ? (order[0] ?? y) : y };
 }
 
+/** Views in order, but of one result, such as of its positions, those with the largest values first. */
+function strongestFirst(model: Model, views: readonly View[]): View[] {
+  const place = ({ group, name }: View) => views.findIndex((view) => (group === null ? view.name === name : view.group === group));
+  const size = ({ value }: View) => Math.max(...(numbersOf(model, value)?.values ?? []).map(Math.abs).filter(Number.isFinite), 0);
+  return [...views].sort((a, b) => place(a) - place(b) || (a.own && b.own ? size(b) - size(a) : 0));
+}
+
 /** What colours the map at first: categories (""), or else the first view. */
 export function usualColour(model: Model): string {
-  return model.categories ? "" : ([...model.views.map((view) => view.value), ...measures(model).filter((column) => column.role === "value").map((column) => column.name)][0] ?? "");
+  return model.categories ? "" : ([...strongestFirst(model, model.views).map((view) => view.value), ...measures(model).filter((column) => column.role === "value").map((column) => column.name)][0] ?? "");
 }
 
 /** How the table is sorted at first: by the reader's own scores if there is nothing else, the head furthest from 0 first. */
 export function usualSort(model: Model): string {
-  const [first] = model.views;
+  const [first] = strongestFirst(model, model.views);
   const numbers = first && model.views.every(({ own }) => own) ? numbersOf(model, first.value) : null;
   if (!numbers?.known) return "";
   return `${-numbers.least > numbers.most ? "" : "-"}${numbers.column.name}`;
@@ -115,7 +122,8 @@ export function chosen(model: Model, name: string, otherwise: string): string {
 /** Columns of the table if none were chosen: what heads are called and every view. */
 export function usualColumns(model: Model): string[] {
   const texts = model.columns.filter((column) => column.kind === "text" && column.role === "value");
-  return [...texts.map((column) => column.name), ...model.views.map((view) => view.value)];
+  const views = [...model.views.filter(({ own }) => own), ...model.views.filter(({ own }) => !own)];
+  return [...texts.map((column) => column.name), ...views.map((view) => view.value)];
 }
 
 /** A column's label with its unit. */

@@ -99,7 +99,7 @@ function Own({ effect, name, labels }: OwnProps) {
       <p class="card-lead">{inText(meaning)}</p>
       <Strip
         name={`${name}-${effect.name}`}
-        caption={`One dot for each of ${values.filter(known).length} prompts; line: mean, band: its 95% interval`}
+        caption={`One dot for each of ${values.filter(known).length} prompts; line: mean${known(low) ? ", band: its 95% interval" : ""}`}
         unit={unit}
         of="prompt"
         dots={prompt}
