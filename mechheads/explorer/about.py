@@ -77,7 +77,7 @@ class About:
     @property
     def change(self) -> str:
         """What happens to the head, as the end of a sentence with "if"."""
-        given = str(self.of("intervention", ""))
+        given = str(self.of("intervention", "")).rpartition("<locals>.")[-1]
         known = next((words for start, words in _CHANGES.items() if given.startswith(start)), None)
         return known or (f"{short(given)} changes it" if given else "it is changed")
 

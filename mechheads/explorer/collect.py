@@ -11,6 +11,7 @@ from mechheads.gating import Roles
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels import HeadLabels
 from mechheads.model.model import Model
+from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
@@ -77,8 +78,9 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     """
     given = list(_flat("what", None, what))
     groups: list[_Group] = []
-    for one in [*(one for one in given if one.model), *(one for one in given if not one.model)]:
+    for one in sorted(given, key=lambda one: not one.model):  # what names no model goes to one that is known
         _group_of(one, groups).add(one)
+    groups.sort(key=lambda group: min(map(given.index, group.everything)))
     for group in groups:
         group.check()
     if live is not None:
@@ -96,7 +98,7 @@ def check_size(model: Model, sizes: Sizes | None) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Given:
     """One thing that was given.
 
@@ -189,8 +191,10 @@ class _Group:
         self.atlas: Atlas | None = None
         self.model: Model | None = None
         self.given: list[_Given] = []
+        self.everything: list[_Given] = []
 
     def add(self, one: _Given) -> None:
+        self.everything.append(one)
         self.sizes = self.sizes or one.sizes
         if isinstance(one.thing, Atlas):
             self.atlas = one.thing
@@ -251,7 +255,8 @@ def _put(one: _Given, made: Collected) -> None:
             made.runs.append(_attention(thing))
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
-        made.tables[_unused(one.name or thing.name, made.tables)] = thing
+        called = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name
+        made.tables[_unused(one.name or called, made.tables)] = thing
 
 
 def _is_ships(safety: SafetyHeads) -> bool:

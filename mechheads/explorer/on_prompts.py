@@ -85,7 +85,6 @@ def patching(about: About) -> Column:
             "More pairs of prompts: they narrow the interval and lower q.",
         )
         caution = "Other heads may stand in for one that is noised: little change does not say that it does nothing."
-    here = ", here prompts about capitals" if about.capitals else ""
     what = "another country" if about.capitals else "something else"
     whole = "the whole logit difference between the two capitals" if about.capitals else "the whole difference"
     scale = f"0 means no change, 1 means that {whole} is {'restored' if denoising else 'gone'}"
@@ -105,8 +104,7 @@ def patching(about: About) -> Column:
             change=change,
             method=("Patching" if denoising else "Patching, noising", method),
             cautions=(
-                f"Patching speaks of the prompts that were patched{here}. A head with no effect in them may matter in "
-                "others.",
+                "Patching speaks of the prompts that were patched. A head with no effect in them may matter in others.",
                 caution,
             ),
             part="patching" if denoising else "noising",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.explorer.about import About, differs_in
+from mechheads.explorer.about import About, differs_in, short
 from mechheads.explorer.column import (
     BY_WEIGHTS,
     IN_REFUSALS,
@@ -94,7 +94,7 @@ def words(atlas: Atlas) -> dict[str, Column]:
     for name, scores in atlas.views.items():
         about = About(scores, {} if name in own else atlas.asked)
         column = column_for(about)
-        said[name] = replace(column, label=own[name].label, group=YOUR_OWN) if name in own else column
+        said[name] = replace(column, label=short(own[name].label), group=YOUR_OWN) if name in own else column
         if f"{_GENERALIZED}ships" in scores.dataset:
             angle = generalized_ships(about)
             group = YOUR_OWN if name in own else angle.group
@@ -369,4 +369,5 @@ def methods(columns: Sequence[str], said: Mapping[str, Column]) -> list[dict[str
 def cautions(columns: Sequence[str], said: Mapping[str, Column]) -> list[str]:
     """What may not be concluded from these columns."""
     found = [text for name in columns if name in said for text in said[name].cautions]
-    return [*dict.fromkeys(found), *([_OF_TEXT] if "to_first" in columns else []), *_ALWAYS]
+    always = _ALWAYS if set(columns) - {"layer", "head"} else ()
+    return [*dict.fromkeys(found), *([_OF_TEXT] if "to_first" in columns else []), *always]

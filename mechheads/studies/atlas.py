@@ -64,6 +64,8 @@ _COLUMNS = {
     "generalized_ships_high": "generalized_{}_ci_high",
 }
 """The variables of a view, and the names of their columns in the table; q values only if there are some."""
+_EFFECTS = ("patching", "direct", "total", "repair", "attribution")
+"""What a card calls the effects of the study."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _ASKED = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
@@ -182,7 +184,14 @@ class Atlas(Stages):
     @property
     def own_views(self) -> dict[str, OwnView]:
         """The views of ``own``, by their columns: one for each label of a further dimension, if there are few."""
-        return own_views(self.own)
+        taken = {**_on_text(self.profile, []), **dict(self.roles or {})}
+        if self.labels is not None:
+            taken |= {"phi": self.labels}
+        if self.weights is not None:
+            taken |= {"copying_by_weights": self.weights}
+        if self.patching is not None or self.direct is not None or self.repair is not None:
+            taken |= dict.fromkeys(_EFFECTS)
+        return own_views(self.own, taken)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per head: names on text, categories, best relation, and each view's score with its interval.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mechheads.behaviour.head_profile import PROFILED
-from mechheads.gating import ROLES
 from mechheads.results.dataset import RANGE, STATISTICS
 from mechheads.results.scores import HeadScores
 
@@ -21,12 +19,7 @@ FURTHEST = "furthest"
 """The entry of the provenance that says over which dimensions the label furthest from 0 was taken."""
 _LONGEST = 48
 _ENDINGS = ("_ci_low", "_ci_high", "_range_low", "_range_high", "_q")
-_TAKEN = {
-    *("layer", "head", "names", "entropy", "distance", "norm", "copying", "categories", "best_relation"),
-    *("copying_by_weights", "phi", "patching", "direct", "q", "and", "or", "not", "unclassified"),
-    *(f"{start}_{name}" for start in ("to", "by") for name in PROFILED),
-    *ROLES,
-}
+_TAKEN = {"layer", "head", "names", "categories", "best_relation", "q", "and", "or", "not", "unclassified"}
 """Columns of every atlas, and words that a search line reads otherwise."""
 
 
@@ -44,12 +37,15 @@ class OwnView(NamedTuple):
     of: tuple[str, int]
 
 
-def own_views(own: Mapping[str, HeadScores]) -> dict[str, OwnView]:
+def own_views(own: Mapping[str, HeadScores], taken: Collection[str] = ()) -> dict[str, OwnView]:
     """The views of scores of your own, by their columns.
+
+    Args:
+        taken: columns that are there already.
 
     Scores with further dimensions, such as positions, have a view for each label if there are at most ``FEW``. Of more,
     each head has the score of the label at which it is furthest from 0, with its interval, and its q, which counts the
-    tests of all labels.
+    tests of all labels. Labels at which no head was measured have no view.
 
     >>> import numpy as np
     >>> two = mh.HeadScores.from_scores(np.ones((1, 2, 2)), name="", kind="demo", extra={"pos": ["end", "subject"]})
@@ -62,7 +58,7 @@ def own_views(own: Mapping[str, HeadScores]) -> dict[str, OwnView]:
         parts = _parts(scores)
         for said, part in parts:
             label = f"{name}, {said}" if said else name
-            views[_unused(own_column(label), views)] = OwnView(label, part, (name, len(parts)))
+            views[_unused(own_column(label), {*views, *taken})] = OwnView(label, part, (name, len(parts)))
     return views
 
 
@@ -80,9 +76,9 @@ def own_column(name: str) -> str:
     return f"{column}_score" if column.lower().endswith(_ENDINGS) else column
 
 
-def _unused(column: str, views: Mapping[str, OwnView]) -> str:
+def _unused(column: str, names: Collection[str]) -> str:
     """The column, with a number if there is one of this name."""
-    taken = _TAKEN | {name.lower() for name in views}
+    taken = _TAKEN | {name.lower() for name in names}
     numbered = (column if number == 1 else f"{column}_{number}" for number in range(1, len(taken) + 2))
     return next(each for each in numbered if each.lower() not in taken)
 
@@ -96,7 +92,9 @@ def _parts(scores: HeadScores) -> list[tuple[str, HeadScores]]:
     if not scores.extra_dims:
         return [("", scores)]
     if scores not in _PARTS:
-        _PARTS[scores] = list(_selected(scores))
+        parts = list(_selected(scores))
+        measured = [(said, part) for said, part in parts if np.isfinite(part.scores.values).any()]
+        _PARTS[scores] = measured or parts[:1]
     return _PARTS[scores]
 
 

@@ -1,6 +1,7 @@
 /** The end of the page: how everything was measured, what may not be concluded, what was left out, and how to repeat it. */
 import { Agreements } from "./Agreements";
 import { Circuits } from "./Circuits";
+import type { Table } from "./data";
 import { model, page } from "./page";
 import { Folded } from "./sections";
 import { state } from "./state";
@@ -10,7 +11,7 @@ import { columnOf } from "./table";
 const LEFT_OUT = "left-out";
 
 export function End() {
-  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits } = model.value;
+  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits, views, tables = [] } = model.value;
   const rest = answer.find(({ link }) => link.section === LEFT_OUT);
   return (
     <footer class="mh-end" aria-label="About this page">
@@ -32,7 +33,8 @@ export function End() {
       </div>
       {summary && <Folded id="summary" title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
       {agreement.length > 0 && <Folded id="agreement" title="Do the views agree?"><Agreements of={agreement} /></Folded>}
-      {circuits.length > 0 && <Folded id="circuits" title="Circuits"><Circuits of={circuits} /></Folded>}
+      {circuits.length > 0 && <Folded id="circuits" title="Circuits" opened={!views.length}><Circuits of={circuits} /></Folded>}
+      {tables.length > 0 && <Folded id="tables" title="Tables" opened={!views.length}>{tables.map((table) => <OneTable key={table.name} table={table} />)}</Folded>}
       {methods.length > 0 && (
         <Folded id="methods" title="Methods">
           <dl>
@@ -74,6 +76,23 @@ export function End() {
       )}
       <p class="mh-muted">{`mechheads ${page.value.version}. This page is one file and needs no network.`}</p>
     </footer>
+  );
+}
+
+function OneTable({ table: { name, unit, columns, rows, of } }: { table: Table }) {
+  const title = `${name}${unit ? ` (${unit})` : ""}${rows.length < of ? `, the first ${rows.length} of ${of} rows` : ""}`;
+  return (
+    <section>
+      <h3><bdi>{title}</bdi></h3>
+      <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
+        <table class="mh-agreement">
+          <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
+          <tbody>
+            {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}
+          </tbody>
+        </table>
+      </div>
+    </section>
   );
 }
 

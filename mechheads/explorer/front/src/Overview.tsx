@@ -3,6 +3,7 @@ import { useRef } from "preact/hooks";
 
 import { savePng, saveSvg } from "./card/export";
 import { useWidth } from "./card/parts";
+import type { Model } from "./data";
 import { idOf } from "./ids";
 import { countOf, model, page } from "./page";
 import { choose, state } from "./state";
@@ -17,7 +18,7 @@ import { Scatter } from "./views/Scatter";
 
 export function Overview() {
   const several = page.value.models.length > 1;
-  const hasTable = model.value.columns.length > 0;
+  const hasTable = hasValues(model.value);
   return (
     <div class="mh-overview">
       <MapView several={several} />
@@ -27,12 +28,17 @@ export function Overview() {
   );
 }
 
+/** Whether anything is known of single heads, besides where they are. */
+function hasValues({ columns }: Model): boolean {
+  return columns.some(({ role }) => role === "value");
+}
+
 function MapView({ several }: { several: boolean }) {
   const box = useRef<HTMLElement>(null);
   const its = model.value;
   const { models } = page.value;
   const shown = state.together.value && several ? [...models.keys()] : [state.model.value];
-  const numeric = measures(its);
+  const numeric = hasValues(its) ? measures(its) : [];
   return (
     <section class="mh-view mh-view-map" aria-labelledby={idOf("map")} ref={box}>
       <header>

@@ -98,6 +98,19 @@ export interface Model {
   behaviours: Behaviours | null;
   /** Sets of heads with their stored faithfulness. Often empty. */
   circuits: Circuit[];
+  /** Results that are about no single head, each with its first rows. */
+  tables?: Table[];
+  /** The panes of a card that have something for some head, or that say why they have not; all if it is not there. */
+  panes?: string[];
+}
+
+export interface Table {
+  name: string;
+  unit: string;
+  columns: string[];
+  rows: string[][];
+  /** How many rows the whole table has. */
+  of: number;
 }
 
 export interface Finding {
@@ -124,7 +137,7 @@ export interface Column {
   /** One sentence. */
   meaning: string;
   kind: "number" | "text";
-  /** Heading in menus: "Where", "On text", "By weights", "In tasks", "In refusals", "Roles". */
+  /** Heading in menus: "Where", "On text", "By weights", "In tasks", "In refusals", "Roles", "Your own". */
   group: string;
   /** The role of the column. Menus and the table show "value" unless asked for more. */
   role: "place" | "value" | "low" | "high" | "q";
@@ -171,6 +184,8 @@ export interface View {
   };
   /** Whether views of this one come from the same numbers, so that they must correlate: the same group, or null. */
   group: string | null;
+  /** Whether these are scores of the reader's own; the title is the name that they gave. */
+  own?: boolean;
 }
 
 export interface Tension {
@@ -238,6 +253,8 @@ export interface Shared {
   requests: string[];
   /** Starts of the roles, in the order of `Role.values`. */
   seeds: string[];
+  /** By the names of effects of the reader's own: labels of their prompts, in the order of `Effect.values`. */
+  labels?: Record<string, string[]>;
 }
 
 /** Block `mh-heads-M-L`. */
@@ -353,7 +370,7 @@ export interface Operation {
 }
 
 export interface CausePane {
-  /** In the order to show: "patching", then "direct", "total", "repair", "attribution". */
+  /** In the order to show: "patching", then "direct", "total", "repair", "attribution", then those of the reader's own. */
   effects: Effect[];
 }
 
@@ -367,7 +384,7 @@ export interface Effect {
   low: Num;
   high: Num;
   q: Num;
-  /** One for each of `Shared.pairs`. */
+  /** One for each of `Shared.pairs`, or of `Shared.labels[name]` if that is there. */
   values: Num[];
 }
 

@@ -18,13 +18,15 @@ interface FoldedProps {
   id: string;
   title: string;
   class?: string;
+  /** Open from the start. */
+  opened?: boolean;
   children: ComponentChildren;
 }
 
 /** A heading that opens what stands below it. */
-export function Folded({ id, title, class: name = "", children }: FoldedProps) {
+export function Folded({ id, title, class: name = "", opened = false, children }: FoldedProps) {
   const named = state.section.value === id;
-  const [open, setOpen] = useState(named);
+  const [open, setOpen] = useState(named || opened);
   useEffect(() => {
     if (named) setOpen(true);
   }, [named]);

@@ -82,13 +82,36 @@ export function measures(model: Model): Column[] {
   return model.columns.filter((column) => column.kind === "number" && (column.role === "value" || column.role === "place"));
 }
 
-/** What the axes, colours and the rank use if nothing else is chosen. */
+/** What the axes and the rank use if nothing else is chosen: the reader's own scores first, one alone against layers. */
 export function usual(model: Model): { x: string; y: string; by: string } {
-  const views = model.views.map((view) => view.value).filter((name) => numbersOf(model, name)?.known);
+  const known = model.views.filter((view) => numbersOf(model, view.value)?.known);
+  const [own, views] = [strongestFirst(model, known.filter(({ own }) => own)), known].map((some) => some.map((view) => view.value)) as [string[], string[]];
   const rest = measures(model).filter((column) => column.role === "value").map((column) => column.name);
-  const [first = "layer", second = "head"] = [...new Set([...views, ...rest])];
-  const y = views.includes("patching") ? "patching" : second;
-  return { x: y === first ? second : first, y, by: y };
+  const order = [...new Set([...own, ...views, ...rest])];
+  if (order.length < 2) return { x: "layer", y: order[0] ?? "head", by: order[0] ?? "layer" };
+  const y = own.length < views.length && views.includes("patching") ? "patching" : (order[1] ?? "head");
+  const x = order.find((name) => name !== y) ?? "layer";
+  return { x, y, by: own.length === views.length ? (order[0] ?? y) : y };
+}
+
+/** Views in order, but of one result, such as of its positions, those with the largest values first. */
+function strongestFirst(model: Model, views: readonly View[]): View[] {
+  const place = ({ group, name }: View) => views.findIndex((view) => (group === null ? view.name === name : view.group === group));
+  const size = ({ value }: View) => Math.max(...(numbersOf(model, value)?.values ?? []).map(Math.abs).filter(Number.isFinite), 0);
+  return [...views].sort((a, b) => place(a) - place(b) || (a.own && b.own ? size(b) - size(a) : 0));
+}
+
+/** What colours the map at first: categories (""), or else the first view. */
+export function usualColour(model: Model): string {
+  return model.categories ? "" : ([...strongestFirst(model, model.views).map((view) => view.value), ...measures(model).filter((column) => column.role === "value").map((column) => column.name)][0] ?? "");
+}
+
+/** How the table is sorted at first: by the reader's own scores if there is nothing else, the head furthest from 0 first. */
+export function usualSort(model: Model): string {
+  const [first] = strongestFirst(model, model.views);
+  const numbers = first && model.views.every(({ own }) => own) ? numbersOf(model, first.value) : null;
+  if (!numbers?.known) return "";
+  return `${-numbers.least > numbers.most ? "" : "-"}${numbers.column.name}`;
 }
 
 /** The chosen column if the model has it as numbers, or another. */
@@ -101,7 +124,8 @@ export function usualColumns(model: Model): string[] {
   const values = model.columns.filter((column) => column.role === "value");
   if (!model.views.length) return values.map((column) => column.name);
   const texts = values.filter((column) => column.kind === "text");
-  return [...texts.map((column) => column.name), ...model.views.map((view) => view.value)];
+  const views = [...model.views.filter(({ own }) => own), ...model.views.filter(({ own }) => !own)];
+  return [...texts.map((column) => column.name), ...views.map((view) => view.value)];
 }
 
 /** Five letters or a few more, the last one before a vowel, of a word that has more than ten. */

@@ -118,18 +118,37 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   }, [loaded]);
   return (
     <div ref={box}>
-      <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
-        {content}
-      </Tabs>
+      {tabs.length > 0 && (
+        <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
+          {content}
+        </Tabs>
+      )}
+      {page.kind === "atlas" && <More model={model} />}
     </div>
   );
 }
 
 /** The panes that cards of a model have; `data` says which of them are empty. */
 export function panesOf(page: Page, modelAt: number, data: Head | null = null): Tab[] {
-  const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES;
+  const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES.filter((name) => hasPane(page.models[modelAt], name));
   const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && data[name] === null }));
   return page.live?.model === modelAt ? [...tabs, { id: "live", name: "own text" }] : tabs;
+}
+
+function hasPane(model: Model | undefined, name: PaneName): boolean {
+  return model?.panes?.includes(name) ?? true;
+}
+
+/** What else could be known of the heads of this model, and the call that measures it. */
+function More({ model }: { model: Model }) {
+  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "alike").map((name) => TITLES[name] ?? name);
+  if (!missing.length) return null;
+  return (
+    <p class="card-muted card-more">
+      {`Not measured here: ${missing.join(", ")}. `}
+      <code>mh.build_atlas(model)</code> measures them.
+    </p>
+  );
 }
 
 function Failed({ message }: { message: string }) {

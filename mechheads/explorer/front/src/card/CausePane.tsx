@@ -20,11 +20,14 @@ export function CausePane({ pane, safety, shared, name }: Props) {
     const found = shared.pairs[at];
     return found ? inText(`${found.clean}${found.answer} (instead of${found.wrong}; corrupted: ${found.corrupted})`) : `pair ${at + 1}`;
   };
-  const named = new Map(pane?.effects.map((effect) => [effect.name, effect]));
+  const own = (effect: Effect) => shared.labels?.[effect.name] !== undefined;
+  const [study, mine] = [(pane?.effects ?? []).filter((effect) => !own(effect)), (pane?.effects ?? []).filter(own)];
+  const named = new Map(study.map((effect) => [effect.name, effect]));
   const [direct, total, repair] = ["direct", "total", "repair"].map((each) => named.get(each));
   return (
     <div class="card-sections">
-      {byUnit(pane?.effects ?? []).map(([unit, effects]) => (
+      {mine.map((effect) => <Own key={effect.name} effect={effect} name={name} labels={shared.labels?.[effect.name] ?? []} />)}
+      {byUnit(study).map(([unit, effects]) => (
         <section key={unit}>
           <h3>{`Effects on pairs of prompts, in ${unit || "units of the metric"}`}</h3>
           <dl class="card-meanings">
@@ -45,7 +48,7 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           />
         </section>
       ))}
-      {!!pane?.effects.length && <PairsBeside effects={pane.effects} pairs={shared.pairs} />}
+      {study.length > 0 && <PairsBeside effects={study} pairs={shared.pairs} />}
       {direct && total && direct.unit === total.unit && (
         <section>
           <h3>Direct against total</h3>
@@ -53,7 +56,7 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           <PairPlot name={`${name}-direct-total`} x={direct} y={total} dots={pair} />
         </section>
       )}
-      {pane && !(direct && total) && (
+      {study.length > 0 && !(direct && total) && (
         <section>
           <h3>Direct against total</h3>
           <Empty
@@ -76,6 +79,33 @@ export function CausePane({ pane, safety, shared, name }: Props) {
         </section>
       )}
     </div>
+  );
+}
+
+interface OwnProps {
+  effect: Effect;
+  name: string;
+  labels: readonly string[];
+}
+
+/** Scores of the reader's own, prompt by prompt. */
+function Own({ effect, name, labels }: OwnProps) {
+  const { title, meaning, unit, values, score: mean, low, high } = effect;
+  const counted = labels.every((label) => /^\d+$/.test(label));
+  const prompt = (at: number) => (counted || labels[at] === undefined ? `prompt ${at + 1}` : `prompt ${at + 1}, ${inText(labels[at])}`);
+  return (
+    <section>
+      <h3>{inText(title)}</h3>
+      <p class="card-lead">{inText(meaning)}</p>
+      <Strip
+        name={`${name}-${effect.name}`}
+        caption={`One dot for each of ${values.filter(known).length} prompts; line: mean${known(low) ? ", band: its 95% interval" : ""}`}
+        unit={unit}
+        of="prompt"
+        dots={prompt}
+        rows={[{ name: inText(title), values, mean, low, high }]}
+      />
+    </section>
   );
 }
 

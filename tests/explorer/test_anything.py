@@ -1,0 +1,341 @@
+"""``mh.explore`` takes anything: results, runs and models, in any mix; and the page says what they are."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.explorer.collect import collect
+from mechheads.explorer.encode import unblock
+from mechheads.explorer.kinds import known_kinds
+from mechheads.explorer.payload import Payload, atlas_payload
+from mechheads.results.kinds import KINDS
+from mechheads.studies.atlas import Atlas
+from mechheads.studies.own import own_column, own_views
+from support.every_analysis import EVERY
+from support.texts import CLEAN, PAIRS
+
+HOSTILE = [
+    "</script><script>",
+    "<img src=x onerror=alert(1)>",
+    "{value} {unit}",
+    "a\u202eb\x07",
+    "patching_q",
+    "L1H2",
+    "",
+]
+TABLES = {
+    *("examples", "patterns", "head_weights", "indirect_object", "set_scores", "edge_scores", "faithfulness"),
+    *("faithfulness_curve", "circuit_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
+    *("head_group", "refusal_brittleness", "refusal_test", "attack_curve", "head_roles", "role_curves"),
+}
+NO_RESULTS = {"cache", "written", "read", "scales", "generate", "result", "first MLP"}
+"""Analyses whose results are tensors and texts."""
+
+
+def demo(name: str = "effect", kind: str = "demo", sizes: tuple[int, int] = (3, 4), **more: Any) -> mh.HeadScores:
+    values = np.random.default_rng(len(name)).normal(size=(*sizes, 5))
+    return mh.HeadScores.from_values(values, name=name, unit="logits", kind=kind, **more)
+
+
+def of_model(model: str, sizes: tuple[int, int] = (3, 4), name: str = "effect") -> mh.HeadScores:
+    return demo(name, sizes=sizes, provenance={"model": model})
+
+
+def shown(what: Any) -> Payload:
+    found = collect(what)
+    return atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
+
+
+def model_of(what: Any) -> dict[str, Any]:
+    (model,) = shown(what).page["models"]
+    return model
+
+
+def view_of(scores: mh.HeadScores) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The view of one result, and its column."""
+    model = model_of(scores)
+    (view,) = model["views"]
+    return view, next(column for column in model["columns"] if column["name"] == view["name"])
+
+
+@pytest.fixture(scope="module")
+def small(loaded) -> mh.Model:
+    return loaded("llama")
+
+
+@pytest.fixture(scope="module")
+def patched(small) -> mh.HeadScores:
+    return mh.activation_patch(small, PAIRS, normalize=True)
+
+
+def test_scores_have_the_name_of_their_key_or_their_own():
+    (one,) = collect({"mine": demo(), "theirs": [demo(), demo("other")]})
+    assert list(one.atlas.own) == ["mine", "theirs", "theirs (2)"]
+    (one,) = collect([demo("effect"), demo("effect"), demo("other")])
+    assert list(one.atlas.own) == ["effect", "effect (2)", "other"]
+    assert list(one.atlas.to_dataframe()) == [
+        *("layer", "head"),
+        *(f"{name}{end}" for name in ("effect", "effect_2", "other") for end in ("", "_ci_low", "_ci_high", "_q")),
+    ]
+
+
+def test_each_kind_of_result_has_its_place(small, patched):
+    run = small.cache(["The capital of France is", "one"], sites=("pattern",))
+    labels, profile = EVERY["labels"].run(small), EVERY["profile"].run(small)
+    (one,) = collect([{"mine": patched}, labels, profile, {"my run": run}, EVERY["safety heads"].run(small)])
+    atlas = one.atlas
+    assert atlas.labels is labels and atlas.profile is profile and list(atlas.own) == ["mine"]
+    assert list(atlas.safety) == ["undifferentiated"] and atlas.model == small.name
+    assert atlas.patterns is not None
+    assert atlas.patterns.table["name"].tolist() == ["my run, prompt 0", "my run, prompt 1"]
+    model = model_of([{"mine": patched}, labels, profile, run])
+    assert [view["name"] for view in model["views"]] == ["phi", "mine"]
+    assert [view["own"] for view in model["views"]] == [False, True]
+    assert model["panes"] == ["pattern", "weights", "cause", "alike"]
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in NO_RESULTS])
+def test_the_result_of_every_analysis_makes_a_page(small, name):
+    page = shown(EVERY[name].run(small)).page
+    model = page["models"][0]
+    assert (model["nLayers"], model["nHeads"]) == (3, 4)
+    for view in model["views"]:
+        column = next(column for column in model["columns"] if column["name"] == view["name"])
+        assert "{value}" in view["sentence"] and column["meaning"].endswith(".") and "capital" not in column["meaning"]
+        assert column["unit"] and any(verdict for verdict in view["verdict"]["values"])
+    assert any(model[part] for part in ("views", "tables", "circuits", "panes"))
+
+
+def test_every_kind_of_scores_has_words():
+    assert set(known_kinds()) == set(KINDS) - TABLES
+
+
+def test_two_runs_of_one_model_stand_together(small):
+    runs = [small.cache([text], sites=("pattern",)) for text in CLEAN[:2]]
+    (one,) = collect(runs)
+    assert one.patterns is not None and one.patterns.tokens(1) == list(runs[1].tokens.strings[0])
+    np.testing.assert_allclose(
+        one.patterns.first[2, 1][-len(runs[1].tokens.strings[0]) :] / 255,
+        runs[1].pattern["L2H1"][0, :, 0],
+        atol=0.51 / 255,
+    )
+
+
+def test_a_run_alone_is_the_view_of_its_patterns(small, tmp_path):
+    run = small.cache(["The capital of France is"], sites=("pattern",))
+    page = json.loads(
+        re.findall(r'id="mh-page">(.*?)</script>', mh.explore(run, tmp_path / "a.html").read_text("utf-8"))[0]
+    )
+    assert page["kind"] == "run" and page["models"][0]["columns"] == []
+
+
+def test_models_stand_side_by_side():
+    found = collect({"a": of_model("one"), "b": of_model("two", (2, 2)), "c": of_model("one"), "d": demo(sizes=(2, 2))})
+    assert [(one.atlas.model, one.atlas.sizes, list(one.atlas.own)) for one in found] == [
+        ("one", (3, 4), ["a", "c"]),
+        ("two", (2, 2), ["b", "d"]),
+    ]
+    found = collect([of_model("one"), of_model("two"), demo("whose")])  # it could be of either
+    assert [one.atlas.model for one in found] == ["one", "two", "a model"]
+    assert [one.atlas.model for one in collect([demo(), demo(sizes=(1, 1))])] == ["a model", "a model"]
+
+
+def test_a_given_atlas_stays_as_it_was():
+    atlas = Atlas("one", patching=of_model("one"), own={"before": demo()})
+    (one,) = collect([atlas, {"mine": of_model("one")}, demo("nameless")])
+    assert list(one.atlas.own) == ["before", "mine", "nameless"] and list(atlas.own) == ["before"]
+    assert one.atlas.patching is atlas.patching
+    assert [each.atlas.model for each in collect([atlas, atlas])] == ["one", "one"]
+
+
+def test_a_model_gets_a_quick_atlas_unless_there_is_one(small, patched, monkeypatch, tmp_path):
+    built: list[bool] = []
+
+    def build(model: mh.Model, *, quick: bool) -> Atlas:
+        built.append(quick)
+        return Atlas(model.name, patching=demo(), notes=["quick"])
+
+    module = importlib.import_module("mechheads.explorer.collect")
+    monkeypatch.setattr(module, "build_atlas", build)
+    (one,) = collect([small, {"mine": patched}])
+    assert built == [True] and one.model is small
+    assert one.atlas.notes == ["quick"] and list(one.atlas.views) == ["patching", "mine"]
+    (one,) = collect([small, Atlas(small.name, patching=patched)])
+    assert built == [True] and one.model is small
+    with pytest.raises(ValueError, match="head L9H9 is out of range"):
+        mh.head_card(small, "L9H9", tmp_path / "card.html")
+    assert built == [True]
+
+
+def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("mechheads.explorer.collect"), "build_atlas", None)
+    wanted = "give scores, labels or another result, an atlas, a run, a model, or a list or dict of these"
+    for given, message in (
+        (3, "what is 3; give scores"),
+        ([small, "atlas"], r"what\[1\] is 'atlas'; give"),
+        ([], "what is an empty list; give"),
+        ({"a": {}}, r"what\['a'\] is an empty dict"),
+        ({3: demo()}, "what has the key 3; keys are the names that the page shows: give texts"),
+        ([of_model("m"), of_model("m", (2, 2))], r"what\[1\] is of 2 x 2 heads of 'm', but .* are of 3 x 4"),
+        ([small, of_model(small.name, (2, 2))], "give results of one size for each model"),
+        (small.cache(CLEAN, sites=("z",)), r"what is a run without patterns; give model\.cache\(prompts, sites="),
+        (Atlas("empty"), "has no result"),
+        (EVERY["sets"].run(small).__class__, "what is <class"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mh.explore(given)
+    with pytest.raises(ValueError, match=re.escape(wanted)):
+        mh.explore(None)
+    with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
+        mh.explore([demo(sizes=(2, 2)), small], model=small)
+
+
+def test_names_become_columns_that_a_search_line_can_hold():
+    views = own_views({name: demo() for name in [*HOSTILE, "my ablation", "my-ablation", "2nd", "é", "x" * 5000]})
+    assert all(re.fullmatch(r"[^\W\d]\w*", column) and len(column) < 70 for column in views)
+    assert len({column.lower() for column in views}) == len(HOSTILE) + 5
+    assert [*views][4:9] == ["patching_q_score", "own_L1H2", "own", "my_ablation", "my_ablation_2"]
+    assert own_column("Patching") == "Patching" and [*own_views({"Patching": demo()}, ["patching"])] == ["Patching_2"]
+    assert [*Atlas("m", patching=demo(), own={"patching": demo(), "total": demo()}).views] == [
+        *("patching", "patching_2", "total_2")
+    ]
+
+
+def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
+    each = mh.activation_patch(small, PAIRS, positions="each")
+    (one,) = collect({"by token": each})
+    labels = [view.label for view in one.atlas.own_views.values()]
+    assert labels == [f"by token, pos {pos}" for pos in range(8)]
+    assert one.atlas.to_dataframe()["by_token_pos_3"].tolist() == each.select(pos=3).scores.values.ravel().tolist()
+    assert len({view["group"] for view in model_of({"by token": each})["views"]}) == 1
+
+
+def test_of_many_labels_each_head_has_the_one_furthest_from_0():
+    values = np.random.default_rng(0).normal(size=(3, 4, 20, 2, 5))
+    values[1, 2] = np.nan
+    scores = mh.HeadScores.from_values(
+        values, name="", kind="demo", unit="", extra={"pos": list(range(20)), "site": ["q", "k"]}
+    )
+    views = own_views({"sweep": scores})
+    assert [view.label for view in views.values()] == [f"sweep, site {s}, pos furthest from 0" for s in "qk"]
+    means = values.mean(-1)
+    for number, view in enumerate(views.values()):
+        mine = means[..., number]
+        at = np.abs(np.nan_to_num(mine)).argmax(-1)
+        found = view.scores
+        np.testing.assert_allclose(found.scores.values, np.take_along_axis(mine, at[..., None], -1)[..., 0])
+        chosen = scores.dataset["q_value"].values[0, 1, at[0, 1], number]
+        assert found.dataset["q_value"].values[0, 1] == chosen  # q counts the tests of all positions
+        np.testing.assert_allclose(found.values.values[0, 1], values[0, 1, at[0, 1], number])
+    assert model_of({"sweep": scores})["views"][0]["verdict"]["values"][6] is None
+
+
+def test_scores_with_mlps_say_that_these_are_left_out(small):
+    both = mh.ablate(small, CLEAN, nodes="all")
+    model = model_of({"mine": both})
+    assert model["notes"] == ["mine: its scores of MLPs are not on this page; scores.mlps has them"]
+    assert len(model["columns"][0]["values"]) == 12
+
+
+def test_words_come_from_the_call(small, patched):
+    view, column = view_of(patched)
+    assert column["meaning"] == (
+        "The share of the logit difference between the answer and the wrong one that the head's output from the clean "
+        "run restores."
+    )
+    assert view["verdict"]["texts"]["yes"] == (
+        "Its output carries something of what the two prompts differ in to the answer."
+    )
+    noising = mh.activation_patch(small, PAIRS, site="k", direction="noising", metric="log_prob")
+    view, column = view_of(noising)
+    assert "the head's key in the clean run comes from the corrupted one" in column["meaning"]
+    assert view["sentence"].endswith("the log-probability of the answer changes by {value} {unit}.")
+    view, column = view_of(mh.ablate(small, CLEAN))
+    assert column["meaning"].endswith("if its output is replaced with its mean over the prompts.") or (
+        column["meaning"].endswith("if its output is set to zero.")
+    )
+    assert view["verdict"]["rule"].startswith("Yes if it is among the 10 largest")  # a divergence is never 0
+    assert view["rankBy"] == "value" and not column["signed"]
+
+
+def test_the_study_speaks_of_capitals_and_your_pairs_do_not(patched):
+    told = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
+    ours, yours = (atlas_payload([Atlas("m", patching=patched, asked=asked)]).page["models"][0] for asked in (told, {}))
+    assert "the country" in ours["views"][0]["verdict"]["texts"]["yes"]
+    assert "the two capitals" in ours["methods"][0]["text"]
+    assert "capital" not in json.dumps(yours).lower() and "country" not in json.dumps(yours)
+
+
+def test_tensions_are_between_views_of_the_same_prompts(small, patched):
+    direct = mh.behaviour.logit_attribution(small, PAIRS)
+    elsewhere = mh.behaviour.logit_attribution(
+        small, mh.PromptPairs(CLEAN[:1], CLEAN[:1], answer=[" Paris"], wrong=[" Rome"])
+    )
+    model = model_of({"patch": patched, "part": direct, "elsewhere": elsewhere})
+    assert {(each["a"]["view"], each["b"]["view"]) for each in model["tensions"]} == {
+        ("patch", "part"),
+        ("part", "patch"),
+    }
+
+
+def test_a_card_has_your_values_prompt_by_prompt():
+    scores = demo(cluster=[*"aab", "<b>", "e"])
+    payload = shown({"my ablation": scores})
+    assert unblock(payload.blocks["mh-shared-0"])["labels"] == {"my_ablation": ["a", "a", "b", "<b>", "e"]}
+    card = unblock(payload.blocks["mh-heads-0-1"])["heads"][2]
+    (effect,) = card["cause"]["effects"]
+    assert effect["title"] == "my ablation" and effect["values"] == scores.values.values[1, 2].tolist()
+    assert model_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))["panes"] == []
+
+
+def test_scores_without_interval_or_test_are_ranked():
+    view, _ = view_of(mh.HeadScores.from_scores(np.arange(40.0).reshape(4, 10) - 5, name="a", kind="demo"))
+    assert view["verdict"]["values"].count("yes") == 10 and view["verdict"]["values"][0] == "no"
+    assert view["verdict"]["texts"]["yes"] == "It is among the 10 heads furthest from 0."
+
+
+def test_hostile_names_stay_texts(tmp_path):
+    given = {name: demo(name, kind=name or "k", provenance={"metric": name, "intervention": name}) for name in HOSTILE}
+    page = mh.explore(given, tmp_path / "page.html").read_bytes().decode("utf-8")
+    assert page.count("<script") == 2 + 4 and "<img" not in page
+    model = json.loads(re.findall(r'id="mh-page">(.*?)</script>', page)[0])["models"][0]
+    assert [view["title"] for view in model["views"]] == [*HOSTILE[:-1], "k"]
+    odd = demo(provenance={"model": 3, "selected": 4, "receivers": 5, "metric": None, "intervention": ["x"]})
+    assert model_of(odd)["name"] == "a model"
+
+
+def test_results_open_themselves(tmp_path, monkeypatch, small):
+    monkeypatch.chdir(tmp_path)
+    assert demo().explore() == Path("explorer.html")
+    assert EVERY["attack curve"].run(small).explore("curve.html") == Path("curve.html")
+    assert ".explore() shows it in a page of all heads" in demo()._repr_html_()
+
+
+@dataclass(frozen=True)
+class AttendToFirst:
+    """The example of CONTRIBUTING.md."""
+
+    site: ClassVar = "pattern"
+    needs: ClassVar = ()
+
+    def __call__(self, value: Any, context: Any) -> Any:
+        new = torch.zeros_like(value)
+        new[..., 0] = 1.0
+        return new
+
+
+def test_an_experiment_of_your_own_is_explored_in_three_lines(small, tmp_path):
+    effect = mh.sweep(small, CLEAN, intervention=AttendToFirst())
+    assert mh.explore({"first token only": effect}, tmp_path / "page.html").exists()
+    view, column = view_of(effect)
+    assert "AttendToFirst() changes it" in column["meaning"] and view["title"] == effect.name
