@@ -91,7 +91,7 @@ export function usual(model: Model): { x: string; y: string; by: string } {
   if (order.length < 2) return { x: "layer", y: order[0] ?? "head", by: order[0] ?? "layer" };
   const y = own.length < views.length && views.includes("patching") ? "patching" : (order[1] ?? "head");
   const x = order.find((name) => name !== y) ?? "layer";
-  return { x, y, by: own.length === views.length ? (order[0] ?? y) : y };
+  return { x, y, by: own.length > 0 && own.length === views.length ? (order[0] ?? y) : y };
 }
 
 /** Views in order, but of one result, such as of its positions, those with the largest values first. */
