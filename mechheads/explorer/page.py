@@ -94,6 +94,8 @@ def _hash(text: str) -> str:
 
 _CELL, _GAP, _LEFT, _BELOW, _KEY = 18, 1, 30, 26, 92
 _NOT_MEASURED, _EDGE, _INK, _PAPER = "#ffffff", "#aaaaaa", "#666666", "#ffffff"
+_ZERO, _MOST, _LEAST = (238, 240, 242), (178, 24, 43), (33, 102, 172)
+"""Red, green and blue of 0 and of both ends of a scale."""
 _LETTER = 10
 _SHARP = 2
 """Pixels of the PNG for each unit of the drawing, so that it is sharp on a screen of high density."""
@@ -123,7 +125,7 @@ class _Drawing(NamedTuple):
 
 
 def svg(page: dict[str, Any]) -> str:
-    """An SVG of the heads of the first model of a page, layers across and heads up, by category, with its words."""
+    """An SVG of the heads of the first model of a page, layers across and heads up, by category or the first view."""
     width, height, squares, labels = _drawing(page)
     drawn = "".join(
         f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" fill="{hue}"'
@@ -180,22 +182,10 @@ def alt_text(page: dict[str, Any]) -> str:
 def _drawing(page: dict[str, Any]) -> _Drawing:
     model = page["models"][0]
     n_layers, n_heads = model["nLayers"], model["nHeads"]
-    names, of = _categories(model)
-    colours = category_colours(names, {})
-    several, none = colours["2 categories"], colours["Unclassified"]
-    hues = [colours[name] for name in names]
-    keys = [*zip(names, hues, strict=True), ("several", several), ("none", none)] if names else []
-
-    def fill(mine: list[int] | None) -> str:
-        if mine is None:
-            return _NOT_MEASURED
-        return none if not mine else several if len(mine) > 1 else hues[mine[0]]
-
+    fills, keys = _fills(model)
     width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
     squares = [
-        _Square(
-            _LEFT + layer * _CELL, (n_heads - 1 - head) * _CELL, _CELL - _GAP, fill(of[layer * n_heads + head]), True
-        )
+        _Square(_LEFT + layer * _CELL, (n_heads - 1 - head) * _CELL, _CELL - _GAP, fills[layer * n_heads + head], True)
         for layer in range(n_layers)
         for head in range(n_heads)
     ]
@@ -208,6 +198,39 @@ def _drawing(page: dict[str, Any]) -> _Drawing:
         squares.append(_Square(_KEY * i + 2, height - 14, 10, hue, False))
         labels.append(_Label(_KEY * i + 16, height - 5, _printable(name)[:14], False))
     return _Drawing(width, height, squares, labels)
+
+
+def _fills(model: dict[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The colour of every head, and what the colours are: categories, or else the values of the first view."""
+    names, of = _categories(model)
+    colours = category_colours(names, {})
+    several, none = colours["2 categories"], colours["Unclassified"]
+    hues = [colours[name] for name in names]
+
+    def fill(mine: list[int] | None) -> str:
+        if mine is None:
+            return _NOT_MEASURED
+        return none if not mine else several if len(mine) > 1 else hues[mine[0]]
+
+    if names or not model["views"]:
+        keys = [*zip(names, hues, strict=True), ("several", several), ("none", none)] if names else []
+        return [fill(mine) for mine in of], keys
+    values = _values(model, model["views"][0]["value"])
+    most = max((abs(value) for value in values if value is not None), default=0.0) or 1.0
+    fills = [_NOT_MEASURED if value is None else _shade(value / most) for value in values]
+    return fills, [(f"-{most:.2g}", _shade(-1.0)), ("0", _shade(0.0)), (f"{most:.2g}", _shade(1.0))]
+
+
+def _shade(share: float) -> str:
+    """A colour between that of 0 and the end of a scale, which is -1 or 1."""
+    end = _MOST if share > 0 else _LEAST
+    mixed = (round(zero + abs(share) * (to - zero)) for zero, to in zip(_ZERO, end, strict=True))
+    return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def _values(model: dict[str, Any], name: str) -> list[float | None]:
+    """The values of a column; none if there is no such column."""
+    return next((column["values"] for column in model["columns"] if column["name"] == name), [])
 
 
 def _categories(model: dict[str, Any]) -> tuple[list[str], list[list[int] | None]]:
@@ -228,8 +251,12 @@ def _counts(names: list[str], of: list[list[int] | None]) -> str:
 
 
 def _strongest(model: dict[str, Any]) -> str:
-    """The five heads that are the first by patching."""
-    values = next((column["values"] for column in model["columns"] if column["name"] == "patching"), [])
+    """The five heads that are the first by patching, or else by the first view."""
+    (view,) = [view for view in model["views"] if view["name"] == "patching"][:1] or model["views"][:1] or [None]
+    if view is None:
+        return ""
+    values = _values(model, view["value"])
     order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
     named = [f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order[:5]]
-    return f"The largest patching effects: {', '.join(named)}." if named else ""
+    what = "patching effects" if view["name"] == "patching" else f"values of {_printable(view['title'])}"
+    return f"The largest {what}: {', '.join(named)}." if named else ""
