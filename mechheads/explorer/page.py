@@ -228,7 +228,7 @@ def _shade(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
-def _values(model: dict[str, Any], name: str) -> list[float | None]:
+def _values(model: dict[str, Any], name: str) -> list[Any]:
     """The values of a column; none if there is no such column."""
     return next((column["values"] for column in model["columns"] if column["name"] == name), [])
 
