@@ -98,6 +98,8 @@ _CELL, _GAP, _LEFT, _BELOW, _KEY = 18, 1, 30, 26, 92
 _NOT_MEASURED, _EDGE, _INK, _PAPER = "#ffffff", "#aaaaaa", "#666666", "#ffffff"
 _PALE, _DARK = (0xE3, 0xEB, 0xF7), (0x08, 0x30, 0x6B)
 """The ends of the scale of a column, in red, green and blue."""
+_ZERO, _MOST, _LEAST = (238, 240, 242), (178, 24, 43), (33, 102, 172)
+"""The same of 0 and of both ends of a scale of signed values."""
 _LETTER = 10
 _SHARP = 2
 """Pixels of the PNG for each unit of the drawing, so that it is sharp on a screen of high density."""
@@ -207,29 +209,17 @@ def alt_text(page: dict[str, Any]) -> str:
     """What the picture shows: how many heads have each category, and which have the largest effect."""
     model = page["models"][0]
     names, of = _categories(model)
-    shown = _counts(names, of) if names else _largest(model, _coloured_by(page))
+    shown = _counts(names, of) if names else "" if model["views"] else _largest(model, _coloured_by(page))
     return f"{_printable(page['title'])}: layers across, heads up. {shown}{_strongest(model)}".rstrip()
 
 
 def _drawing(page: dict[str, Any]) -> _Drawing:
     model = page["models"][0]
     n_layers, n_heads = model["nLayers"], model["nHeads"]
-    names, of = _categories(model)
-    colours = category_colours(names, {})
-    none = colours["Unclassified"]
-    hues = [colours[name] for name in names]
-    shades = None if names else _shades(_coloured_by(page))
-    keys = [*zip(names, hues, strict=True), ("none", none)] if names else []
-
-    def fill(head: int) -> list[str]:
-        mine = of[head]
-        if mine is None:
-            return [_NOT_MEASURED if shades is None else shades[head]]
-        return [hues[number] for number in mine] or [none]
-
+    fills, keys = _fills(page)
     width, height = max(_LEFT + n_layers * _CELL, _KEY * len(keys)), n_heads * _CELL + _BELOW * (1 + bool(keys))
     squares = [
-        _Square(_LEFT + layer * _CELL, (n_heads - 1 - head) * _CELL, _CELL - _GAP, fill(layer * n_heads + head), True)
+        _Square(_LEFT + layer * _CELL, (n_heads - 1 - head) * _CELL, _CELL - _GAP, fills[layer * n_heads + head], True)
         for layer in range(n_layers)
         for head in range(n_heads)
     ]
@@ -259,6 +249,41 @@ def _bands(n: int) -> list[list[tuple[float, float]]]:
     return bands
 
 
+def _fills(page: dict[str, Any]) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """The colours of every head, and what they are: categories, or else the values of one column."""
+    model = page["models"][0]
+    names, of = _categories(model)
+    if names:
+        colours = category_colours(names, {})
+        none, hues = colours["Unclassified"], [colours[name] for name in names]
+        fills = [[_NOT_MEASURED] if mine is None else [hues[i] for i in mine] or [none] for mine in of]
+        return fills, [*zip(names, hues, strict=True), ("none", none)]
+    column = _coloured_by(page)
+    known = [] if column is None else [value for value in column["values"] if value is not None]
+    if column is None or not known:
+        return [[_NOT_MEASURED] for _ in of], []
+    most = max(map(abs, known)) or 1.0
+    least = -most if column["signed"] else min(known)
+    most = most if column["signed"] else max(known)
+
+    def shade(value: float) -> str:
+        if column["signed"]:
+            return _mixed(_ZERO, _MOST if value > 0 else _LEAST, abs(value) / most)
+        return _mixed(_PALE, _DARK, (value - least) / (most - least or 1.0))
+
+    keys = [(f"{value:.2g}", shade(value)) for value in (least, 0.0, most) if column["signed"] or value != 0.0]
+    return [[_NOT_MEASURED if value is None else shade(value)] for value in column["values"]], keys
+
+
+def _mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(start, end, strict=True))
+
+
+def _values(model: dict[str, Any], name: str) -> list[Any]:
+    """The values of a column; none if there is no such column."""
+    return next((column["values"] for column in model["columns"] if column["name"] == name), [])
+
+
 def _categories(model: dict[str, Any]) -> tuple[list[str], list[list[int] | None]]:
     categories = model["categories"]
     if categories is None:
@@ -267,23 +292,11 @@ def _categories(model: dict[str, Any]) -> tuple[list[str], list[list[int] | None
 
 
 def _coloured_by(page: dict[str, Any]) -> dict[str, Any] | None:
-    """The column of numbers by which the page colours the map at first, if it says so."""
-    name = (page.get("start") or {}).get("chosen", {}).get("colour")
-    return next((column for column in page["models"][0]["columns"] if column["name"] == name), None)
-
-
-def _shades(column: dict[str, Any] | None) -> list[str] | None:
-    """A colour for every head, the darker the larger its value."""
-    if column is None:
-        return None
-    known = [value for value in column["values"] if value is not None]
-    least, most = min(known, default=0.0), max(known, default=1.0)
-    shares = [None if value is None else (value - least) / (most - least or 1.0) for value in column["values"]]
-    return [_NOT_MEASURED if share is None else _mixed(share) for share in shares]
-
-
-def _mixed(share: float) -> str:
-    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(_PALE, _DARK, strict=True))
+    """The column of numbers by which the page colours the map at first: that which it says, or else the first view."""
+    model = page["models"][0]
+    first = model["views"][0]["value"] if model["views"] else None
+    name = (page.get("start") or {}).get("chosen", {}).get("colour") or first
+    return next((column for column in model["columns"] if column["name"] == name), None)
 
 
 def _largest(model: dict[str, Any], column: dict[str, Any] | None) -> str:
@@ -310,7 +323,11 @@ def _counts(names: list[str], of: list[list[int] | None]) -> str:
 
 
 def _strongest(model: dict[str, Any]) -> str:
-    """The five heads that are the first by patching."""
-    values = next((column["values"] for column in model["columns"] if column["name"] == "patching"), [])
+    """The five heads that are the first by patching, or else by the first view."""
+    (view,) = [view for view in model["views"] if view["name"] == "patching"][:1] or model["views"][:1] or [None]
+    if view is None:
+        return ""
+    values = _values(model, view["value"])
     order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
-    return f"The largest patching effects: {_heads(model, order[:5], values)}." if order else ""
+    what = "patching effects" if view["name"] == "patching" else f"values of {_printable(view['title'])}"
+    return f"The largest {what}: {_heads(model, order[:5], values)}." if order else ""

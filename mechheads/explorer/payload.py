@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def atlas_payload(
     Args:
         live: where an own text can be run, for a page that is not offline.
         heads: only these heads get cards.
-        tables: of each model, further results by their names: curves stand with the circuits, others as tables.
+        tables: for each atlas, further results by their names: curves stand with the circuits, others as tables.
     """
     blocks = {}
     with _without_collecting():
@@ -74,10 +73,8 @@ def atlas_payload(
             if atlas.space is not None:
                 blocks[f"mh-space-{number}"] = block(space_block(atlas.space, heads))
     names = shown_names([atlas.model for atlas in atlases])
-    models = [
-        _model(atlas, name, more)
-        for atlas, name, more in zip_longest(atlases, names, tables[: len(atlases)], fillvalue={})
-    ]
+    more = tables or [{}] * len(atlases)
+    models = [_model(*each) for each in zip(atlases, names, more, strict=True)]
     return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), blocks)
 
 

@@ -116,7 +116,7 @@ def _furthest(scores: HeadScores, dim: str) -> HeadScores:
     """The scores of each head at the label of a dimension where it is furthest from 0."""
     kept = [name for name in (*STATISTICS, *RANGE, "values", "cluster") if name in scores.dataset]
     dataset = scores.dataset[kept]
-    at = np.abs(dataset["score"]).fillna(-1).argmax(dim)
+    at = abs(dataset["score"]).fillna(-1).argmax(dim)
     chosen = dataset.isel({dim: at}).drop_vars(dim)
     order = [each for each in dataset["score"].dims if each != dim]
     chosen["score"] = chosen["score"].transpose(*order)

@@ -16,6 +16,7 @@ import { togglePin } from "./pointing";
 import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
 import { useSectionOfAddress } from "./sections";
+import { chosen, usualColour } from "./table";
 import { choose, hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
 import { Unknown } from "./Unknown";
@@ -87,12 +88,16 @@ function Top() {
 function Models() {
   const { models } = page.value;
   const others = [...models.keys()].filter((at) => at !== state.model.value);
+  const show = (model: number) => {
+    const colour = chosen(modelOf(model), state.colour.peek(), usualColour(modelOf(model)));
+    choose({ model, colour, head: null, versus: null });
+  };
   const pick = (text: string) => choose({ versus: text === "" ? null : Number(text) });
   return (
     <div class="mh-models">
       <label class="mh-pick">
         <span>Model</span>
-        <select aria-label="Model" value={state.model.value} onChange={(event) => choose({ model: Number(event.currentTarget.value), head: null, versus: null })}>
+        <select aria-label="Model" value={state.model.value} onChange={(event) => show(Number(event.currentTarget.value))}>
           {models.map((each, at) => <option key={at} value={at}>{each.name}</option>)}
         </select>
       </label>

@@ -1,0 +1,107 @@
+/** Scores of the reader's own: the page begins with them, and everything in it takes them. */
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { chosen, faults, head, launch, open, press } from "./browser.mjs";
+import { HOSTILE, small } from "./samples.mjs";
+
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+const HEAD = 13; // L1H4, which carries capitals
+const TITLE = "my <b>ablation</b>";
+
+/** A page of two results of the reader's own, and nothing else. */
+function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=x>", "Spain", "3", "4", "5", "6", "7"] } = {}) {
+  const { page, blocks } = small();
+  const [model] = page.models;
+  const sources = ["patching", "direct"].slice(0, n);
+  const mine = ["my_ablation", "theirs"];
+  const named = (name) => sources.reduce((text, source, at) => (name === source || name?.startsWith(`${source}_`) ? name.replace(source, mine[at]) : text), name);
+  const columns = model.columns.filter(({ name }) => ["layer", "head"].includes(name) || sources.some((source) => name === source || name.startsWith(`${source}_`)));
+  model.columns = columns.map((column) => {
+    const at = sources.indexOf(column.of ?? column.name);
+    return at < 0 ? column : { ...column, ...Object.fromEntries(["name", "of", "low", "high", "q"].map((key) => [key, named(column[key])])), label: titles[at], group: "Your own" };
+  });
+  model.views = sources.map((source, at) => {
+    const view = model.views.find(({ name }) => name === source);
+    return { ...view, ...Object.fromEntries(["name", "value", "low", "high", "q"].map((key) => [key, named(view[key])])), title: titles[at], group: null, own: true };
+  });
+  Object.assign(model, { categories: null, behaviours: null, agreement: [], tensions: [], circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
+  for (const [id, block] of Object.entries(blocks)) {
+    if (!id.startsWith("mh-heads")) continue;
+    block.heads = block.heads.map((card) => ({
+      ...Object.fromEntries(Object.keys(card).map((key) => [key, null])),
+      ...{ head: card.head, layer: card.layer, index: card.index },
+      cause: { effects: sources.map((source, at) => ({ ...card.cause.effects[0], name: mine[at], title: titles[at] })) },
+    }));
+  }
+  blocks["mh-shared-0"] = { words: [], windows: [], prompts: [], pairs: [], requests: [], seeds: [], labels: Object.fromEntries(mine.slice(0, n).map((name) => [name, labels])) };
+  return { page, blocks };
+}
+
+const selected = (page, label) => page.getByLabel(label, { exact: true }).inputValue();
+
+test("two results: the map is coloured by the first, the scatter has both, the table the first heads first", async (t) => {
+  const page = await open(t, browser, own());
+  assert.equal(await selected(page, "Colour"), "my_ablation");
+  assert.deepEqual([await selected(page, "Across"), await selected(page, "Up")], ["my_ablation", "theirs"]);
+  assert.equal(await page.locator(".mh-view-table tbody tr[data-head]").first().getAttribute("data-head"), String(HEAD));
+  assert.match(await page.locator(".mh-legend").first().innerText(), /my <b>ablation<\/b>/);
+  assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /my_ablation > 0\.2/);
+  assert.deepEqual(await faults(page), []);
+});
+
+test("one result stands against layers", async (t) => {
+  const page = await open(t, browser, own({ n: 1 }));
+  assert.deepEqual([await selected(page, "Across"), await selected(page, "Up")], ["layer", "my_ablation"]);
+});
+
+test("conditions, and the names that the reader gave", async (t) => {
+  const page = await open(t, browser, own());
+  const line = page.locator(".mh-search-line");
+  for (const [typed, count] of [["my_ablation > 0.5", "1 of 36"], ['"my <b>ablation</b>" > 0.5', "1 of 36"], ["my_ablation = yes and L1H4", "1 of 36"]]) {
+    await line.fill(typed);
+    await page.getByText(count).first().waitFor();
+  }
+  await page.getByLabel("Add a condition").selectOption({ index: 1 });
+  assert.match(chosen(page).filter, /my_ablation = yes/);
+});
+
+test("the card has a line for each, the values of every prompt, and no empty panes", async (t) => {
+  const page = await open(t, browser, own());
+  await press(page, "map", HEAD);
+  const card = page.locator(".mh-detail");
+  await card.locator(".card-panel svg.card-drawing").first().waitFor();
+  assert.deepEqual(await card.getByRole("tab").allInnerTexts(), ["effects"]);
+  assert.deepEqual(await card.locator(".card-line h3").allInnerTexts(), [TITLE, "theirs"]);
+  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
+  const row = card.locator(".card-row").first();
+  await row.focus();
+  for (let at = 0; at < 8; at++) await page.keyboard.press("ArrowLeft");
+  const said = await card.locator(".card-readout").first().innerText();
+  assert.match(said, /: prompt \d+, (France|<img src=x>|Spain|\d)$/);
+  assert.deepEqual(await faults(page), []);
+});
+
+test("hostile names and labels stay text", async (t) => {
+  const page = await open(t, browser, own({ titles: [HOSTILE, HOSTILE], labels: Array(8).fill(HOSTILE) }), { hash: "head=L1H4" });
+  await page.locator(".card-panel svg.card-drawing").first().waitFor();
+  assert.equal(await page.locator("#mh-root script, #mh-root img").count(), 0);
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
+});
+
+test("tables stand at the end, open if there is nothing else", async (t) => {
+  const payload = own();
+  const [model] = payload.page.models;
+  Object.assign(model, { columns: model.columns.slice(0, 2), views: [], panes: [] });
+  model.tables = [{ name: "sets", unit: "logits", columns: ["heads", "score"], rows: [["L0H1", "<b>"]], of: 300 }];
+  const page = await open(t, browser, payload);
+  const table = page.getByRole("region", { name: "sets (logits), the first 1 of 300 rows" });
+  assert.equal(await table.innerText(), "heads\tscore\nL0H1\t<b>");
+  assert.equal(await page.locator(".mh-view-scatter, .mh-view-table").count(), 0);
+  await head(page, "map", HEAD).click({ force: true });
+  await page.locator(".mh-detail .card").waitFor();
+  assert.equal(await page.locator(".mh-detail").getByRole("tab").count(), 0);
+  assert.deepEqual(await faults(page), []);
+});
