@@ -344,7 +344,7 @@ class Atlas(Stages):
         >>> effect = mh.HeadScores.from_values(values, name="effect", unit="share restored", kind="activation_patch")
         >>> atlas = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"})
         >>> print(atlas.findings()[0].text)
-        Patched for the capital, L0H0 restores 74% [69%, 80%] of the logit difference. 1 of 2 heads differs from 0
+        Patched for the capital, L0H0 restores 74% [69%, 80%] of the logit difference; 1 of 2 heads differs from 0
         (q at most 0.1, 6 prompts).
         """
         asked = dict(_ASKED) | self.asked

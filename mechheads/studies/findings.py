@@ -120,13 +120,10 @@ def of_labels(labels: HeadLabels) -> Finding:
     counts = {name: int(member[..., at].sum()) for at, name in enumerate(labels.categories)}
     several = int((member.sum(-1) > 1).sum())
     faint = int((below.any(-1) & ~member.any(-1)).sum())
-    rule = labels.provenance.get("rule")
     settings = labels.provenance
-    how = (
-        f"phi of at least {settings.get('tau')}"
-        if rule == "maps"
-        else f"q at most {settings.get('fdr')} over heads and relations"
-    )
+    how = f"q at most {settings.get('fdr')} over heads and relations"
+    if settings.get("rule") == "maps":
+        how = f"phi of at least {settings.get('tau')}"
     having = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
     hint = f"; {faint} more {'hints' if faint == 1 else 'hint'} at one" if faint else ""
     n, of = int(member.any(-1).sum()), _among(labels)
@@ -209,7 +206,7 @@ def of_roles(roles: Roles, task: str) -> Finding:
 
 def of_circuit(curve: Curves, about: str) -> Finding | None:
     """How few of the first heads by patching keep the metric; None if no point was reached."""
-    rows = curve.table[~curve.table["which"].map(is_random)]
+    rows: Any = curve.table[~curve.table["which"].map(is_random)]
     rows = rows[(rows["which"] == next(iter(curve.order))) & rows["score"].notna()]
     if rows.empty or "k" not in rows:
         return None
@@ -223,14 +220,13 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     who = f"{heads[0]} alone" if k == 1 else f"{'the' if len(enough) else 'even the'} first {k} heads by patching"
     n = curve.values.shape[-1]
     prompts = f"the {_count(n, 'prompt')} that ranked {'it' if k == 1 else 'them'}"
-    lead = f"With all others patched for {plain(about)}"
-    text = f"{lead}, {who} {kept}{first} ({prompts})."
+    text = f"With all others patched for {plain(about)}, {who} {kept}{first} ({prompts})."
     link = {"filter": " ".join(heads[:k]), "by": "patching", "colour": "patching", "section": "circuits"}
     return Finding(text, link)
 
 
 def of_agreement(views: Mapping[str, HeadScores], called: Mapping[str, str]) -> Finding | None:
-    """Which two analyses put the heads in the most similar or most opposed order; None with fewer than two analyses.
+    """Which two analyses order the heads most alike, and which most oppositely; None with fewer than two analyses.
 
     Args:
         views: the score of every head by each view.
@@ -250,8 +246,8 @@ def of_agreement(views: Mapping[str, HeadScores], called: Mapping[str, str]) -> 
     parts, nearest = [], ""
     for pair, words, sign in zip((most, least), order, (1, -1), strict=True):
         row = compare_roles({pair[0]: views[pair[0]]}, {pair[1]: views[pair[1]]}).iloc[0]
-        called = "" if parts else "rank correlation "
-        said = f"{called}{rounded(row['spearman'], row['ci_low'], row['ci_high'])}"
+        what = "" if parts else "rank correlation "
+        said = f"{what}{rounded(row['spearman'], row['ci_low'], row['ci_high'])}"
         if sign * row["ci_low"] > 0 and sign * row["ci_high"] > 0:
             verb = "" if parts else "order the heads "
             parts.append(f"{_view(pair[0])} and {_view(pair[1])} {verb}{words} ({said})")
@@ -300,7 +296,7 @@ class _Words:
 
 def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, str]) -> Finding:
     """Which heads differ from the null; if that cannot be told, the largest value."""
-    rows = scores.to_dataframe()
+    rows: Any = scores.to_dataframe()
     rows = rows[np.isfinite(rows["score"]) & (rows["head"] % scores.together == 0)]
     if rows.empty:
         return Finding(f"{words.lead}, no head was reached.", link)
@@ -328,7 +324,7 @@ def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, st
     return Finding(text, link | {"head": str(first.index[0]), "filter": marked})
 
 
-def _largest(scores: HeadScores, row: pd.Series, words: _Words) -> str:
+def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
     """The largest value, and why it is no more than that."""
     said = f"{row.name} {words.verb} {_number(row, scores.unit)}{words.of}"
     of, clusters = _among(scores), _clusters(scores)
@@ -474,6 +470,7 @@ def _view(name: str) -> str:
 def _rho(table: pd.DataFrame, one: str, other: str) -> float:
     """Spearman's correlation; NaN if a side is constant."""
     both = table[[one, other]].dropna().rank()
-    if len(both) < 3 or (both.nunique() < 2).any():
+    ranks = both.to_numpy()
+    if len(ranks) < 3 or (np.ptp(ranks, axis=0) == 0).any():
         return nan
-    return float(np.corrcoef(both.to_numpy().T)[0, 1])
+    return float(np.corrcoef(ranks.T)[0, 1])
