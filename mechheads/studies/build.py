@@ -357,7 +357,7 @@ class _Work:
         n = 0
         while n < len(rows) and sum(map(len, rows[: n + 1])) <= _TOKENS_SHOWN:
             n += 1
-        return head_patterns(self.model, some.clean[:n], ["".join(row) for row in rows[:n]])
+        return head_patterns(self.model, some.clean[:n], _shown(some.clean[:n], rows))
 
     def _after_patching(self, pairs: PromptPairs, patching: HeadScores) -> None:
         """What begins with the heads of the patching."""
@@ -477,20 +477,22 @@ def _texts_of(model: Model, pairs: PromptPairs) -> list[dict[str, str]]:
     """The texts of pairs; chats and token ids as the model reads them, and what is not given as an empty text."""
     clean, corrupted = pairs.tokens(model)
 
-    def shown(prompts: Sequence[Any], rows: Sequence[Sequence[str]]) -> list[str]:
-        return [one if isinstance(one, str) else "".join(row) for one, row in zip(prompts, rows, strict=True)]
-
     def answers(given: Sequence[str | int] | None) -> list[str]:
         every = [""] * len(pairs) if given is None else given
         return [one if isinstance(one, str) else token_strings([one], model.tokenizer)[0] for one in every]
 
     texts = {
-        "clean": shown(pairs.clean, clean.strings),
-        "corrupted": shown(pairs.corrupted, corrupted.strings),
+        "clean": _shown(pairs.clean, clean.strings),
+        "corrupted": _shown(pairs.corrupted, corrupted.strings),
         "answer": answers(pairs.answer),
         "wrong": answers(pairs.wrong),
     }
     return [{name: column[i] for name, column in texts.items()} for i in range(len(pairs))]
+
+
+def _shown(prompts: Sequence[Any], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Prompts as text: as they are, or the tokens of chats and ids."""
+    return [one if isinstance(one, str) else "".join(row) for one, row in zip(prompts, rows, strict=False)]
 
 
 def _named(names: Mapping[str, str], what: str) -> dict[str, str]:
