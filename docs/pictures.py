@@ -58,7 +58,8 @@ def shrink(path: Path, colours: int = 256, box: tuple[int, int] | None = None) -
     image = Image.open(path).convert("RGB")
     if box is not None:
         image.thumbnail(box, Image.Resampling.LANCZOS)
-    image.quantize(colours, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
+    few = image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # keeps rare colours
+    few.save(path, "PNG", optimize=True)
     print(f"{path.relative_to(HERE)}: {path.stat().st_size / 1e3:.1f} kB")
 
 
