@@ -9,6 +9,8 @@ tokenised alone.
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -103,10 +105,51 @@ def chat_text(chat: Sequence[Mapping[str, str]], tokenizer: Any) -> str:
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
     """The text of each token id in the middle of a text, or the id itself if there is no tokenizer.
 
-    Some tokenizers leave out the space of the first token that they decode, so each is decoded after a colon.
+    Some tokenizers leave out the space of the first token that they decode, so each is decoded after a colon. A
+    character that several tokens make up has no text in any of them: each shows its bytes, as ``"<0xE2>"``, where the
+    tokenizer's own name of the token says them.
+
+    >>> from mechheads.prompts.encoding import token_strings
+    >>> token_strings(model.tokenizer("A \N{GRINNING FACE}")["input_ids"], model.tokenizer)
+    ['A', ' <0xF0><0x9F><0x98>', '<0x80>']
     """
     if tokenizer is None:
         return [str(token) for token in ids]
     before = text_ids(_CONTEXTS[0], tokenizer, special=False)[0]
     start = tokenizer.decode(before)
-    return [tokenizer.decode([*before, token]).removeprefix(start) for token in ids]
+    texts = [tokenizer.decode([*before, token]).removeprefix(start) for token in ids]
+    return [
+        (_with_bytes(token, tokenizer) if _REPLACED in text else None) or text
+        for token, text in zip(ids, texts, strict=True)
+    ]
+
+
+_REPLACED = "\ufffd"
+"""What stands in a decoded text for bytes that are no character."""
+_ONE_BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""The name of a byte in the vocabularies of sentencepiece."""
+_PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHER_BYTES = [byte for byte in range(0x100) if byte not in _PLAIN_BYTES]
+_BYTE_OF = {chr(byte): byte for byte in _PLAIN_BYTES} | {chr(0x100 + i): byte for i, byte in enumerate(_OTHER_BYTES)}
+"""The byte of each letter in byte-level vocabularies, as GPT-2's: those that can be printed stand for themselves."""
+
+
+def _with_bytes(token: int, tokenizer: Any) -> str | None:
+    """The text of a token in which bytes that are no character are named; None if its bytes are not known."""
+    name = tokenizer.convert_ids_to_tokens(token)
+    if isinstance(name, str):
+        one = _ONE_BYTE.fullmatch(name)
+        if not one and not _BYTE_OF.keys() >= set(name):
+            return None
+        name = bytes.fromhex(one[1]) if one else bytes(_BYTE_OF[letter] for letter in name)
+    return name.decode("utf-8", "mechheads.named") if isinstance(name, bytes) else None
+
+
+def _named(error: UnicodeError) -> tuple[str, int]:
+    """Name the bytes that are no character."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(f"<0x{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("mechheads.named", _named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,51 @@ def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
     assert "".join(token_strings(known.ids("The capital of France")[1:], known.model.tokenizer)).strip() == (
         "The capital of France"
     )
+
+
+def test_bytes_of_a_character_that_several_tokens_make_up_are_named(known: Known) -> None:
+    text = "caf\u00e9 \u65e5\u672c \U0001f600 x\ufffdy"
+    shown = token_strings(text_ids(text, known.tokenizer, special=False)[0], known.tokenizer)
+    named = re.findall("(?:<0x[0-9A-F]{2}>)+", "".join(shown))
+    meant = [bytes.fromhex(re.sub("<0x|>", "", each)).decode() for each in named]
+    assert meant == ["\u00e9", "\u65e5\u672c", "\U0001f600", "\ufffd"]
+    assert "\ufffd" not in "".join(shown)
+
+
+@pytest.mark.parametrize("whole", ["\u00e9", "\ufffd"])
+def test_bytes_of_byte_level_tokens_are_named_beside_their_text(loaded: Callable[[str], mh.Model], whole: str) -> None:
+    tokenizer = loaded("gpt2").tokenizer
+    assert (
+        token_strings(text_ids(f" the {whole}", tokenizer)[0], tokenizer)[-2:]
+        == [f"<0x{byte:02X}>" for byte in whole.encode()][-2:]
+    )
+
+
+class Vocabulary:
+    """A byte-level tokenizer whose tokens have these names."""
+
+    def __init__(self, *names: str | bytes) -> None:
+        self.names = names
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": []}
+
+    def decode(self, ids: list[int]) -> str:
+        return "\ufffd" * len(ids)
+
+    def convert_ids_to_tokens(self, token: int) -> str | bytes:
+        return self.names[token]
+
+
+def test_a_token_may_hold_text_and_bytes_or_be_a_mark_of_its_own() -> None:
+    names = ("\u0120\u00e2\u0122", "\u00ef\u00bf\u00bd", "\ufffd", b"\n\xf0\x9f", "<0xE2>")
+    assert token_strings([0, 1, 2, 3, 4], Vocabulary(*names)) == [
+        " <0xE2><0x80>",
+        "\ufffd",
+        "\ufffd",
+        "\n<0xF0><0x9F>",
+        "<0xE2>",
+    ]
 
 
 def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.Model]) -> None:

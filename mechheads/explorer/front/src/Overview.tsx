@@ -84,7 +84,7 @@ function Top() {
   const place = top === null ? at.length : at.findIndex((stop) => stop >= top);
   const text = top === null ? "all heads" : `the first ${top}`;
   return (
-    <>
+    <div class="mh-group">
       <label class="mh-top">
         <span>Show {text}</span>
         <input
@@ -99,7 +99,7 @@ function Top() {
         />
       </label>
       <Pick label="by" says="Rank heads by" columns={measures(its)} value={chosen(its, state.by.value, usual(its).by)} onPick={(by) => choose({ by })} />
-    </>
+    </div>
   );
 }
 
@@ -118,8 +118,10 @@ function ScatterView() {
         <Pick label="Across" columns={columns} value={chosen(its, state.x.value, x)} onPick={(name) => choose({ x: name })} />
         <Pick label="Up" columns={columns} value={chosen(its, state.y.value, y)} onPick={(name) => choose({ y: name })} />
         <Pick label="Size" columns={columns} value={chosen(its, state.size.value, "")} onPick={(size) => choose({ size })} none="Same for all" />
-        <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>Log across</Tick>
-        <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>Log up</Tick>
+        <div class="mh-group">
+          <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>Log across</Tick>
+          <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>Log up</Tick>
+        </div>
       </div>
       <Scatter model={state.model.value} />
     </section>

@@ -117,6 +117,21 @@ for (const width of [360, 800, 1440, 3840]) {
   });
 }
 
+test("on a phone everything that is pressed is at least 24 pixels high and wide", async (t) => {
+  const page = await open(t, browser, small(), { viewport: { width: 390, height: 800 }, hash: "head=L1H4&pins=L1H4,L0H2&pane=foo" });
+  await page.locator(".card-panel > *").first().waitFor();
+  await page.locator(".mh-unknown button").waitFor();
+  for (const tab of await page.locator(".card > div > .card-tabs > [role=tablist] [role=tab]").all()) {
+    await tab.click();
+    const small = await page.evaluate(() =>
+      Array.from(document.querySelectorAll("button:not(.card-link), summary, select, input[type=range], label:has(input)"), (each) => [each.className, each.textContent, each.getBoundingClientRect()])
+        .filter(([, , { width, height }]) => width > 0 && (width < 24 || height < 24))
+        .map(([name, text, { width, height }]) => `${name} ${text} ${width} x ${height}`),
+    );
+    assert.deepEqual(small, []);
+  }
+});
+
 test("on paper there are no buttons, and nothing is cut off", async (t) => {
   const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L1H4" });
   await page.emulateMedia({ media: "print", colorScheme: "dark" });

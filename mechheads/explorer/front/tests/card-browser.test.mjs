@@ -155,6 +155,19 @@ test("effects are read dot by dot", async (t) => {
   assert.match(await page.locator(".card-panel").textContent(), /self-repair/);
 });
 
+test("bytes of a character that several tokens make up are set apart, in texts and in lists of tokens", async (t) => {
+  const content = made();
+  content.blocks["mh-shared-0"].words[1] = " <0xF0><0x9F>";
+  for (const { heads } of Object.values(content.blocks)) for (const head of heads ?? []) head.weights.operations[0].token = "<0xE2>";
+  const page = await opened(t, "head=L1H0&pane=text", { content });
+  const bytes = page.locator(".card-word .card-byte");
+  assert.deepEqual(await bytes.allTextContents(), ["<F0>", "<9F>"]);
+  assert.equal(await bytes.first().getAttribute("title"), "byte F0: a part of a character that several tokens make up");
+  assert.deepEqual(await faults(page, ".card-panel"), []);
+  await page.getByRole("tab", { name: "weights" }).click();
+  assert.deepEqual(await page.locator(".card-token .card-byte").allTextContents(), ["<E2>"]);
+});
+
 test("a pane of the address that the page does not have is named", async (t) => {
   const page = await opened(t, "head=L1H0&pane=nothing");
   await page.locator(".mh-unknown", { hasText: "The address names a pane \u201cnothing\u201d that this page does not have; the panes are ordinary text, patterns," }).waitFor();
@@ -168,7 +181,7 @@ test("paths lead to other heads and back, and upstream", async (t) => {
   await page.getByRole("link", { name: /^L0H1/ }).focus();
   await page.keyboard.press("Enter");
   await page.getByRole("article", { name: "Head L0H1" }).waitFor();
-  assert.equal(await page.evaluate(() => document.activeElement?.textContent), "L0H1");
+  await page.waitForFunction(() => document.activeElement?.textContent === "L0H1");
   await page.goBack();
   await page.getByRole("article", { name: "Head L1H0" }).waitFor();
 });

@@ -7,7 +7,7 @@ const { inflate } = await load("load.ts");
 const { spread } = await load("spread.ts");
 const { linksOf, sendersOf, strongest, trace } = await load("paths.ts");
 const { shareBelow } = await load("profile.ts");
-const { asChip, asLabel, inText } = await load("tokens.ts");
+const { asChip, asLabel, inText, pieces } = await load("tokens.ts");
 const { directionsFor } = await load("Spectrum.tsx");
 const { gatesOf } = await load("RolesPane.tsx");
 const { joined } = await load("NextTokens.tsx");
@@ -84,6 +84,10 @@ test("characters that cannot be seen are shown", () => {
   assert.equal(asChip("\u202ex\u0007"), "\u27e8U+202E\u27e9x\u27e8U+0007\u27e9");
   assert.equal(inText(" a\nb"), " a\u21b5\nb");
   assert.equal(asLabel("internationally", 6), "inter\u2026");
+  assert.equal(asLabel(" <0xE2><0x80>"), "\u00b7<E2><80>");
+  assert.deepEqual(pieces(" a<0xE2>b<0x80>").map(({ text, byte }) => [text, byte]), [[" a", null], ["<E2>", "E2"], ["b", null], ["<80>", "80"]]);
+  assert.deepEqual(pieces("<0xe2>"), [{ text: "<0xe2>", byte: null }]);
+  assert.deepEqual(pieces(""), [{ text: "", byte: null }]);
   assert.equal(asLabel("\u{1f600}\u{1f600}", 2), "\u{1f600}\u{1f600}");
 });
 

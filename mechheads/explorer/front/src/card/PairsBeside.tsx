@@ -14,7 +14,7 @@ export function PairsBeside({ effects, pairs }: { effects: readonly Effect[]; pa
   const text = (at: number) => inText(`${pairs[at]?.clean}${pairs[at]?.answer}`);
   const pick = (label: string, value: number, onPick: (pair: number) => void) => (
     <label class="card-select">
-      {label}{" "}
+      <span>{label}</span>{" "}
       <select value={String(value)} onChange={(event) => onPick(Number(event.currentTarget.value))}>
         {Array.from({ length: n }, (_, at) => <option key={at} value={String(at)}>{text(at)}</option>)}
       </select>

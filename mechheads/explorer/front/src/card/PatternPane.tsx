@@ -56,7 +56,7 @@ interface PromptsProps {
 function Prompts({ label, value, of, text, none, onPick }: PromptsProps) {
   return (
     <label class="card-select">
-      {label}{" "}
+      <span>{label}</span>{" "}
       <select value={String(value ?? "")} onChange={({ currentTarget }) => onPick(currentTarget.value === "" ? null : Number(currentTarget.value))}>
         {none && <option value="">{none}</option>}
         {of.map(({ prompt }) => <option key={prompt} value={String(prompt)}>{text(prompt)}</option>)}

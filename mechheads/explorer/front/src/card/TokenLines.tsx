@@ -2,7 +2,7 @@
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { percent } from "./numbers";
-import { useWidth } from "./parts";
+import { Shown, useWidth } from "./parts";
 import { column, row, type Entry, type Sparse } from "./sparse";
 import { asChip, inText } from "./tokens";
 
@@ -75,7 +75,7 @@ export function TokenLines({ attention, query, direction, withFirst, from = 0, t
             style={{ "--weight": String(weights.get(place) ?? 0) }}
             onClick={() => setChosen(place)}
           >
-            {inText(attention.tokens[place] ?? "")}
+            <Shown token={attention.tokens[place] ?? ""} as={inText} />
           </span>
         ))}
         {last < attention.tokens.length - 1 && <span aria-hidden="true">{"\u2026"}</span>}

@@ -1,5 +1,6 @@
 /** The text along a heat map: the tokens around the marked query, darker the more attention they get. */
 import type { Place } from "./heatDrawing";
+import { Shown } from "./parts";
 import { row, type Sparse } from "./sparse";
 import { inText } from "./tokens";
 
@@ -28,7 +29,7 @@ export function TokenRail({ attention, at, onChoose }: Props) {
           style={{ "--weight": String(weights.get(place) ?? 0) }}
           onClick={() => onChoose(place <= query ? { query, key: place } : { query: place, key: place })}
         >
-          {inText(attention.tokens[place] ?? "")}
+          <Shown token={attention.tokens[place] ?? ""} as={inText} />
         </span>
       ))}
     </div>

@@ -3,7 +3,7 @@ import type { ComponentChildren, RefObject } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { savePng, saveSvg } from "./export";
-import { asChip } from "./tokens";
+import { asChip, pieces } from "./tokens";
 
 /** Says what is missing, and the command that measures it. */
 export function Empty({ what, command }: { what: string; command?: string }) {
@@ -172,9 +172,20 @@ export function useWidth<T extends Element>(): [RefObject<T | null>, number] {
   return [box, width];
 }
 
+/** A token, with bytes that are no character of their own set apart. */
+export function Shown({ token, as }: { token: string; as: (text: string) => string }) {
+  return (
+    <>
+      {pieces(token).map(({ text, byte }, at) =>
+        byte === null ? as(text) : <span key={at} class="card-byte" title={`byte ${byte}: a part of a character that several tokens make up`}>{text}</span>,
+      )}
+    </>
+  );
+}
+
 /** A token as a chip. */
 export function Token({ text }: { text: string }) {
-  return <code class="card-token">{asChip(text)}</code>;
+  return <code class="card-token"><Shown token={text} as={asChip} /></code>;
 }
 
 /** Several tokens as chips. */

@@ -22,8 +22,29 @@ export function asChip(token: string): string {
   return seen(token).replace(/\n/g, "\u21b5").replace(/ /g, "\u00b7") || "\u2205";
 }
 
+/** How Python names the bytes of a character that several tokens make up: `<0xE2>`. */
+const BYTE = /<0x([0-9A-F]{2})>/g;
+
+export interface Piece {
+  readonly text: string;
+  /** "E2" if it is a byte, else null. */
+  readonly byte: string | null;
+}
+
+/** A token as pieces of text and bytes. */
+export function pieces(token: string): Piece[] {
+  const found: Piece[] = [];
+  let at = 0;
+  for (const { 0: whole, 1: byte = "", index } of token.matchAll(BYTE)) {
+    if (index > at) found.push({ text: token.slice(at, index), byte: null });
+    found.push({ text: `<${byte}>`, byte });
+    at = index + whole.length;
+  }
+  return at < token.length || !found.length ? [...found, { text: token.slice(at), byte: null }] : found;
+}
+
 /** As a label with room for a few characters. */
 export function asLabel(token: string, most = 9): string {
-  const text = [...asChip(token)];
+  const text = [...asChip(token.replace(BYTE, "<$1>"))];
   return text.length > most ? `${text.slice(0, most - 1).join("")}\u2026` : text.join("");
 }

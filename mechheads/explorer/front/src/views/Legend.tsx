@@ -41,10 +41,17 @@ function Categories({ model, categories }: { model: Model; categories: NonNullab
   ];
   const names = keys.map(([name]) => name);
   const pressed = namedIn(state.filter.value, names);
-  const press = (name: string, event: MouseEvent) => {
-    const filter = toggled(state.filter.peek(), names, name, event.ctrlKey || event.metaKey || event.shiftKey);
+  const isMore = (event: MouseEvent | KeyboardEvent) => event.ctrlKey || event.metaKey || event.shiftKey;
+  const press = (name: string, event: MouseEvent | KeyboardEvent) => {
+    const filter = toggled(state.filter.peek(), names, name, isMore(event));
     choose({ filter });
     announce(filter ? `Only ${filter}` : "All heads");
+  };
+  // Browsers make no click of Ctrl and Enter.
+  const pressMore = (name: string, event: KeyboardEvent) => {
+    if (!isMore(event) || (event.key !== "Enter" && event.key !== " ")) return;
+    event.preventDefault();
+    press(name, event);
   };
   const heads = [...several.values()].reduce((sum, each) => sum + each, 0);
   return (
@@ -52,7 +59,7 @@ function Categories({ model, categories }: { model: Model; categories: NonNullab
       <ul aria-label="Categories and how many heads have each: click one to mark its heads, with Ctrl or Cmd to add it">
         {keys.map(([name, n]) => (
           <li key={name}>
-            <button type="button" class="mh-key-button" aria-pressed={pressed.includes(name)} onClick={(event) => press(name, event)}>
+            <button type="button" class="mh-key-button" aria-pressed={pressed.includes(name)} title="Only these heads; with Ctrl or Cmd, these too" onClick={(event) => press(name, event)} onKeyDown={(event) => pressMore(name, event)}>
               <Key name={name} />
               {name} <span class="mh-count">{n}</span>
             </button>
