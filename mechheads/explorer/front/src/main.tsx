@@ -14,7 +14,9 @@ import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
 import { beginWith, followAddress, nameHeads, startWith } from "./state";
+import { keepKeys } from "./notebook";
 import { visible } from "./text";
+import { followFrame, followNotebook } from "./theme";
 
 function take(text: string): void {
   page.value = visible(JSON.parse(text)) as Page;
@@ -35,6 +37,7 @@ function startPage(text: string, root: Element): void {
   followAddress(mend);
   root.replaceChildren();
   draw(<App everywhere />, root);
+  followFrame();
 }
 
 interface Widget extends WidgetModel {
@@ -48,8 +51,14 @@ function render({ model, el }: { model: Widget; el: HTMLElement }): () => void {
   take(model.get("page"));
   startWith(mend);
   el.classList.add("mh");
+  const forget = keepKeys(el);
+  const unfollow = followNotebook(el);
   draw(<App everywhere={false} />, el);
-  return () => draw(null, el);
+  return () => {
+    unfollow();
+    forget();
+    draw(null, el);
+  };
 }
 
 const text = document.getElementById("mh-page")?.textContent;
