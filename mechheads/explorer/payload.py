@@ -16,6 +16,7 @@ import numpy as np
 
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
+from mechheads.explorer.changes import change_columns, compared, start_with
 from mechheads.explorer.encode import block, plain
 from mechheads.explorer.head_payload import head_blocks, pattern_pane, shared
 from mechheads.explorer.run_columns import run_columns, run_start, run_table
@@ -63,7 +64,11 @@ def atlas_payload(
             blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, heads)}
     names = shown_names([atlas.model for atlas in atlases])
     models = [_model(atlas, name) for atlas, name in zip(atlases, names, strict=True)]
-    return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), blocks)
+    changes = compared(atlases, models)
+    for change in changes:
+        models[change["model"]]["columns"] += change_columns(change, names[0])
+    page = _page("atlas", f"The attention heads of {', '.join(names)}", models, live)
+    return Payload(page | {"changes": changes} | start_with(changes), blocks)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ function contrast(where) {
 
 /** A figure and pages are drawn, and a head can be clicked in each page. */
 async function drawnAndClicked(page) {
-  await output(page, PLOT).locator(".js-plotly-plot .main-svg").first().waitFor({ timeout: 90_000 });
+  await output(page, PLOT).locator(".jp-RenderedPlotly :is(.main-svg, .plot-img)").first().waitFor({ timeout: 90_000 });
   const patterns = framed(page, PATTERNS);
   await opensACard(patterns, 2, "L0H2");
   assert.equal(await patterns.locator(".mh-view-map .mh-cell.is-scaled").count(), 8);
@@ -188,7 +188,6 @@ async function whole() {
   await shutDown();
   const again = [];
   const reopened = await opened(again);
-  await reopened.waitForTimeout(5000); await shot(reopened, "reopened0");
   await drawnAndClicked(reopened);
   await shot(reopened, "reopened");
   await reopened.context().close();
