@@ -34,6 +34,13 @@ def test_the_workflows_run_the_scripts_on_the_python_of_the_project(workflow: st
     assert load(".readthedocs.yaml")["build"]["tools"]["python"] == "3.11"
 
 
+def test_ci_tries_the_page_in_a_jupyterlab_that_is_pinned() -> None:
+    assert "jupyterlab\nbeside .ci/lab\n" in CI and (ROOT / ".ci" / "lab").stat().st_mode & 0o111
+    for name in ("constraints.txt", "constraints-tl3.txt"):
+        assert re.search(r"^jupyterlab==4\.6\.", (ROOT / name).read_text("utf-8"), re.MULTILINE), name
+    assert "JupyterLab 4.6" in (ROOT / "docs" / "explorer.md").read_text("utf-8")
+
+
 def test_the_citation_names_the_authors_and_the_license_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     citation = load("CITATION.cff")

@@ -1,4 +1,4 @@
-"""``mh.explore``, ``mh.head_card`` and the view of a run's patterns: in a notebook a widget, elsewhere a page."""
+"""``mh.explore``, ``mh.head_card`` and the view of a run's patterns: in a notebook shown, elsewhere a page."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
         what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run
             (``model.cache(prompts)``), an atlas (``mh.build_atlas``), or a model, of which a quick atlas is built
             unless one is given too.
-        path: write the page to this file. Without it, a notebook shows a widget, and elsewhere the page is written to
+        path: write the page to this file. Without it, a notebook shows the page, and elsewhere it is written to
             ``explorer.html``.
-        model: the model of the first atlas or result, to run own texts in the widget.
+        model: the model of the first atlas or result, to run own texts; a notebook then shows a widget, which needs
+            its kernel.
 
     Returns:
-        The widget, or the path of the page. The page is one file and needs no network.
+        What a notebook shows, or the path of the page. The page is one file and needs no network.
 
     Raises:
         ValueError: if something cannot be shown, results of one model differ in size, or the model is of another size;
             before anything is run.
-        ImportError: if a notebook has no anywidget and no path was given.
+        ImportError: if a notebook needs Pillow, or anywidget for a widget, and no path was given.
 
     >>> import tempfile, numpy as np
     >>> mine, theirs = (mh.HeadScores.from_scores(s * np.eye(3), name="effect", kind="demo") for s in (1, 2))
@@ -125,15 +126,30 @@ def _live(found: Sequence[Collected], model: Model | None) -> Live | None:
 
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:
-    if path is None and in_notebook():
-        entry = None if live is None else live.page_entry("widget")
-        return widget(Payload(payload.page | {"live": entry}, payload.blocks), live)
-    return write(payload, usual if path is None else path)
+    if path is not None or not in_notebook():
+        return write(payload, usual if path is None else path)
+    if live is None and len(page_html(payload)) <= _SAVED:
+        return Framed(payload)
+    entry = None if live is None else live.page_entry("widget")
+    return widget(Payload(payload.page | {"live": entry}, payload.blocks), live)
 
 
 _SAVED = 12 * 2**20
-"""The largest page, in bytes, that a notebook saves beside the widget."""
+"""The largest page, in bytes, that a notebook shows in a frame and saves; a larger one is a widget."""
 _HEIGHT = 720
+_FRAME = "mechheads-frame"
+_TELL_THEME = """(() => {
+  const tell = () => {
+    const light = document.body.getAttribute("data-jp-theme-light");
+    if (light === null) return;
+    for (const frame of document.querySelectorAll("iframe.FRAME"))
+      frame.contentWindow?.postMessage({ mechheads: "theme", light: light === "true" }, "*");
+  };
+  new MutationObserver(tell).observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  addEventListener("message", ({ data }) => data?.mechheads === "drawn" && tell());
+  tell();
+})()""".replace("FRAME", _FRAME)
+"""Tells the pages in frames whether JupyterLab is light or dark; they cannot see it."""
 
 
 def in_notebook() -> bool:
@@ -141,6 +157,29 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")
+
+
+class Framed:
+    """A page in a frame of a notebook. It needs no kernel, so it is still there when the notebook is opened again.
+
+    Raises:
+        ImportError: if Pillow is not installed.
+    """
+
+    def __init__(self, payload: Payload) -> None:
+        try:
+            self._still = _still(payload)
+        except ImportError as error:
+            raise _missing(error) from error
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
+        return self._still
+
+
+def _missing(error: ImportError) -> ImportError:
+    return ImportError(
+        f'a notebook needs {error.name}: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
+    )
 
 
 def widget(payload: Payload, live: Live | None) -> Any:
@@ -154,9 +193,7 @@ def widget(payload: Payload, live: Live | None) -> Any:
         traitlets: Any = importlib.import_module("traitlets")
         still, metadata_of_still = _still(payload)
     except ImportError as error:
-        raise ImportError(
-            f'the widget needs {error.name}: pip install "mechheads[notebook]"; or give path="explorer.html" for a page'
-        ) from error
+        raise _missing(error) from error
 
     class Explorer(base):
         """The explorer; see ``mh.explore``."""
@@ -219,9 +256,11 @@ def saved(payload: Payload, drawn: bytes) -> str:
     image = f'<img alt="{html.escape(alt_text(payload.page))}" width="{shown_width(payload.page)}" src="{source}">'
     if len(page) <= _SAVED:
         return (
-            f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{_HEIGHT}px;border:0" '
+            f'<iframe class="{_FRAME}" sandbox="allow-scripts allow-downloads" '
+            f'style="width:100%;height:{_HEIGHT}px;border:0" '
             f'title="{html.escape(payload.page["title"])}" srcdoc="{html.escape(page)}"></iframe>'
             f"<details><summary>The map as a picture, for readers whose scripts are off</summary>{image}</details>"
+            f"<script>{_TELL_THEME}</script>"
         )
     summaries = "\n\n".join(model["summary"] for model in payload.page["models"])
     note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."

@@ -17,6 +17,7 @@ import pandas as pd
 
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
+from mechheads.explorer.changes import change_columns, compared, start_with
 from mechheads.explorer.encode import block, plain
 from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared, space_block
 from mechheads.explorer.run_columns import run_columns, run_start
@@ -75,7 +76,11 @@ def atlas_payload(
     names = shown_names([atlas.model for atlas in atlases])
     more = tables or [{}] * len(atlases)
     models = [_model(*each) for each in zip(atlases, names, more, strict=True)]
-    return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), blocks)
+    changes = compared(atlases, models)
+    for change in changes:
+        models[change["model"]]["columns"] += change_columns(change, names[0])
+    page = _page("atlas", f"The attention heads of {', '.join(names)}", models, live)
+    return Payload(page | {"changes": changes} | start_with(changes), blocks)
 
 
 @contextmanager

@@ -110,7 +110,7 @@ class Attention:
         return attention(patterns, list(self.strings[prompt]), **options)
 
     def view(self, path: str | Path | None = None) -> Any:
-        """Show all heads' patterns with their tokens: in a notebook a widget, elsewhere a page.
+        """Show all heads' patterns with their tokens: in the notebook, elsewhere in a page.
 
         Each query shows its attention to the first token and to the eight keys that have most besides. The map of all
         heads is coloured by the share of their attention to the previous token, or by another such number of the run.
@@ -119,10 +119,10 @@ class Attention:
             path: write the page to this file; without it, a page is written to ``patterns.html``.
 
         Returns:
-            The widget, or the path of the page, which is one file and needs no network.
+            What a notebook shows, or the path of the page, which is one file and needs no network.
 
         Raises:
             ValueError: if a prompt has more than 2,000 tokens.
-            ImportError: if a notebook has no anywidget and no path was given.
+            ImportError: if a notebook has no Pillow and no path was given.
         """
         return draw(_VIEW, self, path)

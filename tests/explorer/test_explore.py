@@ -196,10 +196,30 @@ def test_a_view_has_an_end(small, monkeypatch):
 
 
 @pytest.mark.usefixtures("notebook")
-def test_a_notebook_without_anywidget_says_what_to_install(monkeypatch):
+def test_a_notebook_says_what_to_install(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    with pytest.raises(ImportError, match=r'pip install "mechheads\[notebook\]"; or give path='):
+    with pytest.raises(ImportError, match=r'needs anywidget: pip install "mechheads\[notebook\]"; or give path='):
+        mh.explore(demo(small.n_layers, small.n_heads), model=small)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"a notebook needs PIL"):
         mh.explore(demo())
+
+
+@pytest.mark.usefixtures("notebook")
+def test_without_a_model_a_notebook_shows_the_page_in_a_frame_and_needs_no_widget(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    for shown in (mh.explore(demo()), small.cache(["one two"], sites=("pattern",)).attention.view()):
+        bundle, metadata = shown._repr_mimebundle_()
+        assert [*bundle] == ["text/html", "image/png", "text/plain"] and "<iframe" in bundle["text/html"]
+        assert metadata["image/png"]["alt"] == bundle["text/plain"]
+
+
+@needs_anywidget
+def test_a_large_page_is_a_widget(monkeypatch):
+    explore = importlib.import_module("mechheads.explorer.explore")
+    monkeypatch.setattr(explore, "_SAVED", 10)
+    monkeypatch.setattr(explore, "in_notebook", lambda: True)
+    assert json.loads(mh.explore(demo()).page)["live"] is None
 
 
 @pytest.mark.usefixtures("notebook")
@@ -237,7 +257,6 @@ def test_the_widget_holds_the_same_data():
 def test_in_a_notebook_the_model_runs_texts(small):
     shown = mh.explore(demo(small.n_layers, small.n_heads), model=small)
     assert json.loads(shown.page)["live"]["by"] == "widget"
-    assert json.loads(mh.explore(demo()).page)["live"] is None
 
 
 class Front:

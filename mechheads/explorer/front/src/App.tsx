@@ -58,7 +58,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
   );
 }
 
-/** Whether the page is drawn. Until then, nothing scrolls to the card of a run, so that a narrow page begins with its map. */
+/** Whether the page is drawn. Until then, nothing scrolls to what a page opens on besides its map, such as the card of a run. */
 let isDrawn = false;
 
 /** Goes to the heads without touching the address, which holds what is chosen. */
@@ -122,7 +122,7 @@ function Detail() {
   const key = pair ? "pair" : versus ? "versus" : `${model}.${head}`;
   useEffect(() => {
     const element = box.current;
-    if (!isDrawn && page.value.kind === "run") return;
+    if (!isDrawn && page.value.start?.chosen) return;
     if (element && getComputedStyle(element).position === "static") element.scrollIntoView({ block: "start" });
     else element?.scrollTo({ top: 0 });
   }, [key]);

@@ -35,6 +35,41 @@ export interface Page {
   /** Where an own text can be run; null in the offline page. */
   live: Live | null;
   start?: Start | null;
+  /** What changed from the first model to others of the same sizes; empty or missing without such models. */
+  changes?: Change[];
+}
+
+/** From model `of` to another: how many heads changed in each view that both have, and those that changed most. */
+export interface Change {
+  /** Numbers in `Page.models`. The columns of `model` have the differences, such as "patching_change". */
+  model: number;
+  of: number;
+  views: {
+    name: string;
+    title: string;
+    unit: string;
+    /** Which intervals tell what is beyond chance, in a sentence. */
+    how: string;
+    /** How many heads were measured in both, are beyond their intervals, and have a small q besides. */
+    known: number;
+    beyond: number;
+    surely: number;
+  }[];
+  /** The first by certainty, then by size. */
+  rows: {
+    head: HeadName;
+    view: string;
+    before: Num;
+    after: Num;
+    /** After minus before, with its interval and q if both models saw the same prompts. */
+    difference: Num;
+    low: Num;
+    high: Num;
+    q: Num;
+    /** In standard deviations of the view over the heads of the model `of`. */
+    size: Num;
+    beyond: boolean;
+  }[];
 }
 
 /** What is open and chosen at first, unless the address says otherwise. */

@@ -14,8 +14,10 @@ import { readBlocksFrom } from "./card/load";
 import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
 import { beginWith, followAddress, nameHeads, startWith } from "./state";
+import { keepKeys } from "./notebook";
 import { usualColour, usualSort } from "./table";
 import { visible } from "./text";
+import { followFrame, followNotebook } from "./theme";
 import { findUnknown } from "./Unknown";
 
 function take(text: string): void {
@@ -41,6 +43,7 @@ function startPage(text: string, root: Element): void {
   });
   root.replaceChildren();
   draw(<App everywhere />, root);
+  followFrame();
 }
 
 interface Widget extends WidgetModel {
@@ -54,8 +57,14 @@ function render({ model, el }: { model: Widget; el: HTMLElement }): () => void {
   take(model.get("page"));
   startWith(mend);
   el.classList.add("mh");
+  const forget = keepKeys(el);
+  const unfollow = followNotebook(el);
   draw(<App everywhere={false} />, el);
-  return () => draw(null, el);
+  return () => {
+    unfollow();
+    forget();
+    draw(null, el);
+  };
 }
 
 const text = document.getElementById("mh-page")?.textContent;

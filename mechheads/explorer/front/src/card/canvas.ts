@@ -1,6 +1,7 @@
 /** What a canvas needs: painting when something changes, the wheel, and dragging. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { NOTEBOOK_THEME } from "../theme";
 import type { Window } from "./heat";
 import type { Look } from "./heatDrawing";
 
@@ -34,6 +35,7 @@ export function usePaint(canvas: CanvasRef, below: Paint, inputs: readonly unkno
     const watch = new MutationObserver(again);
     dark.addEventListener("change", again);
     watch.observe(document.documentElement, { attributes: true });
+    watch.observe(document.body, { attributes: true, attributeFilter: [NOTEBOOK_THEME] });
     return () => (dark.removeEventListener("change", again), watch.disconnect());
   }, []);
   useLayoutEffect(() => {

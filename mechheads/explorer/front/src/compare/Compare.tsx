@@ -6,6 +6,7 @@ import { numberOf } from "../card/heads";
 import type { Model } from "../data";
 import { modelOf, page, titleOf } from "../page";
 import { choose, state, type Ref } from "../state";
+import { Changes, changeShown } from "./Changes";
 import { ofHeads, ofModels, verdicts, type Row } from "./differences";
 
 export function CompareHeads({ pair }: { pair: readonly [Ref, Ref] }) {
@@ -48,9 +49,16 @@ export function CompareHeads({ pair }: { pair: readonly [Ref, Ref] }) {
 }
 
 export function CompareModels({ left, right }: { left: Model; right: Model }) {
+  const change = changeShown();
+  const numbers = <Differences rows={ofModels(left, right)} titles={[left.name, right.name]} />;
+  if (!change) return <div class="mh-compare">{numbers}</div>;
   return (
     <div class="mh-compare">
-      <Differences rows={ofModels(left, right)} titles={[left.name, right.name]} />
+      <Changes change={change} />
+      <details>
+        <summary>The two models in numbers</summary>
+        {numbers}
+      </details>
     </div>
   );
 }

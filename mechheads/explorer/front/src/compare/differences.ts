@@ -1,7 +1,7 @@
 /** Two heads, or two models, number by number. */
 import { known, places, show, showTo } from "../card/numbers";
 import { UNCLASSIFIED } from "../categories";
-import type { Model, Verdict } from "../data";
+import type { Column, Model, Verdict } from "../data";
 import { valueText } from "../say";
 import { columnOf, numbersOf, titled } from "../table";
 
@@ -28,9 +28,14 @@ function difference(left: number, right: number, spread: number, decimals: numbe
   return { difference: by > 0 ? `+${showTo(by, decimals)}` : showTo(by, decimals), share: spread > 0 ? Math.max(-1, Math.min(1, by / spread)) : 0 };
 }
 
+/** Whether a column has values of the model itself, and not how a view of it changed from another model. */
+function isMeasured({ views }: Model, { name, role }: Column): boolean {
+  return role === "value" && !views.some((view) => name === `${view.name}_change`);
+}
+
 /** Every measure of two heads. Columns that one model lacks have nothing on its side. */
 export function ofHeads(left: Side, right: Side): Row[] {
-  const names = new Set([left, right].flatMap(({ model }) => model.columns.filter((column) => column.role === "value").map((column) => column.name)));
+  const names = new Set([left, right].flatMap(({ model }) => model.columns.filter((column) => isMeasured(model, column)).map((column) => column.name)));
   return [...names].map((name) => {
     const column = columnOf(left.model, name) ?? columnOf(right.model, name);
     const [a, b] = [numbersOf(left.model, name), numbersOf(right.model, name)];
@@ -122,7 +127,7 @@ function yesShares(model: Model): Shares {
 }
 
 function medians(left: Model, right: Model): Row[] {
-  const names = new Set([left, right].flatMap(({ columns }) => columns.filter(({ role, kind }) => role === "value" && kind === "number").map(({ name }) => name)));
+  const names = new Set([left, right].flatMap((model) => model.columns.filter((column) => column.kind === "number" && isMeasured(model, column)).map(({ name }) => name)));
   return [...names].map((name) => {
     const [a, b] = [numbersOf(left, name), numbersOf(right, name)];
     const column = (a ?? b)?.column;
