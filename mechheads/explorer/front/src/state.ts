@@ -55,6 +55,9 @@ export interface Values {
   part: string;
   /** Of its paths: what the widths come from. */
   paths: string;
+  /** Of its space: what colours stand for, and the number of the token that is marked. */
+  hue: string;
+  dot: number | null;
 }
 
 /** What heads are called. */
@@ -91,6 +94,8 @@ const START: Values = {
   pairBeside: null,
   part: "",
   paths: "",
+  hue: "",
+  dot: null,
 };
 
 type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };
