@@ -33,6 +33,8 @@ const CHOSEN = {
   pairBeside: 0,
   part: "50-60%",
   paths: "weights",
+  hue: "activity",
+  dot: 3,
 };
 
 test("everything that is chosen comes back from the address", () => {
