@@ -8,10 +8,10 @@ export interface Look {
   readonly shape: string;
 }
 
-const SQUARE = "M-.8-.8H.8V.8H-.8Z";
-const CIRCLE = "M-.95 0A.95.95 0 1 1 .95 0A.95.95 0 1 1-.95 0Z";
-const DIAMOND = "M0-1.1L1.1 0L0 1.1L-1.1 0Z";
-const TRIANGLE = "M0-1L1.05.85H-1.05Z";
+export const SQUARE = "M-.8-.8H.8V.8H-.8Z";
+export const CIRCLE = "M-.95 0A.95.95 0 1 1 .95 0A.95.95 0 1 1-.95 0Z";
+export const DIAMOND = "M0-1.1L1.1 0L0 1.1L-1.1 0Z";
+export const TRIANGLE = "M0-1L1.05.85H-1.05Z";
 const PLUS = "M-.35-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z";
 const STAR = "M0-1.15L.3-.38L1.1-.35L.48.15L.7.95L0 .5L-.7.95L-.48.15L-1.1-.35L-.3-.38Z";
 const DOWN = "M0 1L1.05-.85H-1.05Z";

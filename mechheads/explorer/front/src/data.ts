@@ -7,6 +7,7 @@
  *   Read one with `new DecompressionStream("deflate")`.
  *   - `mh-shared-M` is `Shared` of model M (its number in `Page.models`): texts that all heads of the model share.
  *   - `mh-heads-M-L` is `HeadBlock`: the heads of layer L of model M.
+ *   - `mh-space-M` is `Space` of model M; missing if it was not analysed.
  * - The notebook widget: the traits `page` (the same JSON as text) and `blocks` (an object: id -> base64).
  *
  * Conventions
@@ -305,6 +306,8 @@ export interface Head {
   index: number;
   text: TextPane | null;
   pattern: PatternPane | null;
+  /** True if `Space.heads` has it. */
+  space: true | null;
   weights: WeightsPane | null;
   cause: CausePane | null;
   paths: PathsPane | null;
@@ -349,6 +352,44 @@ export interface Example {
 export interface PatternPane {
   /** `prompt`: number in `Shared.prompts`. At most 2,000 tokens. */
   prompts: { prompt: number; attention: Attention }[];
+}
+
+/** Block `mh-space-M`: where the same tokens lie in the space of every head. */
+export interface Space {
+  /** Texts of tokens. */
+  words: string[];
+  /** Windows of ordinary text, as numbers of `words`. */
+  windows: number[][];
+  /** One for each token that is shown: its window, and its position there. */
+  window: number[];
+  position: number[];
+  /** How many tokens the components and shares come from. */
+  tokens: number;
+  /** The share of the variance that two directions hold on average if they are drawn at random. */
+  chance: number;
+  heads: Record<HeadName, SpacePane>;
+}
+
+export interface SpacePane {
+  q: Cloud;
+  /** With grouped queries: the head with the same one. */
+  k: Cloud | HeadName;
+  z: Cloud;
+  /** Of the head at each token, in 63rds of `mostActive`: a sign of base64 for each. */
+  activity: string;
+  mostActive: Num;
+}
+
+/** Tokens in the plane of the first two principal components; 0 is the mean of all tokens. */
+export interface Cloud {
+  /** The first coordinate of every token and then the second, in 63rds between `ends`: a sign of base64 for each. */
+  points: string;
+  /** The lowest and the highest of each coordinate. */
+  ends: [[number, number], [number, number]];
+  /** Of the variance of all tokens; null if there is none. */
+  shares: [Num, Num];
+  /** The share that two components hold in the half of the texts that they were not found in. */
+  held: Num;
 }
 
 export interface WeightsPane {

@@ -61,6 +61,9 @@ export interface Values {
   answer: string;
   /** Of what lies folded: what was opened last, such as "circuits". */
   section: string;
+  /** Of its space: what colours stand for, and the number of the token that is marked. */
+  hue: string;
+  dot: number | null;
 }
 
 /** What heads are called. */
@@ -100,6 +103,8 @@ const START: Values = {
   paths: "",
   answer: "",
   section: "",
+  hue: "",
+  dot: null,
 };
 
 type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };

@@ -39,6 +39,7 @@ function card(head, at) {
       })),
     },
     pattern: { prompts: [{ prompt: 0, attention }] },
+    space: true,
     weights: {
       ov: spectrum,
       qk: spectrum,
@@ -60,6 +61,19 @@ function card(head, at) {
     roles: { roles: ["facilitation", "interference", "irrelevance"].map((role) => ({ role, score: 0.5, low: 0.4, high: 0.6, range: true, values: [0.4, 0.6] })) },
     alike: { heads: [{ head: heads[(at + 1) % 4], similarity: 0.9 }], columns: ["effect", "ships"] },
   };
+}
+
+/** Four tokens, the first and the last of them the same word; the two heads of a layer share their keys. */
+function cloud(points) {
+  return { points, ends: [[-1, 1], [-0.5, 0.5]], shares: [0.3, 0.1], held: 0.35 };
+}
+
+export function space() {
+  const panes = heads.map((head, at) => [
+    head,
+    { q: cloud("A/gfAA//"), k: at % 2 ? heads[at - 1] : cloud("/AfgAA//"), z: at === 3 ? { ...cloud("AAAAAAAA"), shares: [null, null], held: null } : cloud("Af/gAA//"), activity: "A/AA", mostActive: 0.5 },
+  ]);
+  return { words: [...tokens, " 1"], windows: [[0, 1, 2, 3, 4], [0, 5, 1, 2, 3]], window: [0, 0, 1, 1], position: [1, 4, 1, 2], tokens: 8, chance: 0.5, heads: Object.fromEntries(panes) };
 }
 
 /** What `html` of pages.mjs takes. */
@@ -86,7 +100,7 @@ export function made({ live = null } = {}) {
   const layers = [0, 1].map((layer) => [`mh-heads-0-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);
   return {
     page: { schema: 1, kind: "atlas", version: "0", title: "Made up", models: [model], live },
-    blocks: { "mh-shared-0": shared, ...Object.fromEntries(layers) },
+    blocks: { "mh-shared-0": shared, "mh-space-0": space(), ...Object.fromEntries(layers) },
   };
 }
 

@@ -36,6 +36,8 @@ const CHOSEN = {
   paths: "weights",
   answer: "all",
   section: "circuits",
+  hue: "activity",
+  dot: 3,
 };
 
 test("everything that is chosen comes back from the address", () => {

@@ -17,6 +17,7 @@ import { PathsPane } from "./PathsPane";
 import { PatternPane } from "./PatternPane";
 import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
+import { SpacePane } from "./SpacePane";
 import { TextPane } from "./TextPane";
 import { besides } from "./verdicts";
 import { WeightsPane } from "./WeightsPane";
@@ -30,7 +31,7 @@ interface Props {
 }
 
 const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
-const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
+const PANES = ["text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
 type PaneName = (typeof PANES)[number];
 
 export function Card({ model: modelAt, head, page }: Props) {
@@ -131,7 +132,7 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
 /** The panes that cards of a model have; `data` says which of them are empty. */
 export function panesOf(page: Page, modelAt: number, data: Head | null = null): Tab[] {
   const shown: readonly PaneName[] = page.kind === "run" ? ["pattern"] : PANES.filter((name) => hasPane(page.models[modelAt], name));
-  const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && data[name] === null }));
+  const tabs: Tab[] = shown.map((name) => ({ id: name, name: TITLES[name] ?? name, empty: data !== null && !data[name] }));
   return page.live?.model === modelAt ? [...tabs, { id: "live", name: "own text" }] : tabs;
 }
 
@@ -181,6 +182,7 @@ function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   const about = { model, modelAt, head };
   if (chosen === "text" && data.text) return <TextPane pane={data.text} {...{ shared, model, head }} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
+  if (chosen === "space" && data.space) return <SpacePane {...{ model, modelAt, name }} />;
   if (chosen === "weights" && data.weights) return <WeightsPane pane={data.weights} name={name} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;
