@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechheads.explorer.encode import plain
 from mechheads.explorer.column import FDR
+from mechheads.explorer.encode import plain
 from mechheads.heads import check_heads
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
