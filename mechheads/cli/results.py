@@ -60,9 +60,12 @@ class Results:
 
         Raises:
             KeyboardInterrupt: if it was interrupted before there was a result.
+            ValueError: if nothing could be done.
         """
         if not found.results and not getattr(found, "tables", None):
-            raise KeyboardInterrupt
+            if found.interrupted:
+                raise KeyboardInterrupt
+            raise ValueError("; ".join(["there is no result", *found.notes]))
         self._save(found, write_page)
         self.lines.append(found.summary())
         self.interrupted = found.interrupted

@@ -27,7 +27,7 @@ from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.ledger.fingerprints import fingerprint
-from mechheads.limits import settings, show_seconds
+from mechheads.limits import current, settings, show_seconds
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
@@ -38,6 +38,7 @@ from mechheads.patching.path import path_matrix
 from mechheads.patching.self_repair import self_repair
 from mechheads.prompts.encoding import single_token, text_ids, token_strings
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
@@ -160,7 +161,8 @@ def build_atlas(
         skip=skip,
     )
     work = _Work(model, Questions.of(model, given), resume, after_each or (lambda atlas: None))
-    work.run()
+    # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
+    in_call({"seed": current().seed, "quick": quick, "updates": updates}, work.run)
     return work.atlas
 
 

@@ -425,6 +425,16 @@ def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_pat
     assert (done.exit_code, done.output) == (130, "Interrupted before there was a result.\n")
 
 
+def test_a_command_that_can_do_nothing_says_why(monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(build, "capital_pairs", lambda model, n: None)
+    done = CliRunner().invoke(
+        main, ["atlas", "--only", "patching", "--model", str(tiny("llama")), "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 1
+    said = "Error: there is no result; patching left out: fewer than 2 countries have a name and a capital"
+    assert said in " ".join(done.output.split())
+
+
 def small_task(folder: Path) -> Path:
     pairs = {" France": " Paris", " Italy": " Rome", " Spain": " Madrid", " Germany": " Berlin", " big": " dog"}
     task = folder / "mine.jsonl"

@@ -338,10 +338,13 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
 def test_roles_and_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
     files = files_of(tmp_path)
     given = {"requests": files["--requests"], "task": files["--task"]}
-    atlas = build_atlas(small, **given, updates=2, only=["safety", "roles"])
+    relations = ["country_to_capital"]
+    atlas = build_atlas(small, **given, relations=relations, updates=2, only=["safety", "roles", "labels"])
     assert atlas.asked == {"requests": "asking", "task": "naming"} and atlas.pairs == []
     assert atlas.requests == [request.strip() for request in REQUESTS]
     assert atlas.roles is not None and atlas.safety["scaling"].values.sizes["prompt"] == 4
-    assert "2 updates of each fit on 5 of the task's 5 items" in atlas.notes[0]
+    assert "2 updates of each fit on 5 of the task's 5 items" in atlas.notes[-1]
+    assert atlas.labels is not None and atlas.labels.provenance["updates"] == 2
+    assert all(str(tmp_path) not in json.dumps(scores.provenance) for scores in atlas.results.values())
     named = build_atlas(small, requests="harmless", task=task_of(), only=["own"], own={"mine": mine})
     assert named.asked == {} and named.own["mine"].scores.values[0, 0] == 2.0
