@@ -17,6 +17,8 @@ from mechheads.studies.atlas import Atlas
 
 SHOWN = 20
 """How many heads are listed."""
+WITHIN = 8
+"""How many larger changes are named that lie within their intervals."""
 LEVEL = 0.95
 """Of the intervals: the share of heads that by chance alone stay within theirs."""
 
@@ -130,11 +132,11 @@ def _page_entry(number: int, base: Atlas, atlas: Atlas, models: Sequence[dict[st
         if np.isfinite(size) and size > 0
     ]
     heads = [str(head) for head in check_heads(None, *base.sizes)]
-    return {
-        "model": number,
-        "of": 0,
-        "views": views,
-        "rows": [_row(changes[name], name, head, heads[head]) for *_, name, head in sorted(rows)[:SHOWN]],
+    first, largest = sorted(rows)[:SHOWN], sorted(rows, key=lambda row: row[2])[:SHOWN]
+    within = [row for row in largest if row[1] and row not in first][:WITHIN]
+    listed = {"rows": first, "within": within}
+    return {"model": number, "of": 0, "views": views} | {
+        part: [_row(changes[name], name, head, heads[head]) for *_, name, head in each] for part, each in listed.items()
     }
 
 

@@ -82,3 +82,13 @@ def test_at_most_twenty_rows():
     values = np.random.default_rng(0).normal(size=(2, 10, 10, 6))
     each = [mh.HeadScores.from_values(one, name="effect", kind="activation_patch") for one in values]
     assert len(page_of(*each)["changes"][0]["rows"]) == SHOWN
+
+
+def test_a_large_change_within_its_interval_is_named_apart():
+    base = np.random.default_rng(0).normal(scale=0.1, size=(10, 10, 6))
+    changed = base + 0.5 + np.random.default_rng(1).normal(scale=0.01, size=base.shape)
+    changed[4, 4] = base[4, 4] + [20, -18, 20, -18, 20, -18]
+    each = [mh.HeadScores.from_values(one, name="effect", kind="activation_patch") for one in (base, changed)]
+    (entry,) = page_of(*each)["changes"]
+    assert len(entry["rows"]) == SHOWN and all(row["beyond"] for row in entry["rows"])
+    assert [row["head"] for row in entry["within"] if not row["beyond"]] == ["L4H4"]

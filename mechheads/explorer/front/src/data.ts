@@ -57,20 +57,24 @@ export interface Change {
     surely: number;
   }[];
   /** The first by certainty, then by size. */
-  rows: {
-    head: HeadName;
-    view: string;
-    before: Num;
-    after: Num;
-    /** After minus before, with its interval and q if both models saw the same prompts. */
-    difference: Num;
-    low: Num;
-    high: Num;
-    q: Num;
-    /** In standard deviations of the view over the heads of the model `of`. */
-    size: Num;
-    beyond: boolean;
-  }[];
+  rows: ChangedHead[];
+  /** Of the largest changes those that are not among `rows`, because they lie within their intervals. */
+  within: ChangedHead[];
+}
+
+export interface ChangedHead {
+  head: HeadName;
+  view: string;
+  before: Num;
+  after: Num;
+  /** After minus before, with its interval and q if both models saw the same prompts. */
+  difference: Num;
+  low: Num;
+  high: Num;
+  q: Num;
+  /** In standard deviations of the view over the heads of the model `of`. */
+  size: Num;
+  beyond: boolean;
 }
 
 /** What is open and chosen at first, unless the address says otherwise. */

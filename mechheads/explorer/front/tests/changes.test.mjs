@@ -14,7 +14,7 @@ const ROWS = [
 ];
 
 /** The small model twice. */
-function twice({ rows = ROWS, beyond = 1, surely = 1, name = "tuned" } = {}) {
+function twice({ rows = ROWS, beyond = 1, surely = 1, name = "tuned", within = [] } = {}) {
   const { page, blocks } = small();
   const [model] = page.models;
   const differences = { ...model.columns.find((column) => column.name === "patching"), name: "patching_change", label: "Patching, change", group: "Changed from small", low: null, high: null, q: null, signed: true };
@@ -22,7 +22,7 @@ function twice({ rows = ROWS, beyond = 1, surely = 1, name = "tuned" } = {}) {
   const views = [{ name: "patching", title: "Patching", unit: "share restored", how: "Differences on the same 8 prompts.", known: 36, beyond, surely }];
   const start = { model: 1, head: null, chosen: { versus: 0, together: true, colour: "patching_change", by: "patching_change" } };
   const more = Object.fromEntries(Object.entries(blocks).map(([id, block]) => [id.replace("-0", "-1"), block]));
-  return { page: { ...page, title: "Two models", models: [model, tuned], start, changes: [{ model: 1, of: 0, views, rows }] }, blocks: { ...blocks, ...more } };
+  return { page: { ...page, title: "Two models", models: [model, tuned], start, changes: [{ model: 1, of: 0, views, rows, within }] }, blocks: { ...blocks, ...more } };
 }
 
 test("the page opens on the changes, the maps of both models beside it, and nothing is in the address", async (t) => {
@@ -53,6 +53,14 @@ test("it says so if nothing changed beyond the intervals, or at all", async (t) 
   assert.match(await page.locator(".mh-changes > p").textContent(), /^Nothing changed beyond the intervals/);
   const same = await open(t, browser, twice({ rows: [], beyond: 0, surely: 0 }));
   assert.match(await same.locator(".mh-changes > p").textContent(), /^No head changed at all/);
+});
+
+test("larger changes within their intervals are named below the list", async (t) => {
+  const [row] = ROWS;
+  const page = await open(t, browser, twice({ within: [{ ...row, head: "L2H3", difference: 0.9, beyond: false }] }));
+  assert.match(await page.locator(".mh-within").textContent(), /within their intervals; more prompts would tell: L2H3 Patching \+0\.900$/);
+  await page.locator(".mh-within button").click();
+  assert.deepEqual(chosen(page), { compared: "1.L2H3,L2H3" });
 });
 
 test("a hostile name stays text, and the other way round there is no list", async (t) => {

@@ -4,6 +4,7 @@ import { after, before, test } from "node:test";
 import { deflateSync } from "node:zlib";
 import { readFileSync } from "node:fs";
 import { launch } from "./browser.mjs";
+import { html } from "./pages.mjs";
 import { small } from "./samples.mjs";
 
 let browser;
@@ -52,4 +53,47 @@ test("two widgets in a notebook: each has its own state and keys, and neither to
   await page.evaluate(() => window.one());
   assert.equal(await one.locator("*").count(), 0);
   assert.deepEqual(said, []);
+});
+
+test("a widget has the theme of the notebook, and tells JupyterLab which keys are its own", async (t) => {
+  const page = await browser.newPage({ colorScheme: "dark" });
+  t.after(() => page.close());
+  await page.addStyleTag({ content: style });
+  await page.evaluate(() => document.body.setAttribute("data-jp-theme-light", "true"));
+  await drawn(page, small(), "one");
+  const paper = () => page.locator("#one").evaluate((element) => getComputedStyle(element).backgroundColor);
+  assert.equal(await paper(), "rgb(255, 255, 255)");
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.evaluate(() => document.body.setAttribute("data-jp-theme-light", "false"));
+  assert.equal(await paper(), "rgb(20, 23, 29)");
+  await page.evaluate(() => document.body.removeAttribute("data-jp-theme-light"));
+  assert.equal(await paper(), "rgb(255, 255, 255)");
+  const cell = page.locator("#one .mh-view-map [data-head='2']");
+  const isOurs = () => cell.evaluate((element) => element.hasAttribute("data-lm-suppress-shortcuts"));
+  await cell.press("x");
+  assert.equal(await isOurs(), true);
+  await cell.press("Control+s");
+  assert.equal(await isOurs(), false);
+});
+
+test("a page in a frame has the theme that the notebook tells it, and no other window can", async (t) => {
+  const page = await browser.newPage({ colorScheme: "light" });
+  t.after(() => page.close());
+  await page.evaluate((source) => {
+    window.said = [];
+    addEventListener("message", ({ data }) => window.said.push(data));
+    const frame = Object.assign(document.createElement("iframe"), { srcdoc: source });
+    frame.setAttribute("sandbox", "allow-scripts");
+    document.body.append(frame);
+  }, html(small()));
+  await page.waitForFunction(() => window.said.some((data) => data?.mechheads === "drawn"));
+  const root = page.frameLocator("iframe").locator("#mh-root");
+  const paper = () => root.evaluate((element) => getComputedStyle(element).backgroundColor);
+  assert.equal(await paper(), "rgb(255, 255, 255)");
+  await root.evaluate(() => window.postMessage({ mechheads: "theme", light: false }, "*"));
+  await page.waitForTimeout(100);
+  assert.equal(await paper(), "rgb(255, 255, 255)");
+  await page.evaluate(() => document.querySelector("iframe").contentWindow.postMessage({ mechheads: "theme", light: false }, "*"));
+  await page.waitForTimeout(100);
+  assert.equal(await paper(), "rgb(20, 23, 29)");
 });

@@ -1,6 +1,8 @@
 /** What changed most from one model to another, beyond the intervals. Each row opens the two heads side by side. */
+import { Fragment } from "preact";
+
 import { numberOf } from "../card/heads";
-import { interval, known, show, showQ } from "../card/numbers";
+import { interval, known, show, showQ, type Maybe } from "../card/numbers";
 import type { Change } from "../data";
 import { focusCard } from "../focus";
 import { modelOf, page } from "../page";
@@ -37,12 +39,12 @@ export function Changes({ change }: { change: Change }) {
                 return (
                   <tr key={`${row.head} ${row.view}`}>
                     <th scope="row">
-                      <button type="button" class="mh-small" aria-label={`${row.head} of both models, side by side`} onClick={() => beside(change, row.head)}>{row.head}</button>
+                      <Head change={change} name={row.head} />
                     </th>
                     <td>{view?.title ?? row.view}{view?.unit ? ` (${view.unit})` : ""}</td>
                     <td>{show(row.before)}</td>
                     <td>{show(row.after)}</td>
-                    <td>{known(row.difference) && row.difference > 0 ? "+" : ""}{show(row.difference)}{known(row.low) ? ` [${interval(row.low, row.high)}]` : ""}</td>
+                    <td>{signed(row.difference)}{known(row.low) ? ` [${interval(row.low, row.high)}]` : ""}</td>
                     <td>{row.beyond ? "yes" : "no"}{known(row.q) ? `, ${showQ(row.q)}` : ""}</td>
                   </tr>
                 );
@@ -50,6 +52,17 @@ export function Changes({ change }: { change: Change }) {
             </tbody>
           </table>
         </div>
+      )}
+      {change.within.length > 0 && (
+        <p class="mh-within">
+          Larger, but within their intervals; more prompts would tell:{" "}
+          {change.within.map((row, at) => (
+            <Fragment key={`${row.head} ${row.view}`}>
+              {at > 0 && "; "}
+              <Head change={change} name={row.head} /> {views.get(row.view)?.title ?? row.view} {signed(row.difference)}
+            </Fragment>
+          ))}
+        </p>
       )}
       <details>
         <summary>How many heads changed in each view, and by which intervals</summary>
@@ -61,6 +74,16 @@ export function Changes({ change }: { change: Change }) {
       </details>
     </section>
   );
+}
+
+function Head({ change, name }: { change: Change; name: string }) {
+  return (
+    <button type="button" class="mh-small" aria-label={`${name} of both models, side by side`} onClick={() => beside(change, name)}>{name}</button>
+  );
+}
+
+function signed(value: Maybe): string {
+  return `${known(value) && value > 0 ? "+" : ""}${show(value)}`;
 }
 
 function sentence({ views, rows }: Change): string {
