@@ -357,7 +357,7 @@ class Atlas(Stages):
             (self.safety, lambda safety: of_ships(safety, asked["requests"])),
             (self.roles, lambda roles: of_roles(roles, asked["task"])),
             (self.circuit, lambda curve: of_circuit(curve, asked["pairs"])),
-            (self.views, lambda views: of_agreement(views, {name: _analysis_of(name) for name in views})),
+            (self.views, lambda views: of_agreement(self.agreement(), {name: _analysis_of(name) for name in views})),
             (self.direct if self.patching is None else None, lambda scores: of_direct(scores, asked["pairs"])),
             (self.weights, lambda weights: of_copying(weights.copying)),
         ]

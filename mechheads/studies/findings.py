@@ -10,19 +10,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from math import isfinite, nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binom
 
 from mechheads.behaviour import HeadProfile
 from mechheads.behaviour.head_profile import FDR as FDR_OF_NAMES, NAMES, PROFILED
 from mechheads.gating import Roles
 from mechheads.heads import HeadId
 from mechheads.labels import HeadLabels
-from mechheads.results.agreement import compare_roles
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.dataset import RANGE
 from mechheads.results.digits import rounded
@@ -36,8 +35,8 @@ FDR = 0.1
 FDR_OF_COPYING = 0.05
 LEAST_GATE = 0.5
 """The gate from which on a head has a role."""
-MOST_FAITHFUL = 0.9
-"""The share of a metric that a circuit must keep."""
+MOST_FAITHFUL, LEAST_FAITHFUL = 0.9, 0.5
+"""The share of a metric that a circuit must keep, and that its interval must not leave."""
 NAMED = 3
 """How many heads a sentence names at most."""
 MEASURED = 2
@@ -210,14 +209,18 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     rows = rows[(rows["which"] == next(iter(curve.order))) & rows["score"].notna()]
     if rows.empty or "k" not in rows:
         return None
-    enough = rows[rows["score"] >= MOST_FAITHFUL]
-    row = (enough if len(enough) else rows).iloc[0 if len(enough) else -1]
+    near = rows["score"] >= MOST_FAITHFUL
+    enough = rows[near & ~(rows["ci_low"] < LEAST_FAITHFUL)]
+    metric = plain(curve.name.replace("logit_diff", "logit difference"))
+    only, which = ("", "the") if len(enough) or near.any() else ("only ", "even the")
+    if near.any() and enough.empty:
+        which = f"how few heads keep the {metric} is not settled: the"
+    row = enough.iloc[0] if len(enough) else rows.loc[rows["score"].idxmax()]
     k, heads = int(row["k"]), [str(head) for head in curve.heads]
-    metric = curve.name.replace("logit_diff", "logit difference")
-    kept = f"keep{'s' * (k == 1)} {'' if len(enough) else 'only '}{_number(row, 'share')} of the {plain(metric)}"
+    kept = f"keep{'s' * (k == 1)} {only}{_number(row, 'share')} of the {metric}"
     alone = rows[rows["k"] == 1]
     first = f", {heads[0]} alone {_number(alone.iloc[0], 'share')}" if k > 1 and len(alone) else ""
-    who = f"{heads[0]} alone" if k == 1 else f"{'the' if len(enough) else 'even the'} first {k} heads by patching"
+    who = f"{heads[0]} alone" if k == 1 else f"{which} first {k} heads by patching"
     n = curve.values.shape[-1]
     prompts = f"the {_count(n, 'prompt')} that ranked {'it' if k == 1 else 'them'}"
     text = f"With all others patched for {plain(about)}, {who} {kept}{first} ({prompts})."
@@ -225,47 +228,49 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     return Finding(text, link)
 
 
-def of_agreement(views: Mapping[str, HeadScores], called: Mapping[str, str]) -> Finding | None:
+def of_agreement(table: pd.DataFrame, analyses: Mapping[str, str]) -> Finding | None:
     """Which two analyses order the heads most alike, and which most oppositely; None with fewer than two analyses.
 
     Args:
-        views: the score of every head by each view.
-        called: for each view, its analysis: two views of one analysis are not compared.
+        table: from ``Atlas.agreement``.
+        analyses: the analysis of each view: two views of one analysis are not compared.
     """
-    flat = pd.DataFrame({name: each.scores.values.ravel() for name, each in views.items() if not each.extra_dims})
-    pairs = [pair for pair in combinations(flat, 2) if called[pair[0]] != called[pair[1]]]
-    found = {pair: rho for pair in pairs if isfinite(rho := _rho(flat, *pair))}
-    if not found:
+    called = [table[side].map(lambda view: analyses.get(view, "")) for side in ("view", "other")]
+    rows: Any = table[(called[0] != called[1]) & (called[0] != "") & (called[1] != "") & table["spearman"].notna()]
+    if rows.empty:
         return None
-    most, least = max(found, key=lambda pair: found[pair]), min(found, key=lambda pair: found[pair])
-    order = ("alike", "oppositely")
-    lead = "Compared by the order of their heads, "
-    if len(found) > 1:
-        order = ("most alike", "most oppositely")
-        lead = f"Of {len(found)} pairs of analyses, "
-    parts, nearest = [], ""
-    for pair, words, sign in zip((most, least), order, (1, -1), strict=True):
-        row = compare_roles({pair[0]: views[pair[0]]}, {pair[1]: views[pair[1]]}).iloc[0]
-        what = "" if parts else "rank correlation "
-        said = f"{what}{rounded(row['spearman'], row['ci_low'], row['ci_high'])}"
-        if sign * row["ci_low"] > 0 and sign * row["ci_high"] > 0:
-            verb = "" if parts else "order the heads "
-            parts.append(f"{_view(pair[0])} and {_view(pair[1])} {verb}{words} ({said})")
-        elif not nearest or sign * row["spearman"] > 0:
-            nearest = f"the nearest are {_view(pair[0])} and {_view(pair[1])} ({said})"
-    said = ", ".join(parts) or f"none order the heads alike or oppositely beyond chance; {nearest}"
-    return Finding(f"{lead}{said}.", {"section": "agreement"})
+    clear = rows[(rows["ci_low"] > 0) | (rows["ci_high"] < 0)]
+    n, k = len(rows), len(clear)
+    link = {"section": "agreement"}
+    lead = "Of two analyses" if n == 1 else f"Of {n} pairs of analyses"
+    if k <= binom.ppf(_LEVEL, n, 1 - _LEVEL) and (n > 1 or k == 0):
+        row = rows.iloc[int(np.argmax(np.abs(rows["spearman"])))]
+        few = "none orders" if k == 0 else f"no more ({k}) than by chance order"
+        said = f"{few} the heads alike or oppositely; the strongest rank correlation is that of {_pair(row)}"
+        return Finding(f"{lead}, {said}, {_correlation(row)}.", link)
+    up, down = clear["spearman"].idxmax(), clear["spearman"].idxmin()
+    how = ("most alike", "most oppositely") if n > 1 else ("alike", "oppositely")
+    ends = [(clear.loc[up], how[0])] if clear.loc[up, "spearman"] > 0 else []
+    ends += [(clear.loc[down], how[1])] if clear.loc[down, "spearman"] < 0 else []
+    (row, words), *others = ends
+    said = f"{_pair(row)} order the heads {words} (rank correlation {_correlation(row)})"
+    said += "".join(f", {_pair(row)} {words} ({_correlation(row)})" for row, words in others)
+    more = f"; {k} of these intervals exclude 0" if n > 1 else ""
+    return Finding(f"{lead}, {said}{more}.", link)
 
 
 def of_copying(copying: HeadScores) -> Finding:
     """How many heads raise the tokens that they attend to, by their weights."""
     value, q = (copying.dataset[name].values for name in ("score", "q_value"))
     copies, suppresses = (int((sign & (q <= FDR_OF_COPYING)).sum()) for sign in (value > 0, value < 0))
+    lead, q_at_most = "By the eigenvalues of their weights", f"q at most {FDR_OF_COPYING:g} against random directions"
     text = (
-        f"By the eigenvalues of their weights, {copies} of {_among(copying)} "
+        f"{lead}, {copies} of {_among(copying)} "
         f"{'copies' if copies == 1 else 'copy'} the tokens that they attend to, and {suppresses} "
-        f"suppress{'es' * (suppresses == 1)} them (q at most {FDR_OF_COPYING:g} against random directions)."
+        f"suppress{'es' * (suppresses == 1)} them ({q_at_most})."
     )
+    if not copies + suppresses:
+        text = f"{lead}, none of {_among(copying)} copies or suppresses the tokens that it attends to ({q_at_most})."
     column = "copying_by_weights"
     return Finding(text, {"colour": column, "by": column, "filter": f"{column}_q <= {FDR_OF_COPYING:g}"})
 
@@ -341,6 +346,9 @@ def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
     else:
         unsure = not isfinite(row["ci_low"])
         why = "nothing says how sure that is" if unsure else _joined("not tested against 0", _counted(scores))
+    null = _null(scores)
+    if null is not None and row["ci_low"] <= null <= row["ci_high"]:
+        return f"{words.lead}, none of {of} stands out; at most, {said} ({why})."
     extreme = "the largest" if row["score"] > 0 else "the furthest from 0"
     return f"{words.lead}, {said}, {extreme} of {of} ({why})."
 
@@ -467,10 +475,9 @@ def _view(name: str) -> str:
     return {"direct": "direct parts"}.get(name, plain(name))
 
 
-def _rho(table: pd.DataFrame, one: str, other: str) -> float:
-    """Spearman's correlation; NaN if a side is constant."""
-    both = table[[one, other]].dropna().rank()
-    ranks = both.to_numpy()
-    if len(ranks) < 3 or (np.ptp(ranks, axis=0) == 0).any():
-        return nan
-    return float(np.corrcoef(ranks.T)[0, 1])
+def _pair(row: Any) -> str:
+    return f"{_view(row['view'])} and {_view(row['other'])}"
+
+
+def _correlation(row: Any) -> str:
+    return rounded(row["spearman"], row["ci_low"], row["ci_high"])

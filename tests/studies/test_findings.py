@@ -12,7 +12,7 @@ import mechheads as mh
 from mechheads.gating import ROLES, Roles
 from mechheads.results.curves import Curves
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import of_circuit
+from mechheads.studies.findings import of_agreement, of_circuit
 
 ASKED = {"pairs": "the capital", "task": "naming the capital", "requests": "harmful requests"}
 HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
@@ -146,6 +146,39 @@ def test_a_circuit_is_the_first_that_keeps_nine_tenths(kept, text):
     finding = of_circuit(curve, "the capital")
     assert finding is not None and f"With all others patched for the capital, {text}" in finding.text
     assert finding.link["section"] == "circuits"
+
+
+def test_a_circuit_with_a_wide_interval_settles_nothing():
+    table = pd.DataFrame(
+        {"which": "heads", "k": [1, 2], "score": [0.5, 1.0], "ci_low": [-0.2, 0.1], "ci_high": [1.0, 1.9]}
+    )
+    curve = Curves(
+        "circuit", "logit_diff", table, {"heads": (mh.HeadId(0, 1), mh.HeadId(0, 2))}, np.zeros((2, 4)), {}, {}
+    )
+    finding = of_circuit(curve, "the capital")
+    assert finding is not None
+    assert "how few heads keep the logit difference is not settled: the first 2 heads by patching keep" in finding.text
+
+
+def agreement(*rows: tuple[str, str, float, float, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["view", "other", "spearman", "ci_low", "ci_high"]).assign(n=20)
+
+
+def test_agreement_names_the_extremes_if_there_are_more_than_by_chance():
+    views = {name: name for name in "abcd"} | {"ships_one": "safety", "ships_other": "safety"}
+    clear = agreement(
+        ("a", "b", 0.6, 0.4, 0.8), ("a", "c", -0.5, -0.7, -0.3), ("b", "c", 0.1, -0.2, 0.4), ("c", "d", 0.4, 0.2, 0.6)
+    )
+    same = agreement(("ships_one", "ships_other", 0.9, 0.8, 1.0), ("a", "|patching|", 0.95, 0.9, 1.0))
+    found = of_agreement(pd.concat([clear, same], ignore_index=True), views)
+    assert found is not None and found.text == (
+        "Of 4 pairs of analyses, a and b order the heads most alike (rank correlation 0.6 [0.4, 0.8]), a and c most "
+        "oppositely (-0.5 [-0.7, -0.3]); 3 of these intervals exclude 0."
+    )
+    one_of_four = clear.assign(ci_low=[0.4, -0.7, -0.2, -0.1], ci_high=[0.8, 0.1, 0.4, 0.9])
+    found = of_agreement(one_of_four, views)
+    assert found is not None and "no more (1) than by chance order the heads alike or oppositely" in found.text
+    assert of_agreement(same, views) is None
 
 
 def test_an_atlas_without_results_says_nothing():
