@@ -59,7 +59,7 @@ class Change:
 
 def change_of(before: HeadScores, after: HeadScores) -> Change:
     """How the scores of two models of the same sizes differ, prompt by prompt if both saw the same prompts."""
-    scores = [each.dataset["score"].values.ravel().astype(np.float64) for each in (before, after)]
+    old, new = (each.dataset["score"].values.ravel().astype(np.float64) for each in (before, after))
     try:
         told = (after - before).dataset
     except ValueError:  # other prompts, or other units
@@ -68,13 +68,14 @@ def change_of(before: HeadScores, after: HeadScores) -> Change:
         low, high, q = (told[name].values.ravel() for name in ("ci_low", "ci_high", "q_value"))
         paired, beyond = told.sizes["prompt"], (low > 0) | (high < 0)
     else:
-        paired, low, high, q = None, *(np.full_like(scores[0], np.nan) for _ in range(3))
+        paired = None
+        low, high, q = (np.full_like(old, np.nan) for _ in range(3))
         lows, highs = (
             [each.dataset[name].values.ravel() for each in (before, after)] for name in ("ci_low", "ci_high")
         )
         beyond = (lows[1] > highs[0]) | (highs[1] < lows[0])
     known = np.isfinite(low) if paired else np.isfinite(before.dataset["ci_low"].values).ravel()
-    return Change(paired, bool(known.any()), *scores, low, high, q, beyond)
+    return Change(paired, bool(known.any()), old, new, low, high, q, beyond)
 
 
 def compared(atlases: Sequence[Atlas], models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
