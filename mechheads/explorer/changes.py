@@ -59,22 +59,23 @@ class Change:
 
 def change_of(before: HeadScores, after: HeadScores) -> Change:
     """How the scores of two models of the same sizes differ, prompt by prompt if both saw the same prompts."""
-    scores = [each.dataset["score"].values.ravel().astype(np.float64) for each in (before, after)]
+    old, new = (each.dataset["score"].values.ravel().astype(np.float64) for each in (before, after))
     try:
         told = (after - before).dataset
-    except ValueError:  # other prompts, or other units
+    except ValueError:  # other prompts
         told = None
     if told is not None and "values" in told:
         low, high, q = (told[name].values.ravel() for name in ("ci_low", "ci_high", "q_value"))
         paired, beyond = told.sizes["prompt"], (low > 0) | (high < 0)
     else:
-        paired, low, high, q = None, *(np.full_like(scores[0], np.nan) for _ in range(3))
+        paired = None
+        low, high, q = (np.full_like(old, np.nan) for _ in range(3))
         lows, highs = (
             [each.dataset[name].values.ravel() for each in (before, after)] for name in ("ci_low", "ci_high")
         )
         beyond = (lows[1] > highs[0]) | (highs[1] < lows[0])
     known = np.isfinite(low) if paired else np.isfinite(before.dataset["ci_low"].values).ravel()
-    return Change(paired, bool(known.any()), *scores, low, high, q, beyond)
+    return Change(paired, bool(known.any()), old, new, low, high, q, beyond)
 
 
 def compared(atlases: Sequence[Atlas], models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,7 +84,7 @@ def compared(atlases: Sequence[Atlas], models: Sequence[dict[str, Any]]) -> list
     return [
         _page_entry(number, base, atlas, models)
         for number, atlas in enumerate(others, 1)
-        if atlas.sizes == base.sizes and base.views.keys() & atlas.views.keys()
+        if atlas.sizes == base.sizes and _common(base, atlas)
     ]
 
 
@@ -117,13 +118,15 @@ def start_with(changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"start": {"model": first["model"], "head": None, "chosen": chosen}}
 
 
+def _common(base: Atlas, atlas: Atlas) -> dict[str, tuple[HeadScores, HeadScores]]:
+    """The views that both have in the same unit."""
+    both = {name: (scores, atlas.views[name]) for name, scores in base.views.items() if name in atlas.views}
+    return {name: (before, after) for name, (before, after) in both.items() if before.unit == after.unit}
+
+
 def _page_entry(number: int, base: Atlas, atlas: Atlas, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
     told = {view["name"]: view for view in models[number]["views"]}
-    changes = {
-        name: change_of(scores, atlas.views[name])
-        for name, scores in base.views.items()
-        if name in atlas.views and name in told
-    }
+    changes = {name: change_of(*scores) for name, scores in _common(base, atlas).items()}
     views = [_view(told[name], change) for name, change in changes.items()]
     rows = [
         (not (beyond and q <= FDR), not beyond, -size, name, head)

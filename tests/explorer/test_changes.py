@@ -78,6 +78,14 @@ def test_a_model_that_did_not_change_has_no_rows_and_one_of_another_size_no_comp
     assert page["changes"] == [] and "start" not in page
 
 
+def test_numbers_of_different_units_are_not_compared():
+    logits, shares = (
+        mh.HeadScores.from_scores(np.eye(3), name="effect", unit=unit, kind="activation_patch")
+        for unit in ("logits", "share restored")
+    )
+    assert page_of(logits, shares)["changes"] == []
+
+
 def test_at_most_twenty_rows():
     values = np.random.default_rng(0).normal(size=(2, 10, 10, 6))
     each = [mh.HeadScores.from_values(one, name="effect", kind="activation_patch") for one in values]
