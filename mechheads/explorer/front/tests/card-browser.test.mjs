@@ -198,7 +198,7 @@ test("effects are read dot by dot", async (t) => {
 test("bytes of a character that several tokens make up are set apart, in texts and in lists of tokens", async (t) => {
   const content = made();
   content.blocks["mh-shared-0"].words[1] = " <0xF0><0x9F>";
-  for (const { heads } of Object.values(content.blocks)) for (const head of heads ?? []) head.weights.operations[0].token = "<0xE2>";
+  for (const head of content.blocks["mh-heads-0-1"].heads) head.weights.operations[0].token = "<0xE2>";
   const page = await opened(t, "head=L1H0&pane=text", { content });
   const bytes = page.locator(".card-word .card-byte");
   assert.deepEqual(await bytes.allTextContents(), ["<F0>", "<9F>"]);
