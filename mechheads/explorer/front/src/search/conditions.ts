@@ -29,8 +29,9 @@ export function conditionsOf({ behaviours, categories, views }: Model): Group[] 
 
 /** What the line shows before anything is typed. */
 export function exampleFor({ behaviours, views }: Model): string {
-  if (behaviours) return "L23H4, induction and ships = yes, patching > 0.2";
+  if (behaviours && views.some(({ name }) => name.startsWith("ships"))) return "L23H4, induction and ships = yes, patching > 0.2";
   const [first] = views;
+  if (!first && behaviours) return "L1H0, induction";
   return first ? `L1H0, ${quoted(first.name)} > 0.2, ${quoted(first.name)} = yes` : "L1H0, L1";
 }
 
