@@ -76,7 +76,7 @@ PANES = ("text", "pattern", "space", "weights", "cause", "paths", "safety", "rol
 def panes(atlas: Atlas) -> list[str]:
     """The panes that a card of some head can have. A study shows all: an empty one says why it was left out."""
     has = {
-        "text": atlas.examples is not None,
+        "text": atlas.examples is not None or atlas.profile is not None,
         "pattern": atlas.patterns is not None,
         "space": atlas.space is not None,
         "weights": atlas.weights is not None or atlas.labels is not None,
@@ -136,10 +136,10 @@ class _Cards:
         }
 
     def _text(self, head: HeadId) -> dict[str, Any] | None:
+        if self.atlas.examples is None:
+            return None if self.atlas.profile is None else {"parts": [], "activity": ACTIVITY}
         rows = self._texts.get(str(head))
-        return (
-            None if rows is None or self.atlas.examples is None else _text_pane(self.atlas.examples, rows, self._each)
-        )
+        return None if rows is None else _text_pane(self.atlas.examples, rows, self._each)
 
     def _cause(self, head: HeadId) -> dict[str, Any] | None:
         effects = [effect.of(head) for effect in self._effects if effect.has[head.layer, head.head]]

@@ -54,7 +54,8 @@ def column_for(about: About) -> Column:
     if made.rule is among_first:
         signed = bool((scores.scores.values < 0).any())
         made = replace(made, signed=signed, texts=FURTHEST if signed and made.texts is AMONG else made.texts)
-    return replace(made, unit=made.unit or scores.unit)
+    unit = made.unit or scores.unit
+    return replace(made, unit=unit, sentence=made.sentence if unit else made.sentence.replace(" {unit}", ""))
 
 
 def known_kinds() -> list[str]:

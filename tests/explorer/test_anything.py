@@ -103,7 +103,7 @@ def test_each_kind_of_result_has_its_place(small, patched):
     model = model_of([{"mine": patched}, labels, profile, run])
     assert [view["name"] for view in model["views"]] == ["phi", "mine"]
     assert [view["own"] for view in model["views"]] == [False, True]
-    assert model["panes"] == ["pattern", "weights", "cause", "alike"]
+    assert model["panes"] == ["text", "pattern", "weights", "cause", "alike"]
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NO_RESULTS])
@@ -300,10 +300,19 @@ def test_a_card_has_your_values_prompt_by_prompt():
     assert model_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))["panes"] == []
 
 
+def test_a_profile_alone_has_a_pane_without_texts(small):
+    profile = EVERY["profile"].run(small)
+    card = unblock(shown(profile).blocks["mh-heads-0-1"])["heads"][2]
+    assert card["text"]["parts"] == [] and model_of(profile)["panes"] == ["text", "alike"]
+    assert model_of(profile)["behaviours"] is not None
+
+
 def test_scores_without_interval_or_test_are_ranked():
     view, _ = view_of(mh.HeadScores.from_scores(np.arange(40.0).reshape(4, 10) - 5, name="a", kind="demo"))
     assert view["verdict"]["values"].count("yes") == 10 and view["verdict"]["values"][0] == "no"
     assert view["verdict"]["texts"]["yes"] == "It is among the 10 heads furthest from 0."
+    view, _ = view_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))
+    assert view["sentence"] == "Its score is {value}." and view["unit"] == ""
 
 
 def test_hostile_names_stay_texts(tmp_path):

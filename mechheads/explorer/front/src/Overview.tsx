@@ -3,11 +3,10 @@ import { useRef } from "preact/hooks";
 
 import { savePng, saveSvg } from "./card/export";
 import { useWidth } from "./card/parts";
-import type { Model } from "./data";
 import { idOf } from "./ids";
 import { countOf, model, page } from "./page";
 import { choose, state } from "./state";
-import { chosen, columnOf, measures, usual, usualColumns } from "./table";
+import { chosen, columnOf, hasValues, measures, usual, usualColumns } from "./table";
 import { Pick, SaveFigure, sizeText, Tick } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
@@ -26,11 +25,6 @@ export function Overview() {
       {hasTable && <TableView />}
     </div>
   );
-}
-
-/** Whether anything is known of single heads, besides where they are. */
-function hasValues({ columns }: Model): boolean {
-  return columns.some(({ role }) => role === "value");
 }
 
 function MapView({ several }: { several: boolean }) {

@@ -77,6 +77,11 @@ export function viewOf(model: Model, column: string): View | undefined {
   return model.views.find((view) => view.value === column);
 }
 
+/** Whether anything is known of single heads, besides where they are. */
+export function hasValues({ columns }: Model): boolean {
+  return columns.some(({ role }) => role === "value");
+}
+
 /** Columns of numbers that have a value of their own: for axes, colours and sizes. */
 export function measures(model: Model): Column[] {
   return model.columns.filter((column) => column.kind === "number" && (column.role === "value" || column.role === "place"));

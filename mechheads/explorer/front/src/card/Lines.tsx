@@ -1,5 +1,6 @@
 /** One line for each view: value, interval, q, rank, verdict, and what they mean. */
 import type { Head, Model, Verdict } from "../data";
+import { hasValues } from "../table";
 import { IntervalPlot } from "./IntervalPlot";
 import { agreementOf, linesOf, type Line } from "./verdicts";
 import { CLUSTERS, exact, interval, known, measured, showQ } from "./numbers";
@@ -7,6 +8,7 @@ import { Empty } from "./parts";
 
 export function Lines({ model, head, data }: { model: Model; head: number; data: Head | null }) {
   const lines = linesOf(model, head, data);
+  if (!lines.length && hasValues(model)) return null;
   if (!lines.length) return <Empty what="No analysis has scored this head." command="mechheads atlas" />;
   const agreement = agreementOf(model, lines);
   return (

@@ -27,7 +27,14 @@ export function TextPane({ pane, shared, model, head }: Props) {
   const [direction, setDirection] = useState<Direction>("both");
   const [withFirst, setWithFirst] = useState(false);
   const found = pane.parts.find(({ name }) => name === state.part.value) ?? pane.parts[0];
-  if (!found) return <Empty what="No texts were kept for this head." command="mechheads atlas" />;
+  if (!found) {
+    return (
+      <div>
+        <Behaviour model={model} head={head} />
+        <Empty what="No texts were kept for this head." command="mh.behaviour.head_examples(model)" />
+      </div>
+    );
+  }
   return (
     <div>
       <Behaviour model={model} head={head} />
