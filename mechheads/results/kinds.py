@@ -88,6 +88,7 @@ KINDS: dict[str, ResultKind] = {
     "examples": ResultKind(("elhage2021framework",), "share of the residual stream"),
     "patterns": ResultKind((), "share of attention"),
     "head_weights": ResultKind(("elhage2021framework", "elhelo2024maps"), "share of the norms"),
+    "description": ResultKind((), "rank correlation"),
     "head_space": ResultKind((), "share of variance"),
     "indirect_object": ResultKind(_PATHS, "logits", null=None),
     "set_scores": ResultKind(_PATCHING),

@@ -2,6 +2,7 @@
 
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
+from mechheads.studies.describe import Description, describe
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.panels import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
@@ -14,6 +15,7 @@ from mechheads.studies.safety_result import SafetyStudy
 
 __all__ = [
     "Atlas",
+    "Description",
     "Finding",
     "HeadSpace",
     "PaperFigure",
@@ -21,6 +23,7 @@ __all__ = [
     "SafetyStudy",
     "build_atlas",
     "categories_figure",
+    "describe",
     "head_space",
     "load_recipe",
     "recipe_figure",

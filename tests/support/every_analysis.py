@@ -64,6 +64,12 @@ def _named_movers(model: mh.Model) -> mh.behaviour.IndirectObjectRoles:
     return mh.behaviour.indirect_object_roles(model, pairs, min_share=0)
 
 
+def _described(model: mh.Model) -> mh.studies.Description:
+    space = mh.studies.head_space(model, [[*range(100, 164)], [*range(200, 264)]], n_tokens=128, shown=40)
+    atlas = mh.studies.Atlas("made", examples=mh.behaviour.head_examples(model, _ROWS), space=space)
+    return mh.studies.describe(atlas, "L1H2", lambda prompt: str(len(prompt) % 10), tested=8, others=1)
+
+
 @dataclass(frozen=True)
 class Analysis:
     """An analysis, and what it promises for Ctrl-C.
@@ -204,6 +210,7 @@ FURTHER: dict[str, Analysis] = {
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
     "space": _A(lambda model: mh.studies.head_space(model, _LONG, shown=40)),
+    "description": _A(_described),
     "weights": _A(lambda model: head_weights(model)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
     "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST),
@@ -244,7 +251,7 @@ FURTHER: dict[str, Analysis] = {
 """The others, which are made of those."""
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "paths of MLPs", "result"}
 REPEATED |= {"edges by prompt", "logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
-REPEATED |= {"angle", "safety heads", "patch k"}
+REPEATED |= {"angle", "safety heads", "patch k", "description"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
 TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "curve of circuits", "examples")
@@ -252,6 +259,7 @@ TABLES += (
     "indirect objects",
     "patterns",
     "space",
+    "description",
     "weights",
     "first heads",
     "refusal test",
