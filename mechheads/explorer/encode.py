@@ -12,8 +12,8 @@ import numpy as np
 
 from mechheads.heads import HeadId
 
-_LEVEL = 5
-"""Of compression: half of the time of 6, for 3% more bytes."""
+_LEVEL = 7
+"""Of compression: 3% fewer bytes than 5, for a quarter more time of the whole page."""
 _ESCAPED = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 
