@@ -807,7 +807,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "studies/study.py",
-        "if there and differs:",
+        "if there and (differs := difference(study, held)):",
         "if False:",
         "an atlas of one model has parts of another",
         ("studies/test_study.py",),

@@ -15,6 +15,7 @@ import mechheads.behaviour.examples
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.head_examples import PARTS
+from mechheads.prompts.encoding import token_strings
 from mechheads.workers.messages import Request
 from support.made_workers import MadeWorkers
 from support.settled import settled
@@ -56,7 +57,7 @@ def test_every_example_is_that_of_a_slow_loop(small: mh.Model) -> None:
             assert float(row["activity"]) == pytest.approx(most[row["text"]], rel=1e-3)
             assert activity[row["query"]] == pytest.approx(most[row["text"]], rel=1e-3)
             words = [examples.words[at] for at in examples.tokens[row["window"]][:n]]
-            assert words == [small.tokenizer.decode([token]) for token in tokens]
+            assert words == token_strings(tokens, small.tokenizer)
             kept = examples.attention(example)
             assert kept.shape == (n, n)
             assert abs(kept[:, 0] - A[:, 0]).max() < 0.5 / 255 + 1e-4
@@ -93,7 +94,7 @@ def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None
     texts = texts_for(llama, 3)
     examples = head_examples(llama, texts, window=WINDOW)
     row = examples.of("L0H1", around=2).iloc[0]
-    words = [llama.tokenizer.decode([token]) for token in texts[row["text"]]]
+    words = token_strings(texts[row["text"]], llama.tokenizer)
     assert f"[[{words[row['query']]}]]" in row["shown"]
     assert row["key"] == row["query"] or f"<<{words[row['key']]}>>" in row["shown"]
     assert row["shown"].endswith("...") == (max(row["query"], row["key"]) + 2 < len(words) - 1)

@@ -18,6 +18,7 @@ import mechheads.behaviour.circuits
 from mechheads.behaviour import composition_scores, copying_scores, head_directions
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
+from mechheads.prompts.encoding import token_strings
 from support import weight_surgery
 
 
@@ -149,7 +150,7 @@ def test_directions_name_the_tokens_nearest_to_them(llama: mh.Model) -> None:
         ("reads_negative", -llama.W_E @ u[:, 0]),
         ("writes_negative", -written),
     ):
-        tokens = [repr(llama.tokenizer.decode([token])) for token in best[: len(llama.tokenizer)].topk(3).indices]
+        tokens = map(repr, token_strings(best[: len(llama.tokenizer)].topk(3).indices.tolist(), llama.tokenizer))
         assert found[column].iloc[0] == "  ".join(tokens)
     assert list(head_directions(llama, "L1H2", "QK", n=1))[2:] == ["query", "key", "query_negative", "key_negative"]
 

@@ -38,7 +38,16 @@ HOSTILE = [
 TABLES = {
     *("examples", "patterns", "head_weights", "indirect_object", "set_scores", "edge_scores", "faithfulness"),
     *("faithfulness_curve", "circuit_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
-    *("head_group", "refusal_brittleness", "refusal_test", "attack_curve", "head_roles", "role_curves"),
+    *(
+        "head_space",
+        "description",
+        "head_group",
+        "refusal_brittleness",
+        "refusal_test",
+        "attack_curve",
+        "head_roles",
+        "role_curves",
+    ),
 }
 NO_RESULTS = {"cache", "written", "read", "scales", "generate", "result", "first MLP"}
 """Analyses whose results are tensors and texts."""
@@ -138,7 +147,8 @@ def test_a_run_alone_is_the_view_of_its_patterns(small, tmp_path):
     page = json.loads(
         re.findall(r'id="mh-page">(.*?)</script>', mh.explore(run, tmp_path / "a.html").read_text("utf-8"))[0]
     )
-    assert page["kind"] == "run" and page["models"][0]["columns"] == []
+    assert page["kind"] == "run" and page["models"][0]["views"] == []
+    assert "to_first" in [column["name"] for column in page["models"][0]["columns"]]
 
 
 def test_models_stand_side_by_side():

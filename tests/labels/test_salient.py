@@ -13,6 +13,7 @@ import torch
 import mechheads as mh
 from mechheads.labels.salient import salient_operations
 from mechheads.limits import Limits
+from mechheads.prompts.encoding import token_strings
 from support.levels import few
 
 
@@ -37,8 +38,10 @@ def plain_loop(model: mh.Model, layer: int, head: int, n: int, top: int, first_m
     rows = []
     for token in sorted(range(model.d_vocab), key=lambda token: -sigma[token])[:n]:
         order = sorted(range(model.d_vocab), key=(written[token] @ W_U).tolist().__getitem__)
-        names = [repr(model.tokenizer.decode([i])) for i in order]
-        rows.append([token, repr(model.tokenizer.decode([token])), sigma[token], names[: -top - 1 : -1], names[:top]])
+        names = [repr(token_strings([i], model.tokenizer)[0]) for i in order]
+        rows.append(
+            [token, repr(token_strings([token], model.tokenizer)[0]), sigma[token], names[: -top - 1 : -1], names[:top]]
+        )
     return rows
 
 
@@ -83,7 +86,9 @@ def test_without_a_tokenizer_tokens_are_ids(llama: mh.Model) -> None:
     bare.tokenizer = None
     found, named = salient_operations(bare, "L2H3", n=3), salient_operations(llama, "L2H3", n=3)
     assert found["token"].tolist() == [repr(str(i)) for i in named.index]
-    shown = [[repr(llama.tokenizer.decode([int(text.strip("'"))])) for text in row] for row in found["maps_to"]]
+    shown = [
+        [repr(token_strings([int(text.strip("'"))], llama.tokenizer)[0]) for text in row] for row in found["maps_to"]
+    ]
     assert shown == named["maps_to"].tolist()
 
 

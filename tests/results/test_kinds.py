@@ -24,7 +24,7 @@ def named_kinds() -> set[str]:
         if path.is_relative_to(PACKAGE / "explorer"):
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") != "argsort":
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") not in ("argsort", "sort_values"):
                 found |= {each.value for each in node.keywords if each.arg == "kind"}
             elif isinstance(node, ast.Dict):
                 keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]

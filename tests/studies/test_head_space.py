@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import mechheads as mh
+from mechheads.prompts.encoding import token_strings
 from mechheads.studies.head_space import SPACES, HeadSpace, head_space, principal, share_of
 from support import weight_surgery
 from support.levels import architectures
@@ -88,10 +89,7 @@ def test_tokens_are_shown_in_their_text(found, loaded):
     texts = [[found.words[i] for i in row] for row in found.tokens]
     for row in found.table.to_dict("records"):
         assert texts[row["window"]][row["position"]] == row["token"]
-    whole = loaded("llama").tokenizer
-    assert "".join(texts[0]) == "".join(
-        whole.convert_tokens_to_string([t]) for t in whole.convert_ids_to_tokens(ROWS[0])
-    )
+    assert texts[0] == token_strings(ROWS[0], loaded("llama").tokenizer)
 
 
 def test_a_planted_line_holds_all_variance(tiny, tmp_path):

@@ -30,7 +30,7 @@ test("the page opens on the changes, the maps of both models beside it, and noth
   assert.deepEqual(chosen(page), {});
   assert.equal(await page.evaluate(() => scrollY), 0);
   const rows = await page.locator(".mh-changed tbody tr").allTextContents();
-  assert.deepEqual(rows, ["L1H2Patching (share restored)0.1000.600+0.500 [0.400 to 0.600]yes, q = 0.020", "L0H3Patching (share restored)0.1000\u22120.100no"]);
+  assert.deepEqual(rows, ["L1H2Patching (share restored)0.1000.600+0.50 [0.40, 0.60]yes, q = 0.020", "L0H3Patching (share restored)0.1000\u22120.100no"]);
   assert.match(await page.locator(".mh-changes > p").textContent(), /with a q of at most 0.1/);
   assert.equal(await page.locator(".mh-one-map").count(), 2);
   assert.match(await page.locator(".mh-one-map").nth(1).locator(".mh-legend").textContent(), /Patching, change/);

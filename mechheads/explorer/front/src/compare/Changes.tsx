@@ -2,7 +2,7 @@
 import { Fragment } from "preact";
 
 import { numberOf } from "../card/heads";
-import { interval, known, show, showQ, type Maybe } from "../card/numbers";
+import { interval, known, measured, show, showQ, type Maybe } from "../card/numbers";
 import type { Change } from "../data";
 import { focusCard } from "../focus";
 import { modelOf, page } from "../page";
@@ -44,7 +44,7 @@ export function Changes({ change }: { change: Change }) {
                     <td>{view?.title ?? row.view}{view?.unit ? ` (${view.unit})` : ""}</td>
                     <td>{show(row.before)}</td>
                     <td>{show(row.after)}</td>
-                    <td>{signed(row.difference)}{known(row.low) ? ` [${interval(row.low, row.high)}]` : ""}</td>
+                    <td>{signed(row.difference, row.low, row.high)}{known(row.low) ? ` ${interval(row.low, row.high)}` : ""}</td>
                     <td>{row.beyond ? "yes" : "no"}{known(row.q) ? `, ${showQ(row.q)}` : ""}</td>
                   </tr>
                 );
@@ -82,8 +82,9 @@ function Head({ change, name }: { change: Change; name: string }) {
   );
 }
 
-function signed(value: Maybe): string {
-  return `${known(value) && value > 0 ? "+" : ""}${show(value)}`;
+/** A difference with its sign, to the digits that its interval earns, if it has one. */
+function signed(value: Maybe, low: Maybe = null, high: Maybe = null): string {
+  return `${known(value) && value > 0 ? "+" : ""}${measured(value, low, high)}`;
 }
 
 function sentence({ views, rows }: Change): string {

@@ -25,11 +25,13 @@ const LINES: readonly (readonly [line: string, what: string])[] = [
 ];
 const PLACEHOLDER = ["induction and ships = yes", "patching > 0.2"];
 
-/** A head, then what the model has: of one without names and verdicts, its numbers. */
+/** A head, the reader's own scores, then what the model has: of one without names and verdicts, its numbers. */
 export function examplesOf(model: Model): Example[] {
   const name = nameOf(model, Math.floor(0.77 * countOf(model)));
   const known = LINES.filter(([line]) => understand(line, model).error === null).map(([line, what]) => ({ line, what }));
   const head = { line: name, what: `one head; ${name.replace(/H.*/, "")} is its layer` };
+  const own = model.views.find((view) => view.own);
+  if (own) return [head, { line: above(model, own.value, 0.9), what: "numbers of any column; the beginning of its name is enough" }, { line: `${quoted(own.name)} = yes`, what: "the verdict of a view: yes, no or unclear" }, ...known];
   return known.length ? [head, ...known] : [head, ...ofNumbers(model)];
 }
 
@@ -43,11 +45,14 @@ export function placeholderOf(model: Model): string {
 /** Conditions that some of the heads meet. */
 function ofNumbers(model: Model): Example[] {
   const { x, by } = usual(model);
-  const above = (name: string, share: number) => `${quoted(name)} > ${Number(quantile(numbersOf(model, name)?.values, share).toPrecision(1))}`;
   return [
-    { line: above(by, 0.9), what: "numbers of any column; the beginning of its name is enough" },
-    { line: `${above(by, 0.75)} and not ${above(x, 0.5)}`, what: "and, or, not, parentheses" },
+    { line: above(model, by, 0.9), what: "numbers of any column; the beginning of its name is enough" },
+    { line: `${above(model, by, 0.75)} and not ${above(model, x, 0.5)}`, what: "and, or, not, parentheses" },
   ];
+}
+
+function above(model: Model, name: string, share: number): string {
+  return `${quoted(name)} > ${Number(quantile(numbersOf(model, name)?.values, share).toPrecision(1))}`;
 }
 
 function quantile(values: Float64Array | undefined, share: number): number {
