@@ -64,7 +64,8 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     patterns = found[0].patterns
     if len(found) == 1 and patterns is not None:
         (name,) = shown_names([found[0].atlas.model])
-        return _shown(run_payload(name, patterns, run_table(found[0].runs), live), path, _PATTERNS, live)
+        table = run_table(found[0].runs) if found[0].runs else None
+        return _shown(run_payload(name, patterns, table), path, _PATTERNS, live)
     payload = atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
     return _shown(payload, path, _PAGE, live)
 

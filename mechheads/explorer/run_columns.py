@@ -30,14 +30,12 @@ _FIRST = ("to_first", "to_previous")
 """The columns that the axes of the scatter show."""
 
 
-def run_table(runs: Sequence[Attention]) -> pd.DataFrame | None:
-    """A row for each head, [layer * n_heads + head]: where it attends in the prompts of some runs; None without runs.
+def run_table(runs: Sequence[Attention]) -> pd.DataFrame:
+    """A row for each head, [layer * n_heads + head]: where it attends in the prompts of some runs, at least one.
 
     Each value is a mean over queries and then over the prompts that have such queries, measured as in
     ``mh.profile_heads``. Two tokens are copies if their texts are the same. What no prompt has is left out.
     """
-    if not runs:
-        return None
     n_layers, n_heads = runs[0].sizes
     found = np.concatenate([_of_run(run) for run in runs], axis=1)
     means = mean_over_prompts(found.transpose(0, 3, 2, 1)).reshape(n_layers * n_heads, len(_COLUMNS))
