@@ -46,7 +46,7 @@ from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_views
-from mechheads.studies.study import Stages, save_parts
+from mechheads.studies.study import Stages, Written, save_parts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -132,6 +132,7 @@ class Atlas(Stages):
     requests: list[str] = field(default_factory=list)
     shape: tuple[int, int] | None = None
     done: list[str] = field(default_factory=list)
+    _written: Written = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -263,7 +264,8 @@ class Atlas(Stages):
             ValueError: if the folder holds the atlas of another model, or of other settings.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
-        files = save_parts(folder, parts, {"heads": self.to_dataframe(), "agreement": self.agreement()}, self.study)
+        tables = {"heads": self.to_dataframe(), "agreement": self.agreement()}
+        files = save_parts(folder, parts, tables, self.study, self._written)
         about = Path(folder) / _ABOUT
         write_file(about, sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}))
         return [*files, about]

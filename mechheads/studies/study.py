@@ -181,12 +181,14 @@ def save_parts(
     results: Mapping[str, HeadScores | TableResult],
     tables: Mapping[str, pd.DataFrame],
     study: Mapping[str, str] | None = None,
+    written: Written | None = None,
 ) -> list[Path]:
     """Write each result to ``name.nc``, and each table that has rows to ``name.csv``; no file is left half written.
 
     Args:
         study: what the results are of. The folder remembers it, with its files; those that are no longer among the
             results are removed.
+        written: what was written before, which is not written again if nobody has touched its file; updated.
 
     Raises:
         ValueError: if the folder holds results of another study.
@@ -197,11 +199,28 @@ def save_parts(
     names = [*(f"{name}.nc" for name in results), *(f"{name}.csv" for name in tables)]
     if study is not None:
         claim_folder(folder, study, names)
+    written = {} if written is None else written
     for name, scores in results.items():
-        scores.save(folder / f"{name}.nc")
+        path = (folder / f"{name}.nc").resolve()
+        before, stamp = written.get(path, (None, None))
+        if before is not scores or stamp != _stamp(path):
+            scores.save(path)
+            written[path] = scores, _stamp(path)
     for name, table in tables.items():
         write_csv(table, folder / f"{name}.csv")
     return [folder / name for name in names]
+
+
+Written = dict[Path, tuple[object, tuple[int, int] | None]]
+"""The result in each file, and the stamp of the file."""
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """The time and size of a file; None if there is none."""
+    if not path.is_file():
+        return None
+    about = path.stat()
+    return about.st_mtime_ns, about.st_size
 
 
 def _held(folder: Path) -> dict[str, Any]:

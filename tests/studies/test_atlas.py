@@ -202,6 +202,25 @@ def test_agreement_is_of_every_two_views_over_the_heads_that_both_reached():
         assert row["ci_low"] < row["spearman"] < row["ci_high"]
 
 
+def test_a_result_is_written_again_only_if_it_or_its_file_has_changed(tmp_path):
+    effect = mh.HeadScores.from_scores(np.eye(2), name="effect", kind="demo")
+    atlas, other = Atlas("made", patching=effect), Atlas("made", patching=effect + effect)
+    file = tmp_path / "patching.nc"
+    atlas.save(tmp_path)
+    first = file.stat().st_mtime_ns
+    atlas.save(tmp_path)
+    assert file.stat().st_mtime_ns == first
+    other.save(tmp_path)
+    atlas.save(tmp_path)
+    assert mh.HeadScores.load(file).scores.equals(effect.scores)
+    atlas.patching = effect * 3.0
+    atlas.save(tmp_path)
+    assert mh.HeadScores.load(file)["L0H0"]["score"] == 3.0
+    file.unlink()
+    atlas.save(tmp_path)
+    assert file.is_file()
+
+
 def test_one_view_agrees_with_none():
     table = Atlas("made", roles=Roles({"facilitation": made(np.eye(3))})).agreement()
     assert table.empty and list(table) == ["view", "other", "spearman", "ci_low", "ci_high", "n"]
