@@ -335,7 +335,7 @@ class HeadScores:
         """Show the scores of all heads in a page to search, filter and compare; see ``mh.explore``.
 
         Args:
-            path: write the page to this file; without it, a notebook shows a widget, and elsewhere the page is
+            path: write the page to this file; without it, a notebook shows the page, and elsewhere it is
                 written to ``explorer.html``.
 
         >>> import tempfile, numpy as np
