@@ -217,7 +217,9 @@ class _Work:
                 {"requests": "harmful requests"} if self.asked.requests is None else _named(names, "requests")
             )
         if "own" in parts:
-            atlas.own |= {name: given for name, given in self.asked.own.items() if isinstance(given, HeadScores)}
+            for name, given in self.asked.own.items():
+                if isinstance(given, HeadScores):
+                    self._take_own(name, given)
         if "roles" in parts:
             atlas.asked |= {"task": "naming the capital"} if self.asked.task is None else _named(names, "task")
 
@@ -343,7 +345,7 @@ class _Work:
             if pairs is not None:
                 with atlas.or_left_out("direct parts"):
                     atlas.direct = _finished(logit_attribution(model, pairs))
-                if atlas.patching is None:
+                if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
                     atlas.note("paths, repair and circuit left out: they begin with the heads of the patching")
                     return
                 self._after_patching(pairs, atlas.patching)
@@ -403,12 +405,25 @@ class _Work:
 
     def _own(self) -> None:
         for name, experiment in self._experiments().items():
+            found = None
             with self.atlas.or_left_out(f"own score {name!r}"), self.atlas.stage(f"own score {name!r}"):
                 found = check_scores(self.model, name, _ran(experiment, self.model))
-                self.atlas.own[name] = found
-                stop_if(bool(found.provenance.get("interrupted")))
-                if mark := _mark(name, experiment):
-                    self.atlas.done.append(mark)
+            self._take_own(name, found)
+            stop_if(found is not None and bool(found.provenance.get("interrupted")))
+            if found is not None and (mark := _mark(name, experiment)):
+                self.atlas.done.append(mark)
+
+    def _take_own(self, name: str, scores: HeadScores | None) -> None:
+        """Put scores of the user, or none, in the place of those that had this name before, which are no longer done.
+
+        So a function that was changed and then changed back runs again, and one that now fails leaves nothing behind.
+        """
+        before = _mark_begins(name)
+        self.atlas.done = [part for part in self.atlas.done if not part.startswith(before)]
+        if scores is None:
+            self.atlas.own.pop(name, None)
+        else:
+            self.atlas.own[name] = scores
 
     def _experiments(self) -> dict[str, Experiment]:
         """The functions of the user whose scores are still to do."""
@@ -424,9 +439,11 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     """
     if resume is None:
         return Atlas(model.name, study=asked.study)
+    if not isinstance(resume, Atlas):
+        raise ValueError(f"resume is a {type(resume).__name__}; give an atlas, such as mh.studies.Atlas.load(folder)")
     if differs := difference(asked.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
-    again = tuple(what for part, names in PARTS.items() if part not in resume.done for what in names)
+    again = tuple(what for part in asked.parts if part not in resume.done for what in PARTS[part])
     return replace(
         resume,
         safety=dict(resume.safety),
@@ -530,9 +547,13 @@ def _ran(experiment: Experiment, model: Model) -> object:
 def _mark(name: str, experiment: Experiment) -> str | None:
     """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
     try:
-        return f"own score {name!r}: {fingerprint(experiment, 'own')[:16]}"
+        return f"{_mark_begins(name)}{fingerprint(experiment, 'own')[:16]}"
     except ValueError:
         return None
+
+
+def _mark_begins(name: str) -> str:
+    return f"own score {name!r}: "
 
 
 def choose_starts(model: Model, task: Task, updates: int) -> tuple[list[int], float]:
