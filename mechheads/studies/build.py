@@ -49,6 +49,7 @@ from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
 from mechheads.studies.head_space import head_space
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.questions import (
+    ASKED,
     PARTS,
     Experiment,
     Given,
@@ -210,18 +211,16 @@ class _Work:
         atlas, names, parts = self.atlas, self.asked.names, set(self.asked.parts)
         if parts & {"patching", "causes"} and self.pairs is not None:
             atlas.pairs = _texts_of(self.model, self.pairs)
-            atlas.asked |= {"pairs": "the capital"} if self.asked.pairs is None else _named(names, "pairs")
+            atlas.asked |= _named(ASKED if self.asked.pairs is None else names, "pairs")
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
-            atlas.asked |= (
-                {"requests": "harmful requests"} if self.asked.requests is None else _named(names, "requests")
-            )
+            atlas.asked |= _named(ASKED if self.asked.requests is None else names, "requests")
         if "own" in parts:
             for name, given in self.asked.own.items():
                 if isinstance(given, HeadScores):
                     self._take_own(name, given)
         if "roles" in parts:
-            atlas.asked |= {"task": "naming the capital"} if self.asked.task is None else _named(names, "task")
+            atlas.asked |= _named(ASKED if self.asked.task is None else names, "task")
 
     def _do(self, part: str) -> None:
         """Do one part if it is left, and show the atlas."""

@@ -41,6 +41,8 @@ TaskLike = Task | str | Path
 Experiment = Callable[[Any], HeadScores]
 Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
+ASKED = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
+"""What the questions of the package are about, as ``Atlas.asked`` says it."""
 _PACKAGE = "of the package"
 _ENOUGH = 400_000
 """Characters of an iterator of texts that are read: those of 8,000 tokens, however long these are."""

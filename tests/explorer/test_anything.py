@@ -20,6 +20,7 @@ from mechheads.explorer.encode import unblock
 from mechheads.explorer.kinds import known_kinds
 from mechheads.explorer.page import svg
 from mechheads.explorer.payload import Payload, atlas_payload
+from mechheads.gating import ROLES, Roles
 from mechheads.results.kinds import KINDS
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.own import own_column, own_views
@@ -221,6 +222,7 @@ def test_names_become_columns_that_a_search_line_can_hold():
     assert [*Atlas("m", patching=demo(), own={"patching": demo(), "total": demo()}).views] == [
         *("patching", "patching_2", "total_2")
     ]
+    assert own_column("patching_change") == "patching_change_score"  # a page of two models has such a column
 
 
 def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
@@ -298,6 +300,16 @@ def test_tensions_are_between_views_of_the_same_prompts(small, patched):
         ("patch", "part"),
         ("part", "patch"),
     }
+
+
+def test_roles_in_capitals_do_not_speak_against_patching_of_your_own_pairs(patched):
+    gates = mh.HeadScores.from_values(np.ones((3, 4, 3)), name="facilitation", kind="roles")
+    roles = Roles(dict.fromkeys(ROLES, gates))
+    ours, yours = {"pairs": "the capital", "task": "naming the capital"}, {"task": "naming the capital"}
+    for asked, speak in ((ours, True), ({}, True), (yours, False)):
+        atlas = Atlas("m", patching=patched, roles=roles, asked=asked)
+        found = atlas_payload([atlas]).page["models"][0]["tensions"]
+        assert any("patching" in (each["a"]["view"], each["b"]["view"]) for each in found) == speak
 
 
 def test_a_card_has_your_values_prompt_by_prompt():

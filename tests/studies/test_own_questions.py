@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main, options
+from mechheads.explorer.views import views
 from mechheads.studies import Atlas, build, build_atlas, questions
 from mechheads.studies.questions import PARTS, chosen, first
 from support.ctrl_c import stopped_at
@@ -98,6 +99,10 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert set(nothing.results) == {"patching", "direct", "paths"} and nothing.repair is None
     assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
+    assert "of the KL divergence" in nothing.findings()[0].text
+    assert "of the log-probability" in by_answer.findings()[0].text
+    rules = [view["verdict"]["rule"] for atlas in (by_answer, nothing) for view in views(atlas)[1:]]
+    assert all("5% of the mean logit (" in rule for rule in rules)
     assert nothing.notes[0].startswith("the pairs have no answers: effects are on the next-token distribution")
     assert nothing.notes[1].startswith("repair left out: it says whether later layers help the answer again")
     ids = mh.PromptPairs([[3, 4, 5], [6, 7, 8]], [[3, 9, 5], [6, 9, 8]], answer=[4, 5], wrong=[6, 7])
