@@ -82,6 +82,15 @@ _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _CAUSES = 0.5
 """The time of direct parts, repair and paths, in times of the patching of every head."""
+_RESULTS = {
+    "patching": "patching",
+    "text": "profile",
+    "labels": "labels",
+    "weights": "weights",
+    "safety": "safety",
+    "roles": "roles",
+}
+"""The field of an atlas that a part fills in any case."""
 CAPITALS = "country_to_capital"
 TRIED, KEPT = 6, 3
 _FITTED_ON = 8
@@ -442,7 +451,9 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         raise ValueError(f"resume is a {type(resume).__name__}; give an atlas, such as mh.studies.Atlas.load(folder)")
     if differs := difference(asked.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
-    again = tuple(what for part in asked.parts if part not in resume.done for what in PARTS[part])
+    # a part whose file was deleted is done again
+    done = [part for part in resume.done if part not in _RESULTS or getattr(resume, _RESULTS[part])]
+    again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
         resume,
         safety=dict(resume.safety),
@@ -450,7 +461,7 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         asked=dict(resume.asked),
         seconds=dict(resume.seconds),
         notes=[note for note in resume.notes if not note.startswith(("interrupted: ", *again))],
-        done=list(resume.done),
+        done=done,
         interrupted=False,
     )
 

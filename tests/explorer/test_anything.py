@@ -209,6 +209,8 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypat
             mh.explore(given)
     with pytest.raises(ValueError, match=re.escape(wanted)):
         mh.explore(None)
+    with pytest.raises(ValueError, match="model is 3; give a model"):
+        mh.explore(demo(), model=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
         mh.explore([demo(sizes=(2, 2)), small], model=small)
 

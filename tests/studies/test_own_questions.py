@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main, options
+from mechheads.explorer.encode import unblock
+from mechheads.explorer.payload import atlas_payload
 from mechheads.explorer.views import views
 from mechheads.studies import Atlas, build, build_atlas, questions
 from mechheads.studies.questions import PARTS, chosen, first
@@ -101,6 +103,8 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
     assert "of the KL divergence" in nothing.findings()[0].text
     assert "of the log-probability" in by_answer.findings()[0].text
+    effects = atlas_payload([by_answer]).blocks["mh-heads-0-0"]
+    assert "The change of the log-probability of the answer if its output" in json.dumps(unblock(effects))
     rules = [view["verdict"]["rule"] for atlas in (by_answer, nothing) for view in views(atlas)[1:]]
     assert all("5% of the mean logit (" in rule for rule in rules)
     assert nothing.notes[0].startswith("the pairs have no answers: effects are on the next-token distribution")
@@ -230,6 +234,14 @@ def test_scores_of_a_former_function_do_not_stay(small: mh.Model):
     failed = built(broken, first_one)
     assert failed.own == {} and failed.done == [] and failed.notes == ["own score 'mine' left out: no"]
     assert first_one.own["mine"].scores.values[0, 0] == 2.0
+
+
+def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: Path):
+    before = build_atlas(small, pairs=pairs_of(), only=["patching", "weights"])
+    before.save(tmp_path)
+    (tmp_path / "patching.nc").unlink()
+    again = build_atlas(small, pairs=pairs_of(), only=["patching", "weights"], resume=Atlas.load(tmp_path))
+    assert again.patching is not None and again.done == ["weights", "patching"]
 
 
 def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model):
