@@ -86,14 +86,18 @@ def labelled(labels: HeadScores) -> Verdicts:
 
 
 def among_first(scores: HeadScores) -> Verdicts:
-    """Yes if a score is among the largest, or the furthest from 0 if some are below."""
+    """Yes if a score is among the largest, or the furthest from 0 if some are below; unclear in a tie for the last."""
     value, low, high = (scores.dataset[name].values for name in ("score", "ci_low", "ci_high"))
-    size, end = np.abs(value), np.fmax(np.abs(low), np.abs(high))
+    size, end = np.abs(value), np.fmax.reduce(np.abs([value, low, high]))
     in_order = np.sort(size[np.isfinite(size)])[::-1]
     tenth = in_order[min(FIRST, in_order.size) - 1] if in_order.size else np.inf
     largest = "furthest from 0" if (value < 0).any() else "largest"
-    rule = f"Yes if it is among the {FIRST} {largest}; unclear if its interval reaches the {FIRST}th; otherwise no."
-    return Verdicts(rule, {YES: size >= tenth, UNCLEAR: end >= tenth, NO: np.isfinite(value)})
+    rule = (
+        f"Yes if it is among the {FIRST} {largest}; unclear if its interval reaches the {FIRST}th, or more heads share "
+        "this value; otherwise no."
+    )
+    first = size >= tenth if (size >= tenth).sum() <= FIRST else size > tenth
+    return Verdicts(rule, {YES: first, UNCLEAR: end >= tenth, NO: np.isfinite(value)})
 
 
 def in_every_start(scores: HeadScores) -> Verdicts:

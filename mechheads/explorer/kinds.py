@@ -146,7 +146,8 @@ def _when(ablation: str) -> str:
 
 
 def _safety(about: About) -> Column:
-    return _KINDS["refusal_contribution"](about) if about.of("score") == "contribution" else _ships(about)
+    """Safety heads, by the score that found them."""
+    return _KINDS.get(str(about.of("score")), _ships)(about)
 
 
 def _ships(about: About) -> Column:

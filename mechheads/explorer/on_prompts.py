@@ -200,7 +200,7 @@ def repair(about: About) -> Column:
         Column(
             label,
             "",
-            f"The change of {about.metric} if the head is ablated, {how}.",
+            f"The change of {about.metric} if {about.change}, {how}.",
             IN_TASKS,
             sentence=f"{label}: {about.metric} changes by {{value}} {{unit}}.",
             change=OTHER,

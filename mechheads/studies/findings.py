@@ -344,8 +344,9 @@ def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
         how = f"after correction for so many (q at most {FDR:g})" if alone else "beyond chance"
         return f"{words.lead}, none of {of} differs from {null} {how}; at most, {said} ({sure})."
     if clusters is not None and not _is_enough(scores):
-        called = "prompt" if clusters == _n(scores) else "cluster of prompts"
-        few = _count(clusters, called, "prompts" if called == "prompt" else "clusters of prompts")
+        one = _sample(scores)
+        called = (one, f"{one}s") if clusters == _n(scores) else (f"cluster of {one}s", f"clusters of {one}s")
+        few = _count(clusters, *called)
         why = f"{few} {'is' if clusters == 1 else 'are'} too few for a test over heads"
     else:
         unsure = not isfinite(row["ci_low"])
@@ -389,6 +390,11 @@ def _n(scores: HeadScores) -> int:
     return scores.dataset.sizes.get("prompt", 0)
 
 
+def _sample(scores: HeadScores) -> str:
+    """What the scores are means over."""
+    return "pair" if scores.unit == "share of pairs" else "prompt"
+
+
 def _is_enough(scores: HeadScores) -> bool:
     """Whether flipping the signs of all clusters can give a p value that is small enough at all."""
     clusters = _clusters(scores)
@@ -400,7 +406,7 @@ def _counted(scores: HeadScores) -> str:
     clusters = _clusters(scores)
     if clusters is None:
         return ""
-    prompts = _count(_n(scores), "prompt")
+    prompts = _count(_n(scores), _sample(scores))
     within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < _n(scores) else prompts
     return within if scores.level in (None, _LEVEL) else f"{within}, intervals of {scores.level:.0%}"
 

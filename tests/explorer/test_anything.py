@@ -339,6 +339,24 @@ def test_scores_without_interval_or_test_are_ranked():
     assert view["sentence"] == "Its score is {value}." and view["unit"] == ""
 
 
+def test_heads_that_share_a_value_are_not_all_among_the_first():
+    few = np.zeros((4, 10))
+    few[0, :3] = 1
+    view, _ = view_of(mh.HeadScores.from_scores(few, name="a", kind="demo"))
+    assert view["verdict"]["values"] == ["yes"] * 3 + ["unclear"] * 37
+    few[1] = 0.5
+    view, _ = view_of(mh.HeadScores.from_scores(few, name="a", kind="demo"))
+    assert view["verdict"]["values"] == ["yes"] * 3 + ["no"] * 7 + ["unclear"] * 10 + ["no"] * 20
+
+
+def test_safety_heads_are_told_by_the_score_that_found_them(small):
+    safety = EVERY["safety heads by contribution"].run(small)
+    view, _ = view_of(safety)
+    assert view["sentence"] == "It raises the beginning of a refusal by {value} nats."
+    turned = mh.safety_heads(small, CLEAN, 2, score="generalized_ships")
+    assert model_of(turned)["views"][0]["sentence"].endswith("turn by {value} degrees.")
+
+
 def test_hostile_names_stay_texts(tmp_path):
     given = {name: demo(name, kind=name or "k", provenance={"metric": name, "intervention": name}) for name in HOSTILE}
     page = mh.explore(given, tmp_path / "page.html").read_bytes().decode("utf-8")
