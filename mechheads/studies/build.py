@@ -26,7 +26,6 @@ from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import current, settings, show_seconds
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
@@ -58,8 +57,10 @@ from mechheads.studies.questions import (
     PairsLike,
     Questions,
     TaskLike,
+    begins_mark,
     check_scores,
     first,
+    mark_of,
 )
 from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
 
@@ -82,14 +83,7 @@ _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _CAUSES = 0.5
 """The time of direct parts, repair and paths, in times of the patching of every head."""
-_RESULTS = {
-    "patching": "patching",
-    "text": "profile",
-    "labels": "labels",
-    "weights": "weights",
-    "safety": "safety",
-    "roles": "roles",
-}
+_RESULTS = {part: part for part in ("patching", "labels", "weights", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
 CAPITALS = "country_to_capital"
 TRIED, KEPT = 6, 3
@@ -418,7 +412,7 @@ class _Work:
                 found = check_scores(self.model, name, _ran(experiment, self.model))
             self._take_own(name, found)
             stop_if(found is not None and bool(found.provenance.get("interrupted")))
-            if found is not None and (mark := _mark(name, experiment)):
+            if found is not None and (mark := mark_of(name, experiment)):
                 self.atlas.done.append(mark)
 
     def _take_own(self, name: str, scores: HeadScores | None) -> None:
@@ -426,7 +420,7 @@ class _Work:
 
         So a function that was changed and then changed back runs again, and one that now fails leaves nothing behind.
         """
-        before = _mark_begins(name)
+        before = begins_mark(name)
         self.atlas.done = [part for part in self.atlas.done if not part.startswith(before)]
         if scores is None:
             self.atlas.own.pop(name, None)
@@ -436,7 +430,7 @@ class _Work:
     def _experiments(self) -> dict[str, Experiment]:
         """The functions of the user whose scores are still to do."""
         functions = {name: given for name, given in self.asked.own.items() if not isinstance(given, HeadScores)}
-        return {name: given for name, given in functions.items() if _mark(name, given) not in self.atlas.done}
+        return {name: given for name, given in functions.items() if mark_of(name, given) not in self.atlas.done}
 
 
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
@@ -552,18 +546,6 @@ def _ran(experiment: Experiment, model: Model) -> object:
         if isinstance(error, ValueError) or is_out_of_memory(error):
             raise
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _mark(name: str, experiment: Experiment) -> str | None:
-    """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
-    try:
-        return f"{_mark_begins(name)}{fingerprint(experiment, 'own')[:16]}"
-    except ValueError:
-        return None
-
-
-def _mark_begins(name: str) -> str:
-    return f"own score {name!r}: "
 
 
 def choose_starts(model: Model, task: Task, updates: int) -> tuple[list[int], float]:

@@ -262,6 +262,19 @@ def check_scores(model: Model, name: str, scores: object) -> HeadScores:
     return scores
 
 
+def mark_of(name: str, experiment: Experiment) -> str | None:
+    """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
+    try:
+        return f"{begins_mark(name)}{fingerprint(experiment, 'own')[:16]}"
+    except ValueError:
+        return None
+
+
+def begins_mark(name: str) -> str:
+    """How the marks of all functions that were given under a name begin."""
+    return f"own score {name!r}: "
+
+
 def _name(given: object) -> str:
     """What something is called: the name of a file without its ending, or the name that it was opened by."""
     if not isinstance(given, (str, Path)):
