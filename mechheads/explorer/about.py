@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mechheads.results.scores import HeadScores
+from mechheads.studies.questions import ASKED
 
-CAPITAL = "the capital"
-"""What ``Atlas.asked`` says of the pairs of the built-in study."""
 _SITES = {"z": "output", "q": "query", "k": "key", "v": "value", "pattern": "attention pattern"}
 _CHANGES = {
     "Zero(": "its output is set to zero",
@@ -51,13 +50,8 @@ class About:
         return [str(each) for each in found] if isinstance(found, list) else []
 
     @property
-    def capitals(self) -> bool:
-        """Whether the pairs are those of the built-in study."""
-        return self.asked.get("pairs") == CAPITAL
-
-    @property
     def answer(self) -> str:
-        return CAPITAL if self.capitals else "the answer"
+        return ASKED["pairs"] if of_package(self.asked, "pairs") else "the answer"
 
     @property
     def metric(self) -> str:
@@ -86,9 +80,14 @@ class About:
         return bool(self.of("normalize")) or self.scores.unit.startswith("share ")
 
 
+def of_package(asked: Mapping[str, str], what: str) -> bool:
+    """Whether the pairs, the requests or the task of an atlas are those of the package."""
+    return asked.get(what) == ASKED[what]
+
+
 def differs_in(asked: Mapping[str, str]) -> str:
     """What the two prompts of a pair differ in."""
-    return "the country" if asked.get("pairs") == CAPITAL else "what the two prompts differ in"
+    return "the country" if of_package(asked, "pairs") else "what the two prompts differ in"
 
 
 def short(text: str) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechheads.explorer.column import FDR
 from mechheads.explorer.encode import plain
 from mechheads.heads import check_heads
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.findings import FDR
 
 SHOWN = 20
 """How many heads are listed."""

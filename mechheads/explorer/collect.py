@@ -91,7 +91,9 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
 
 
 def check_size(model: Model, sizes: Sizes | None) -> None:
-    """Raise a ValueError if a model has not as many heads as what is shown."""
+    """Raise a ValueError if something is no model, or has not as many heads as what is shown."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model is {_short(model)}; give a model, such as mh.load()")
     if sizes is not None and (model.n_layers, model.n_heads) != sizes:
         raise ValueError(
             f"model is {model!r}, but the atlas is of {' x '.join(map(str, sizes))} heads; give the model of the atlas"

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores
+from mechheads.studies.findings import FDR, FIRST, LEAST_GATE, null_of
 
 LEAST_RESTORED = 0.05
 """The share of the difference that a head must restore for a yes."""
 LEAST_DIRECT = 0.05
 """The share of the logit difference that a head must add for a yes."""
-FDR = 0.1
-"""The largest q of a yes of patching and of direct parts. Among hundreds of heads, eight pairs hardly give less."""
-FIRST = 10
-"""How many heads are the first by Ships, and by scores that nothing tells from 0."""
-LEAST_GATE = 0.5
-"""The gate from which on a head has a role."""
 
 OUTCOMES = YES, NO, UNCLEAR = "yes", "no", "unclear"
 
@@ -49,7 +42,8 @@ Rule = Callable[[HeadScores], Verdicts]
 def differs(scores: HeadScores) -> Verdicts:
     """Yes if a score differs from that of a head that does nothing, by its interval and q."""
     null = null_of(scores) or 0.0
-    rule = f"Yes if the interval excludes {null:g} and q is at most {FDR:g}; otherwise unclear."
+    interval = f"the interval excludes {null:g} and " if np.isfinite(scores.dataset["ci_low"].values).any() else ""
+    rule = f"Yes if {interval}q is at most {FDR:g}; otherwise unclear."
     return _beyond(scores, rule, null=null)
 
 
@@ -66,8 +60,10 @@ def added(scores: HeadScores) -> Verdicts:
     """Yes if a part of the logits is large enough beside the whole, no if it is surely smaller."""
     total = scores.dataset["total"].values.mean() if "total" in scores.dataset else np.nan
     least = LEAST_DIRECT * abs(float(total)) if np.isfinite(total) else 0.0
+    attributed = str(scores.provenance.get("attributed", ""))
+    whole = "logit" if attributed.startswith("the logit ") else "logit difference"
     rule = (
-        f"Yes if it adds at least {LEAST_DIRECT:.0%} of the mean logit difference ({least:.2g} logits) in either "
+        f"Yes if it adds at least {LEAST_DIRECT:.0%} of the mean {whole} ({least:.2g} logits) in either "
         f"direction, the interval excludes 0 and q is at most {FDR:g}; no if the whole interval is smaller."
     )
     return _beyond(scores, rule, least)
@@ -90,14 +86,18 @@ def labelled(labels: HeadScores) -> Verdicts:
 
 
 def among_first(scores: HeadScores) -> Verdicts:
-    """Yes if a score is among the largest, or the furthest from 0 if some are below."""
+    """Yes if a score is among the largest, or the furthest from 0 if some are below; unclear in a tie for the last."""
     value, low, high = (scores.dataset[name].values for name in ("score", "ci_low", "ci_high"))
-    size, end = np.abs(value), np.fmax(np.abs(low), np.abs(high))
+    size, end = np.abs(value), np.fmax.reduce(np.abs([value, low, high]))
     in_order = np.sort(size[np.isfinite(size)])[::-1]
     tenth = in_order[min(FIRST, in_order.size) - 1] if in_order.size else np.inf
     largest = "furthest from 0" if (value < 0).any() else "largest"
-    rule = f"Yes if it is among the {FIRST} {largest}; unclear if its interval reaches the {FIRST}th; otherwise no."
-    return Verdicts(rule, {YES: size >= tenth, UNCLEAR: end >= tenth, NO: np.isfinite(value)})
+    rule = (
+        f"Yes if it is among the {FIRST} {largest}; unclear if its interval reaches the {FIRST}th, or more heads share "
+        "this value; otherwise no."
+    )
+    first = size >= tenth if (size >= tenth).sum() <= FIRST else size > tenth
+    return Verdicts(rule, {YES: first, UNCLEAR: end >= tenth, NO: np.isfinite(value)})
 
 
 def in_every_start(scores: HeadScores) -> Verdicts:
@@ -108,26 +108,18 @@ def in_every_start(scores: HeadScores) -> Verdicts:
     return Verdicts(rule, {YES: has.all(-1) & reached, NO: ~has.any(-1) & reached, UNCLEAR: reached})
 
 
-def null_of(scores: HeadScores) -> float | None:
-    """The score of a head that does nothing; None if nothing is known of it."""
-    statistics = scores.dataset.attrs.get("statistics")
-    return kind_of(scores.kind).null if statistics is None else json.loads(statistics)["null"]
-
-
 def is_tested(scores: HeadScores) -> bool:
-    """Whether a score can be told from that of a head that does nothing: it has a null, and an interval or q."""
-    known = (np.isfinite(scores.dataset[name].values).any() for name in ("ci_low", "q_value"))
-    return null_of(scores) is not None and any(known)
+    """Whether scores can be told from that of a head that does nothing: intervals alone are of single heads."""
+    return null_of(scores) is not None and bool(np.isfinite(scores.dataset["q_value"].values).any())
 
 
 def _beyond(scores: HeadScores, rule: str, least: float = 0.0, null: float = 0.0) -> Verdicts:
     """Yes if the score is so large, its interval excludes the null and q is small; no if the interval lies within."""
     value, low, high = (scores.dataset[name].values - null for name in ("score", "ci_low", "ci_high"))
     q = scores.dataset["q_value"].values
-    by_interval = (low > 0) | (high < 0)
-    found = by_interval if np.isfinite(low).any() else q <= FDR
+    outside = (low > 0) | (high < 0) | ~np.isfinite(low).any()
     holds = {
-        YES: (np.abs(value) >= least) & found & ~(q > FDR),
+        YES: (np.abs(value) >= least) & outside & (q <= FDR),
         NO: np.maximum(np.abs(low), np.abs(high)) < least,
         UNCLEAR: np.isfinite(value),
     }

@@ -11,6 +11,7 @@ import pandas as pd
 from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
+from mechheads.explorer.about import About
 from mechheads.explorer.encode import plain
 from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
@@ -41,7 +42,7 @@ _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 _REPAIR = {
     "total": (
         "Total effect",
-        "The change of the logit difference if its output comes from the corrupted run and everything after it reacts.",
+        "The change of {metric} if its output comes from the corrupted run and everything after it reacts.",
     ),
     "direct": ("Direct effect", "The same with all other heads and MLPs frozen: only the logits see the change."),
     "repair": (
@@ -275,7 +276,11 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
-        effects += [_Effect(atlas.repair.select(effect=name), name, *texts, some) for name, texts in _REPAIR.items()]
+        metric = About(atlas.repair, atlas.asked).metric
+        effects += [
+            _Effect(atlas.repair.select(effect=name), name, title, meaning.format(metric=metric), some)
+            for name, (title, meaning) in _REPAIR.items()
+        ]
     if atlas.direct is not None:
         meaning = said["direct"].meaning
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))

@@ -12,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from mechheads.behaviour.head_profile import NAMES
-from mechheads.explorer.about import About, short
+from mechheads.explorer.about import About, of_package, short
 from mechheads.explorer.column import (
     BY_WEIGHTS,
-    FIRST,
     IN_REFUSALS,
     IN_TASKS,
     ON_TEXT,
@@ -26,7 +25,6 @@ from mechheads.explorer.column import (
     in_every_start,
     is_tested,
     labelled,
-    null_of,
 )
 from mechheads.explorer.on_prompts import (
     AMONG,
@@ -43,6 +41,7 @@ from mechheads.explorer.on_prompts import (
     rule_for,
     what_changes,
 )
+from mechheads.studies.findings import FIRST, null_of
 
 _WEIGHTS_CHANGE = ("Other weights only.", "Other weights only.", "Other weights only.")
 
@@ -147,12 +146,13 @@ def _when(ablation: str) -> str:
 
 
 def _safety(about: About) -> Column:
-    return _KINDS["refusal_contribution"](about) if about.of("score") == "contribution" else _ships(about)
+    """Safety heads, by the score that found them."""
+    return _KINDS.get(str(about.of("score")), _ships)(about)
 
 
 def _ships(about: About) -> Column:
     ablation = str(about.of("ablation", "unknown"))
-    request = "a harmful request" if about.asked.get("requests") == "harmful requests" else "a request"
+    request = "a harmful request" if of_package(about.asked, "requests") else "a request"
     return Column(
         f"Ships, {ablation}",
         "nats",
@@ -223,7 +223,7 @@ def _role(about: About) -> Column:
             "Gate", "How far the gate of the head is open after the fit.", "Its gate is open by {value}."
         )(about)
     meaning, sentence, texts = _ROLES[role]
-    goal = "capitals become likely" if about.asked.get("task") == "naming the capital" else "the task goes well"
+    goal = "capitals become likely" if of_package(about.asked, "task") else "the task goes well"
     return Column(
         role.capitalize(),
         "gate",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mechheads.explorer.about import About, differs_in, short
-from mechheads.explorer.column import FIRST, IN_TASKS, Column, Rule, added, among_first, differs, is_tested, restored
+from mechheads.explorer.about import About, differs_in, of_package, short
+from mechheads.explorer.column import IN_TASKS, Column, Rule, added, among_first, differs, is_tested, restored
+from mechheads.studies.findings import FIRST
 
 UNSETTLED = "These prompts do not settle it."
 AMONG, FURTHEST = (
@@ -85,8 +86,9 @@ def patching(about: About) -> Column:
             "More pairs of prompts: they narrow the interval and lower q.",
         )
         caution = "Other heads may stand in for one that is noised: little change does not say that it does nothing."
-    what = "another country" if about.capitals else "something else"
-    whole = "the whole logit difference between the two capitals" if about.capitals else "the whole difference"
+    capitals = of_package(about.asked, "pairs")
+    what = "another country" if capitals else "something else"
+    whole = "the whole logit difference between the two capitals" if capitals else "the whole difference"
     scale = f"0 means no change, 1 means that {whole} is {'restored' if denoising else 'gone'}"
     method = (
         f"The corrupted prompt names {what}. One head's {site} in the {base} run is replaced with its value in the "
@@ -198,7 +200,7 @@ def repair(about: About) -> Column:
         Column(
             label,
             "",
-            f"The change of {about.metric} if the head is ablated, {how}.",
+            f"The change of {about.metric} if {about.change}, {how}.",
             IN_TASKS,
             sentence=f"{label}: {about.metric} changes by {{value}} {{unit}}.",
             change=OTHER,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.explorer.about import About, differs_in, short
+from mechheads.explorer.about import About, differs_in, of_package, short
 from mechheads.explorer.column import (
     BY_WEIGHTS,
     IN_REFUSALS,
@@ -27,6 +27,7 @@ from mechheads.explorer.column import (
 )
 from mechheads.explorer.encode import plain
 from mechheads.explorer.kinds import CATEGORIES, COPYING, column_for, generalized_ships
+from mechheads.gating import ROLES
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
@@ -242,7 +243,7 @@ _TENSIONS = (
 
 
 def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
-    """Verdicts of two views that speak against each other, if both are about the same prompts."""
+    """Verdicts of two views that speak against each other, if both are about the same question."""
     said, own, scores = words(atlas), atlas.own_views, atlas.views
     of: dict[str, list[str]] = {}
     for view in found:
@@ -256,8 +257,17 @@ def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
         for part, one, against, other, text in _TENSIONS
         for a in of.get(part, [])
         for b in of.get(against, [])
-        if (a not in own and b not in own) or "phi" in (a, b) or _prompts(scores[a]) & _prompts(scores[b])
+        if "phi" in (a, b)
+        or (_same_question(a, b, atlas) if a not in own and b not in own else _prompts(scores[a]) & _prompts(scores[b]))
     ]
+
+
+def _same_question(a: str, b: str, atlas: Atlas) -> bool:
+    """Whether two views of a study are about one question: the roles are not if only they, or only the pairs, are
+    about capitals.
+    """
+    only_one = ((a in ROLES) != (b in ROLES)) and of_package(atlas.asked, "pairs") != of_package(atlas.asked, "task")
+    return not only_one
 
 
 def _prompts(scores: HeadScores) -> set[str]:

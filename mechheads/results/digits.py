@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor, isfinite, log10, nan
+from math import floor, inf, isfinite, log10, nan
 
 _STEPS = 4
 """An interval spans at least so many steps of the last digit, and fewer than ten times as many."""
@@ -10,15 +10,15 @@ _MORE = 2
 """Digits that are added at most, so that the end of an interval without 0 does not read as 0."""
 _USUAL = 2
 """Significant digits of a number without an interval."""
-_LEAST = 1e-5
-"""Smaller numbers are written with a power of ten."""
+_LEAST, _MOST = 1e-5, 1e12
+"""Smaller and larger numbers are written with a power of ten."""
 
 
 def rounded(value: float, low: float = nan, high: float = nan, unit: str = "") -> str:
     """A number with its interval, as text: the narrower the interval, the more digits.
 
-    The interval spans 4 to 40 steps of the last digit, so no digit is shown that the next sample would change. Without
-    an interval, a number has two significant digits. Shares are percentages.
+    The interval spans 4 to 40 steps of the last digit: further digits would be chance. Without an interval, a number
+    has two significant digits. Shares are percentages.
 
     Args:
         value: the number.
@@ -49,7 +49,7 @@ def fixed(value: float, places: int) -> str:
     ('1200', '0.00', '1.2e-06')
     """
     number = round(float(value), places)
-    if 0 < abs(number) < _LEAST:
+    if 0 < abs(number) < _LEAST or _MOST <= abs(number) < inf:
         return f"{number:.{max(0, places + floor(log10(abs(number))))}e}"
     return f"{number + 0.0:.{max(0, places)}f}"
 

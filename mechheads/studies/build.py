@@ -26,7 +26,6 @@ from mechheads.labels import label_heads
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import current, settings, show_seconds
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
@@ -49,6 +48,7 @@ from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
 from mechheads.studies.head_space import head_space
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.questions import (
+    ASKED,
     PARTS,
     Experiment,
     Given,
@@ -57,8 +57,10 @@ from mechheads.studies.questions import (
     PairsLike,
     Questions,
     TaskLike,
+    begins_mark,
     check_scores,
     first,
+    mark_of,
 )
 from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
 
@@ -81,6 +83,8 @@ _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _CAUSES = 0.5
 """The time of direct parts, repair and paths, in times of the patching of every head."""
+_RESULTS = {part: part for part in ("patching", "labels", "weights", "safety", "roles")} | {"text": "profile"}
+"""The field of an atlas that a part fills in any case."""
 CAPITALS = "country_to_capital"
 TRIED, KEPT = 6, 3
 _FITTED_ON = 8
@@ -210,16 +214,16 @@ class _Work:
         atlas, names, parts = self.atlas, self.asked.names, set(self.asked.parts)
         if parts & {"patching", "causes"} and self.pairs is not None:
             atlas.pairs = _texts_of(self.model, self.pairs)
-            atlas.asked |= {"pairs": "the capital"} if self.asked.pairs is None else _named(names, "pairs")
+            atlas.asked |= _named(ASKED if self.asked.pairs is None else names, "pairs")
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
-            atlas.asked |= (
-                {"requests": "harmful requests"} if self.asked.requests is None else _named(names, "requests")
-            )
+            atlas.asked |= _named(ASKED if self.asked.requests is None else names, "requests")
         if "own" in parts:
-            atlas.own |= {name: given for name, given in self.asked.own.items() if isinstance(given, HeadScores)}
+            for name, given in self.asked.own.items():
+                if isinstance(given, HeadScores):
+                    self._take_own(name, given)
         if "roles" in parts:
-            atlas.asked |= {"task": "naming the capital"} if self.asked.task is None else _named(names, "task")
+            atlas.asked |= _named(ASKED if self.asked.task is None else names, "task")
 
     def _do(self, part: str) -> None:
         """Do one part if it is left, and show the atlas."""
@@ -343,7 +347,7 @@ class _Work:
             if pairs is not None:
                 with atlas.or_left_out("direct parts"):
                     atlas.direct = _finished(logit_attribution(model, pairs))
-                if atlas.patching is None:
+                if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
                     atlas.note("paths, repair and circuit left out: they begin with the heads of the patching")
                     return
                 self._after_patching(pairs, atlas.patching)
@@ -403,17 +407,30 @@ class _Work:
 
     def _own(self) -> None:
         for name, experiment in self._experiments().items():
+            found = None
             with self.atlas.or_left_out(f"own score {name!r}"), self.atlas.stage(f"own score {name!r}"):
                 found = check_scores(self.model, name, _ran(experiment, self.model))
-                self.atlas.own[name] = found
-                stop_if(bool(found.provenance.get("interrupted")))
-                if mark := _mark(name, experiment):
-                    self.atlas.done.append(mark)
+            self._take_own(name, found)
+            stop_if(found is not None and bool(found.provenance.get("interrupted")))
+            if found is not None and (mark := mark_of(name, experiment)):
+                self.atlas.done.append(mark)
+
+    def _take_own(self, name: str, scores: HeadScores | None) -> None:
+        """Put scores of the user, or none, in the place of those that had this name before, which are no longer done.
+
+        So a function that was changed and then changed back runs again, and one that now fails leaves nothing behind.
+        """
+        before = begins_mark(name)
+        self.atlas.done = [part for part in self.atlas.done if not part.startswith(before)]
+        if scores is None:
+            self.atlas.own.pop(name, None)
+        else:
+            self.atlas.own[name] = scores
 
     def _experiments(self) -> dict[str, Experiment]:
         """The functions of the user whose scores are still to do."""
         functions = {name: given for name, given in self.asked.own.items() if not isinstance(given, HeadScores)}
-        return {name: given for name, given in functions.items() if _mark(name, given) not in self.atlas.done}
+        return {name: given for name, given in functions.items() if mark_of(name, given) not in self.atlas.done}
 
 
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
@@ -424,9 +441,13 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     """
     if resume is None:
         return Atlas(model.name, study=asked.study)
+    if not isinstance(resume, Atlas):
+        raise ValueError(f"resume is a {type(resume).__name__}; give an atlas, such as mh.studies.Atlas.load(folder)")
     if differs := difference(asked.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
-    again = tuple(what for part, names in PARTS.items() if part not in resume.done for what in names)
+    # a part whose file was deleted is done again
+    done = [part for part in resume.done if part not in _RESULTS or getattr(resume, _RESULTS[part])]
+    again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
         resume,
         safety=dict(resume.safety),
@@ -434,7 +455,7 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         asked=dict(resume.asked),
         seconds=dict(resume.seconds),
         notes=[note for note in resume.notes if not note.startswith(("interrupted: ", *again))],
-        done=list(resume.done),
+        done=done,
         interrupted=False,
     )
 
@@ -525,14 +546,6 @@ def _ran(experiment: Experiment, model: Model) -> object:
         if isinstance(error, ValueError) or is_out_of_memory(error):
             raise
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _mark(name: str, experiment: Experiment) -> str | None:
-    """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
-    try:
-        return f"own score {name!r}: {fingerprint(experiment, 'own')[:16]}"
-    except ValueError:
-        return None
 
 
 def choose_starts(model: Model, task: Task, updates: int) -> tuple[list[int], float]:

@@ -22,6 +22,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import correlation_interval
 from mechheads.results.tables import TableResult
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.findings import METRICS
 from mechheads.studies.head_space import HeadSpace
 
 EXAMPLES = 12
@@ -197,10 +198,11 @@ def _prompt(atlas: Atlas, examples: list[str], head: HeadId) -> str:
     if (weights := atlas.weights) is not None:
         words = [[weights.words[i] for i in row[:2]] for row in weights.operations[head.layer, head.head]]
         lines.append(f"By its weights it maps {', '.join(f'{source!r} to {target!r}' for source, target in words)}.")
-    if atlas.patching is not None:
+    if atlas.patching is not None and atlas.patching.unit.startswith("share"):
         share = float(atlas.patching.scores.values[head.layer, head.head])
+        metric = METRICS.get(str(atlas.patching.provenance.get("metric")), "metric")
         about = atlas.asked.get("pairs", "the answer")
-        lines.append(f"Its output alone restores {share:.0%} of the answer in prompts about {about}.")
+        lines.append(f"Its output alone restores {share:.0%} of the {metric} in prompts about {about}.")
     return "\n".join([*lines, "Say in one sentence at which tokens it is active, and at which it is not."])
 
 

@@ -1,7 +1,8 @@
 """What an atlas found, in sentences: each says how sure it is, and which view of the page shows it.
 
-A head is said to differ from 0 only if its interval excludes 0 and its q value is at most ``FDR``. If no null was
-tested, as for Ships, or there are too few prompts for a test, the sentence names the largest value and says so.
+A head is said to differ from 0 only if its interval (if it has one) excludes 0 and its q value is at most ``FDR``. The
+verdicts of the page have the same thresholds, from here. If no null was tested, as for Ships, or there are too few
+prompts for a test, the sentence names the largest value and says so.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ MOST_FAITHFUL, LEAST_FAITHFUL = 0.9, 0.5
 """The share of a metric that a circuit must keep, and that its interval must not leave."""
 NAMED = 3
 """How many heads a sentence names at most."""
+METRICS = {"logit_diff": "logit difference", "log_prob": "log-probability", "kl_divergence": "KL divergence"}
+"""What a sentence calls metrics."""
 MEASURED = 2
 """How many of these it names with their numbers."""
 _LEVEL = 0.95
 _LONGEST = 80
-_FIRST = 10
+FIRST = 10
+"""How many heads are the first by Ships, and by scores that nothing tells from 0."""
 _DOES = {
     "induction": ("does induction", "do induction"),
     "previous-token": ("attends to the previous token", "attend to the previous token"),
@@ -98,8 +102,8 @@ def of_own(name: str, scores: HeadScores, column: str) -> Finding:
 
 def of_patching(scores: HeadScores, about: str) -> Finding:
     """Which heads carry the answer, by activation patching."""
-    metric = scores.provenance.get("metric", "logit_diff")
-    measure = " of the logit difference" if metric == "logit_diff" else f" of {plain(str(metric))}"
+    metric = str(scores.provenance.get("metric", "logit_diff"))
+    measure = f" of the {METRICS[metric]}" if metric in METRICS else f" of {plain(metric)}"
     noising = scores.provenance.get("direction") == "noising"
     share = scores.unit.startswith("share")
     verb = ("takes away" if noising else "restores") if share else "changes the metric by"
@@ -176,7 +180,7 @@ def of_ships(safety: Mapping[str, SafetyHeads], requests: str) -> Finding | None
     shared = _shared(*list(known.values())[:2]) if len(known) > 1 else ""
     sure = f"{_count(_n(scores), 'request')}{f', {_among(scores)}' if scores.missing else ''}"
     text = f"After {plain(requests)}, {most} {' or '.join(parts)}{shared} ({sure})."
-    link = {"colour": f"ships_{ablation}", "by": f"ships_{ablation}", "top": str(_FIRST)}
+    link = {"colour": f"ships_{ablation}", "by": f"ships_{ablation}", "top": str(FIRST)}
     return Finding(text, link | {"head": first[ablation], "pane": "safety"})
 
 
@@ -211,7 +215,7 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
         return None
     near = rows["score"] >= MOST_FAITHFUL
     enough = rows[near & ~(rows["ci_low"] < LEAST_FAITHFUL)]
-    metric = plain(curve.name.replace("logit_diff", "logit difference"))
+    metric = METRICS.get(curve.name, plain(curve.name))
     only, which = ("", "the") if len(enough) or near.any() else ("only ", "even the")
     if near.any() and enough.empty:
         which = f"how few heads keep the {metric} is not settled: the"
@@ -305,10 +309,10 @@ def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, st
     rows = rows[np.isfinite(rows["score"]) & (rows["head"] % scores.together == 0)]
     if rows.empty:
         return Finding(f"{words.lead}, no head was reached.", link)
-    null = _null(scores) or 0.0
+    null = null_of(scores) or 0.0
     rows = rows.assign(away=rows["score"] - null).sort_values("away", key=np.abs, ascending=False, kind="stable")
     rows = rows[~rows.index.duplicated()]  # of scores with labels, the row of each head that is furthest from the null
-    outside = (rows["ci_low"] > null) | (rows["ci_high"] < null)
+    outside = (rows["ci_low"] > null) | (rows["ci_high"] < null) | rows["ci_low"].isna().all()
     small = rows["q_value"] <= FDR
     beyond = rows[outside & small]
     if not _is_tested(scores) or beyond.empty:
@@ -334,19 +338,20 @@ def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
     said = f"{row.name} {words.verb} {_number(row, scores.unit)}{words.of}"
     of, clusters = _among(scores), _clusters(scores)
     if _is_tested(scores):
-        null = f"{_null(scores) or 0:g}"
+        null = f"{null_of(scores) or 0:g}"
         sure = _joined(f"q {row['q_value']:.2g}", _counted(scores))
-        alone = row["ci_low"] > (_null(scores) or 0) or row["ci_high"] < (_null(scores) or 0)
+        alone = row["ci_low"] > (null_of(scores) or 0) or row["ci_high"] < (null_of(scores) or 0)
         how = f"after correction for so many (q at most {FDR:g})" if alone else "beyond chance"
         return f"{words.lead}, none of {of} differs from {null} {how}; at most, {said} ({sure})."
     if clusters is not None and not _is_enough(scores):
-        called = "prompt" if clusters == _n(scores) else "cluster of prompts"
-        few = _count(clusters, called, "prompts" if called == "prompt" else "clusters of prompts")
+        one = _sample(scores)
+        called = (one, f"{one}s") if clusters == _n(scores) else (f"cluster of {one}s", f"clusters of {one}s")
+        few = _count(clusters, *called)
         why = f"{few} {'is' if clusters == 1 else 'are'} too few for a test over heads"
     else:
         unsure = not isfinite(row["ci_low"])
         why = "nothing says how sure that is" if unsure else _joined("not tested against 0", _counted(scores))
-    null = _null(scores)
+    null = null_of(scores)
     if null is not None and row["ci_low"] <= null <= row["ci_high"]:
         return f"{words.lead}, none of {of} stands out; at most, {said} ({why})."
     extreme = "the largest" if row["score"] > 0 else "the furthest from 0"
@@ -355,7 +360,7 @@ def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
 
 def _is_tested(scores: HeadScores) -> bool:
     """Whether q values say which heads differ from a null."""
-    return _null(scores) is not None and bool(scores.dataset["q_value"].notnull().any()) and _is_enough(scores)
+    return null_of(scores) is not None and bool(scores.dataset["q_value"].notnull().any()) and _is_enough(scores)
 
 
 def _number(row: Any, unit: str) -> str:
@@ -370,8 +375,8 @@ def _number(row: Any, unit: str) -> str:
     return rounded(row["score"], unit=unit)
 
 
-def _null(scores: HeadScores) -> float | None:
-    """The mean score of a head that does nothing; None if there is none."""
+def null_of(scores: HeadScores) -> float | None:
+    """The mean score of a head that does nothing; None if nothing is known of it."""
     statistics = scores.dataset.attrs.get("statistics")
     return kind_of(scores.kind).null if statistics is None else json.loads(statistics)["null"]
 
@@ -385,6 +390,11 @@ def _n(scores: HeadScores) -> int:
     return scores.dataset.sizes.get("prompt", 0)
 
 
+def _sample(scores: HeadScores) -> str:
+    """What the scores are means over."""
+    return "pair" if scores.unit == "share of pairs" else "prompt"
+
+
 def _is_enough(scores: HeadScores) -> bool:
     """Whether flipping the signs of all clusters can give a p value that is small enough at all."""
     clusters = _clusters(scores)
@@ -396,7 +406,7 @@ def _counted(scores: HeadScores) -> str:
     clusters = _clusters(scores)
     if clusters is None:
         return ""
-    prompts = _count(_n(scores), "prompt")
+    prompts = _count(_n(scores), _sample(scores))
     within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < _n(scores) else prompts
     return within if scores.level in (None, _LEVEL) else f"{within}, intervals of {scores.level:.0%}"
 
@@ -461,7 +471,7 @@ def _is_any(scores: HeadScores) -> bool:
 
 def _shared(one: SafetyHeads, other: SafetyHeads) -> str:
     """How many of their first heads two ablations share; nothing if there are hardly more heads."""
-    n, k = one.n_layers * one.n_heads // one.together, _FIRST
+    n, k = one.n_layers * one.n_heads // one.together, FIRST
     if one.missing or other.missing or one.together != other.together or n < 2 * k:
         return ""
     shared = len({*one.heads(k)} & {*other.heads(k)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ from mechheads.gating.tasks.open_task import open_task
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.ledger.fingerprints import fingerprint
-from mechheads.messages.arguments import check_known
+from mechheads.limits import current
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.tokens import shorten
 from mechheads.results.scores import HeadScores
 from mechheads.safety.requests.prompts import Requests, Side, opened
 from mechheads.studies.study import short_hash, study_of
@@ -39,7 +41,11 @@ TaskLike = Task | str | Path
 Experiment = Callable[[Any], HeadScores]
 Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
+ASKED = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
+"""What the questions of the package are about, as ``Atlas.asked`` says it."""
 _PACKAGE = "of the package"
+_ENOUGH = 400_000
+"""Characters of an iterator of texts that are read: those of 8,000 tokens, however long these are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +72,7 @@ class Questions:
         texts: a file or a list.
         parts: the parts to do, of ``PARTS``.
         names: what ``pairs``, ``requests`` and ``task`` are called, if they have a name.
-        study: what the atlas is of: the model with its weights, and all of these but ``parts`` and ``own``.
+        study: what the atlas is of: the model with its weights, the seed, and all of these but ``parts`` and ``own``.
     """
 
     quick: bool
@@ -89,6 +95,7 @@ class Questions:
             ValueError: if something does not exist, cannot be read or does not fit the model.
         """
         parts = chosen(given.only, given.skip)
+        check_at_least(1, updates=given.updates)
         pairs, requests = _pairs(model, given.pairs), _requests(model, given.requests)
         task, texts = _task(model, given.task), _texts(given.texts)
         relations = None if given.relations is None else load_relations(given.relations)
@@ -114,7 +121,9 @@ class Questions:
             own=dict(given.own),
             parts=parts,
             names={what: name for what, name in names.items() if name},
-            study=study_of(model, study="atlas", quick=given.quick, updates=given.updates, **about),
+            study=study_of(
+                model, study="atlas", quick=given.quick, updates=given.updates, seed=current().seed, **about
+            ),
         )
 
 
@@ -193,10 +202,10 @@ def _task(model: Model, task: TaskLike | None) -> Task | None:
 
 
 def _texts(texts: Texts) -> Texts:
-    """A file or a list: texts are read more than once.
+    """A file or a list: texts are read more than once. Of an iterator, which may have no end, what is enough.
 
     Raises:
-        ValueError: if there is no such file.
+        ValueError: if there is no such file, or something is no text.
     """
     if texts is None:
         return None
@@ -208,10 +217,23 @@ def _texts(texts: Texts) -> Texts:
                 "list of texts"
             )
         return file
-    return list(texts)
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"texts is a {type(texts).__name__}; give a text file, or a list of texts")
+    kept: list[str | list[int]] = []
+    size = 0
+    for number, text in enumerate(texts):
+        if not isinstance(text, (str, list)):
+            raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
+        kept.append(text)
+        size += len(text)
+        if size >= _ENOUGH and isinstance(texts, Iterator):
+            break
+    return kept
 
 
 def _check_own(model: Model, own: Own) -> None:
+    if not isinstance(own, Mapping):
+        raise ValueError(f'own is a {type(own).__name__}; give a dict with names, such as own={{"my sweep": scores}}')
     for name, scores in own.items():
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"own has the name {name!r}; give each score a name, as text")
@@ -238,6 +260,19 @@ def check_scores(model: Model, name: str, scores: object) -> HeadScores:
             f"{model.n_layers} of {model.n_heads}"
         )
     return scores
+
+
+def mark_of(name: str, experiment: Experiment) -> str | None:
+    """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
+    try:
+        return f"{begins_mark(name)}{fingerprint(experiment, 'own')[:16]}"
+    except ValueError:
+        return None
+
+
+def begins_mark(name: str) -> str:
+    """How the marks of all functions that were given under a name begin."""
+    return f"own score {name!r}: "
 
 
 def _name(given: object) -> str:

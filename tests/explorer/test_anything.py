@@ -20,6 +20,7 @@ from mechheads.explorer.encode import unblock
 from mechheads.explorer.kinds import known_kinds
 from mechheads.explorer.page import svg
 from mechheads.explorer.payload import Payload, atlas_payload
+from mechheads.gating import ROLES, Roles
 from mechheads.results.kinds import KINDS
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.own import own_column, own_views
@@ -208,6 +209,8 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypat
             mh.explore(given)
     with pytest.raises(ValueError, match=re.escape(wanted)):
         mh.explore(None)
+    with pytest.raises(ValueError, match="model is 3; give a model"):
+        mh.explore(demo(), model=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
         mh.explore([demo(sizes=(2, 2)), small], model=small)
 
@@ -221,6 +224,7 @@ def test_names_become_columns_that_a_search_line_can_hold():
     assert [*Atlas("m", patching=demo(), own={"patching": demo(), "total": demo()}).views] == [
         *("patching", "patching_2", "total_2")
     ]
+    assert own_column("patching_change") == "patching_change_score"  # a page of two models has such a column
 
 
 def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
@@ -300,6 +304,16 @@ def test_tensions_are_between_views_of_the_same_prompts(small, patched):
     }
 
 
+def test_roles_in_capitals_do_not_speak_against_patching_of_your_own_pairs(patched):
+    gates = mh.HeadScores.from_values(np.ones((3, 4, 3)), name="facilitation", kind="roles")
+    roles = Roles(dict.fromkeys(ROLES, gates))
+    ours, yours = {"pairs": "the capital", "task": "naming the capital"}, {"task": "naming the capital"}
+    for asked, speak in ((ours, True), ({}, True), (yours, False)):
+        atlas = Atlas("m", patching=patched, roles=roles, asked=asked)
+        found = atlas_payload([atlas]).page["models"][0]["tensions"]
+        assert any("patching" in (each["a"]["view"], each["b"]["view"]) for each in found) == speak
+
+
 def test_a_card_has_your_values_prompt_by_prompt():
     scores = demo(cluster=[*"aab", "<b>", "e"])
     payload = shown({"my ablation": scores})
@@ -323,6 +337,24 @@ def test_scores_without_interval_or_test_are_ranked():
     assert view["verdict"]["texts"]["yes"] == "It is among the 10 heads furthest from 0."
     view, _ = view_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))
     assert view["sentence"] == "Its score is {value}." and view["unit"] == ""
+
+
+def test_heads_that_share_a_value_are_not_all_among_the_first():
+    few = np.zeros((4, 10))
+    few[0, :3] = 1
+    view, _ = view_of(mh.HeadScores.from_scores(few, name="a", kind="demo"))
+    assert view["verdict"]["values"] == ["yes"] * 3 + ["unclear"] * 37
+    few[1] = 0.5
+    view, _ = view_of(mh.HeadScores.from_scores(few, name="a", kind="demo"))
+    assert view["verdict"]["values"] == ["yes"] * 3 + ["no"] * 7 + ["unclear"] * 10 + ["no"] * 20
+
+
+def test_safety_heads_are_told_by_the_score_that_found_them(small):
+    safety = EVERY["safety heads by contribution"].run(small)
+    view, _ = view_of(safety)
+    assert view["sentence"] == "It raises the beginning of a refusal by {value} nats."
+    turned = mh.safety_heads(small, CLEAN, 2, score="generalized_ships")
+    assert model_of(turned)["views"][0]["sentence"].endswith("turn by {value} degrees.")
 
 
 def test_hostile_names_stay_texts(tmp_path):

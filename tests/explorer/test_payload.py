@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.explorer.column import FDR
 from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
@@ -24,6 +23,7 @@ from mechheads.explorer.views import column_of, columns, comparable, tensions, v
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import check_heads
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.findings import FDR
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
 
@@ -258,6 +258,20 @@ def test_a_column_that_nothing_is_known_of_is_judged_by_its_interval_and_q():
     column = column_of("mine")
     assert column.rule(made(np.array([[0.4, -0.3, 0.0]]), 0.01)).values() == ["yes", "yes", "unclear"]
     assert column.sentence == "mine is {value} {unit}." and "q is at most 0.1" in column.rule(made(np.eye(1), 1)).rule
+
+
+def test_intervals_of_single_heads_are_no_verdict_on_hundreds():
+    ends = np.full((3, 10), 0.5), np.full((3, 10), 1.5)
+    alone = mh.HeadScores.from_scores(np.ones((3, 10)), name="a", kind="demo", interval=ends)
+    (view,) = views(Atlas("m", own={"a": alone}))
+    assert "among the 10" in view["verdict"]["rule"]
+    p = np.array([[0.001, 0.9]])
+    tested = mh.HeadScores.from_scores(np.ones((1, 2)), name="a", kind="demo", p_value=p)
+    atlas = Atlas("m", own={"a": tested})
+    (view,) = views(atlas)
+    assert view["verdict"]["rule"] == "Yes if q is at most 0.1; otherwise unclear."
+    assert view["verdict"]["values"] == ["yes", "unclear"]
+    assert "L0H0 has 1.0; 1 of 2 heads differs from 0 (q at most 0.1)." in atlas.findings()[0].text
 
 
 def test_roles_need_every_start():

@@ -23,6 +23,8 @@ from mechheads.results.digits import fixed, rounded
         (0.0123456, math.nan, math.nan, "", "0.012"),
         (0.0, math.nan, math.nan, "logits", "0 logits"),
         (1.0, 1.0, 1.0, "gate", "1.00 gate [1.00, 1.00]"),
+        (4.23e299, math.nan, math.nan, "", "4.2e+299"),
+        (math.inf, math.nan, math.nan, "", "inf"),
     ],
 )
 def test_a_narrower_interval_earns_more_digits(value, low, high, unit, text):

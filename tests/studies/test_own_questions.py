@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main, options
-from mechheads.studies import Atlas, build, build_atlas
+from mechheads.explorer.encode import unblock
+from mechheads.explorer.payload import atlas_payload
+from mechheads.explorer.views import views
+from mechheads.studies import Atlas, build, build_atlas, questions
 from mechheads.studies.questions import PARTS, chosen, first
 from support.ctrl_c import stopped_at
 from support.same import assert_same
@@ -97,6 +101,12 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert set(nothing.results) == {"patching", "direct", "paths"} and nothing.repair is None
     assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
+    assert "of the KL divergence" in nothing.findings()[0].text
+    assert "of the log-probability" in by_answer.findings()[0].text
+    effects = atlas_payload([by_answer]).blocks["mh-heads-0-0"]
+    assert "The change of the log-probability of the answer if its output" in json.dumps(unblock(effects))
+    rules = [view["verdict"]["rule"] for atlas in (by_answer, nothing) for view in views(atlas)[1:]]
+    assert all("5% of the mean logit (" in rule for rule in rules)
     assert nothing.notes[0].startswith("the pairs have no answers: effects are on the next-token distribution")
     assert nothing.notes[1].startswith("repair left out: it says whether later layers help the answer again")
     ids = mh.PromptPairs([[3, 4, 5], [6, 7, 8]], [[3, 9, 5], [6, 9, 8]], answer=[4, 5], wrong=[6, 7])
@@ -154,6 +164,11 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"texts": "no/texts.txt"}, "texts: 'no/texts.txt' is not a file; give a text file with empty lines"),
         ({"own": {" ": len}}, "own has the name ' '"),
         ({"own": {"mine": 3}}, "own['mine'] is a int; give HeadScores, or a function of the model"),
+        ({"own": [3]}, 'own is a list; give a dict with names, such as own={"my sweep": scores}'),
+        ({"texts": 3}, "texts is a int; give a text file, or a list of texts"),
+        ({"texts": ["one", 2]}, "texts[1] is 2; give a text or a list of token ids"),
+        ({"updates": 0}, "updates is 0; it must be at least 1"),
+        ({"resume": "atlas"}, "resume is a str; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_any_work(small: mh.Model, given: dict[str, Any], message: str):
@@ -202,6 +217,45 @@ def test_a_function_runs_again_only_if_it_has_changed(small: mh.Model):
     assert len(calls) == 2 and again.own["mine"] is before.own["mine"]
     later = build_atlas(small, own={"mine": changed}, only="own", resume=again)
     assert later.own["mine"].scores.values[0, 0] == 3.0 and list(later.own) == ["mine", "counted"]
+
+
+def test_scores_of_a_former_function_do_not_stay(small: mh.Model):
+    def broken(model: mh.Model) -> mh.HeadScores:
+        raise ValueError("no")
+
+    def built(own: Any, resume: Atlas | None = None) -> Atlas:
+        return build_atlas(small, own={"mine": own}, only="own", resume=resume)
+
+    first_one = built(mine)
+    back = built(mine, built(changed, first_one))
+    assert back.own["mine"].scores.values[0, 0] == 2.0 and back.done == first_one.done
+    from_scores = built(mine, built(scores(small), first_one))
+    assert from_scores.own["mine"].scores.values[0, 0] == 2.0
+    failed = built(broken, first_one)
+    assert failed.own == {} and failed.done == [] and failed.notes == ["own score 'mine' left out: no"]
+    assert first_one.own["mine"].scores.values[0, 0] == 2.0
+
+
+def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: Path):
+    before = build_atlas(small, pairs=pairs_of(), only=["patching", "weights"])
+    before.save(tmp_path)
+    (tmp_path / "patching.nc").unlink()
+    again = build_atlas(small, pairs=pairs_of(), only=["patching", "weights"], resume=Atlas.load(tmp_path))
+    assert again.patching is not None and again.done == ["weights", "patching"]
+
+
+def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model):
+    long = [" one" * 80] * 3
+    before = build_atlas(small, requests=long, only="safety")
+    assert len(before.notes) == 1 and before.notes[0].startswith("safety heads left out: ")
+    assert build_atlas(small, requests=long, only="weights", resume=before).notes == before.notes
+
+
+def test_texts_without_an_end_are_read_as_far_as_they_are_needed(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(questions, "_ENOUGH", 2 * len(TEXTS[0]))
+    endless = build_atlas(small, texts=cycle(TEXTS), only="text")
+    assert endless.profile is not None and endless.space is not None and endless.notes == []
+    assert endless.study["texts"] == build_atlas(small, texts=TEXTS, only="weights").study["texts"]
 
 
 STAGES = (
@@ -260,6 +314,8 @@ def test_a_partial_result_is_measured_again(small: mh.Model, monkeypatch: pytest
         stopped = build_atlas(small, pairs=pairs, only=["patching"])
     assert stopped.interrupted and stopped.patching is not None and len(stopped.patching.missing) == 8
     again = build_atlas(small, pairs=pairs, only=["patching"], resume=stopped)
+    causes = build_atlas(small, pairs=pairs, only=["causes"], resume=stopped)
+    assert causes.circuit is None and causes.paths is None and causes.done == []  # they begin with the whole ranking
     assert again.patching is not None and not len(again.patching.missing) and again.notes == []
     assert_same_atlas(again, build_atlas(small, pairs=pairs, only=["patching"]))
 
@@ -275,6 +331,8 @@ def test_an_atlas_of_another_question_is_not_gone_on_with(small: mh.Model):
     ):
         with pytest.raises(ValueError, match=f"resume is an atlas of another study: {differs}"):
             build_atlas(small, **given, resume=before)
+    with mh.settings(seed=1), pytest.raises(ValueError, match="another study: seed is '0' there and '1' here"):
+        build_atlas(small, pairs=pairs_of(), resume=before)
     more = build_atlas(small, pairs=pairs_of(), only="weights", resume=before)
     assert more.done == ["patching", "weights"] and more.patching is before.patching
     assert before.done == ["patching"] and before.weights is None
