@@ -423,7 +423,8 @@ class Atlas(Stages):
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
         for view in self.own_views.values():
-            lines += _top_lines(view.scores, top, None, f"{plain(view.label)}, {view.scores.unit}", by="absolute")
+            title = ", ".join(filter(None, [plain(view.label), view.scores.unit]))
+            lines += _top_lines(view.scores, top, None, title, by="absolute")
         return "\n".join([*lines, *self.closing_lines])
 
 
