@@ -98,11 +98,19 @@ def _without_collecting() -> Iterator[None]:
 def shown_names(models: Sequence[str]) -> list[str]:
     """The names of models for a page: of a file or folder its last part, unless two models would have one name.
 
+    Models of one name, such as one before and after a change, are numbered.
+
     >>> shown_names(["/data/models/llama-7b", "org/name"])
     ['llama-7b', 'org/name']
+    >>> shown_names(["gpt2", "gpt2"])
+    ['gpt2 (1)', 'gpt2 (2)']
     """
     names = [re.split(r"[/\\]", name.rstrip("/\\"))[-1] if _PATH.match(name) else name for name in models]
-    return [name if names.count(name) == 1 and name else full for name, full in zip(names, models, strict=True)]
+    names = [name if names.count(name) == 1 and name else full for name, full in zip(names, models, strict=True)]
+    numbers = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    return [
+        f"{name} ({number})" if names.count(name) > 1 else name for name, number in zip(names, numbers, strict=True)
+    ]
 
 
 def run_payload(

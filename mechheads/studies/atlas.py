@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import islice
@@ -359,7 +359,7 @@ class Atlas(Stages):
             (self.safety, lambda safety: of_ships(safety, asked["requests"])),
             (self.roles, lambda roles: of_roles(roles, asked["task"])),
             (self.circuit, lambda curve: of_circuit(curve, asked["pairs"])),
-            (self.views, lambda views: of_agreement(self.agreement(), {name: _analysis_of(name) for name in views})),
+            (self.views, self._how_views_agree),
             (self.direct if self.patching is None else None, lambda scores: of_direct(scores, asked["pairs"])),
             (self.weights, lambda weights: of_copying(weights.copying)),
         ]
@@ -369,6 +369,10 @@ class Atlas(Stages):
         absent = [name for name, part in self._analyses.items() if not part]
         rest = of_rest(absent, len(self._analyses) - len(absent) + len(self.own), self.interrupted) if found else None
         return [*found[: _MOST_SENTENCES - 1], rest] if rest else found[:_MOST_SENTENCES]
+
+    def _how_views_agree(self, views: Mapping[str, HeadScores]) -> Finding | None:
+        labels = {column: view.label for column, view in self.own_views.items()}
+        return of_agreement(self.agreement(), {name: _analysis_of(name) for name in views}, labels)
 
     @property
     def _analyses(self) -> dict[str, Any]:
@@ -421,7 +425,8 @@ class Atlas(Stages):
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
         for view in self.own_views.values():
-            lines += _top_lines(view.scores, top, None, f"{plain(view.label)}, {view.scores.unit}", by="absolute")
+            title = ", ".join(filter(None, [plain(view.label), view.scores.unit]))
+            lines += _top_lines(view.scores, top, None, title, by="absolute")
         return "\n".join([*lines, *self.closing_lines])
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -232,12 +233,15 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     return Finding(text, link)
 
 
-def of_agreement(table: pd.DataFrame, analyses: Mapping[str, str]) -> Finding | None:
+def of_agreement(
+    table: pd.DataFrame, analyses: Mapping[str, str], labels: Mapping[str, str] = MappingProxyType({})
+) -> Finding | None:
     """Which two analyses order the heads most alike, and which most oppositely; None with fewer than two analyses.
 
     Args:
         table: from ``Atlas.agreement``.
         analyses: the analysis of each view: two views of one analysis are not compared.
+        labels: what views of your own are called.
     """
     called = [table[side].map(lambda view: analyses.get(view, "")) for side in ("view", "other")]
     rows: Any = table[(called[0] != called[1]) & (called[0] != "") & (called[1] != "") & table["spearman"].notna()]
@@ -249,16 +253,17 @@ def of_agreement(table: pd.DataFrame, analyses: Mapping[str, str]) -> Finding | 
     lead = "Of two analyses" if n == 1 else f"Of {n} pairs of analyses"
     if k <= binom.ppf(_LEVEL, n, 1 - _LEVEL) and (n > 1 or k == 0):
         row = rows.iloc[int(np.argmax(np.abs(rows["spearman"])))]
-        few = "none orders" if k == 0 else f"no more ({k}) than by chance order"
-        said = f"{few} the heads alike or oppositely; the strongest rank correlation is that of {_pair(row)}"
-        return Finding(f"{lead}, {said}, {_correlation(row)}.", link)
+        few, chance = ("none orders", "") if k == 0 else (f"{k} order{'s' * (k == 1)}", ", no more than by chance")
+        said = f"{few} the heads alike or oppositely{chance}"
+        strongest = f"the strongest rank correlation is that of {_pair(row, labels)}, {_correlation(row)}"
+        return Finding(f"{lead}, {said}; {strongest}.", link)
     up, down = clear["spearman"].idxmax(), clear["spearman"].idxmin()
     how = ("most alike", "most oppositely") if n > 1 else ("alike", "oppositely")
     ends = [(clear.loc[up], how[0])] if clear.loc[up, "spearman"] > 0 else []
     ends += [(clear.loc[down], how[1])] if clear.loc[down, "spearman"] < 0 else []
     (row, words), *others = ends
-    said = f"{_pair(row)} order the heads {words} (rank correlation {_correlation(row)})"
-    said += "".join(f", {_pair(row)} {words} ({_correlation(row)})" for row, words in others)
+    said = f"{_pair(row, labels)} order the heads {words} (rank correlation {_correlation(row)})"
+    said += "".join(f", {_pair(row, labels)} {words} ({_correlation(row)})" for row, words in others)
     more = f"; {k} of these intervals exclude 0" if n > 1 else ""
     return Finding(f"{lead}, {said}{more}.", link)
 
@@ -485,8 +490,10 @@ def _view(name: str) -> str:
     return {"direct": "direct parts"}.get(name, plain(name))
 
 
-def _pair(row: Any) -> str:
-    return f"{_view(row['view'])} and {_view(row['other'])}"
+def _pair(row: Any, labels: Mapping[str, str]) -> str:
+    return " and ".join(
+        f'"{plain(labels[name])}"' if name in labels else _view(name) for name in (row["view"], row["other"])
+    )
 
 
 def _correlation(row: Any) -> str:

@@ -379,7 +379,7 @@ def test_the_page_needs_no_network_and_runs_its_own_script_only(payload):
 
 def test_several_atlases_make_one_page(atlas):
     page = atlas_payload([atlas, atlas], heads=[mh.HeadId(1, head) for head in range(atlas.sizes[1])])
-    assert [model["name"] for model in page.page["models"]] == [atlas.model] * 2
+    assert [model["name"] for model in page.page["models"]] == [f"{atlas.model} (1)", f"{atlas.model} (2)"]
     assert sorted(page.blocks) == [
         *("mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1", "mh-space-0", "mh-space-1"),
     ]

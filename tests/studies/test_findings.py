@@ -177,7 +177,7 @@ def test_agreement_names_the_extremes_if_there_are_more_than_by_chance():
     )
     one_of_four = clear.assign(ci_low=[0.4, -0.7, -0.2, -0.1], ci_high=[0.8, 0.1, 0.4, 0.9])
     found = of_agreement(one_of_four, views)
-    assert found is not None and "no more (1) than by chance order the heads alike or oppositely" in found.text
+    assert found is not None and "1 orders the heads alike or oppositely, no more than by chance;" in found.text
     assert of_agreement(same, views) is None
 
 

@@ -59,6 +59,7 @@ function leadOf(text: string): string {
   return found || text;
 }
 
+/** The text with a true minus before numbers, and its heads. */
 function pieces(text: string, its: Model): { text: string; head: number | null }[] {
-  return text.split(/\b(L\d+H\d+)\b/).map((part, at) => ({ text: part, head: at % 2 ? numberOf(its, part) : null }));
+  return text.replace(/(?<=[\s[(])-(?=\d)/g, "\u2212").split(/\b(L\d+H\d+)\b/).map((part, at) => ({ text: part, head: at % 2 ? numberOf(its, part) : null }));
 }

@@ -1,7 +1,7 @@
 /** The whole page. */
 import { useEffect, useRef } from "preact/hooks";
 
-import { close, compareSome, copyLink, helpOpen, step } from "./actions";
+import { close, compareSome, copyLink, helpOpen, saveView, step } from "./actions";
 import { Answer } from "./Answer";
 import { Card } from "./card/Card";
 import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
@@ -40,7 +40,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
   return (
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
-      <Top />
+      <Top isPage={everywhere} />
       <Unknown />
       <Answer />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
@@ -70,7 +70,7 @@ function SkipLink() {
   return <a class="mh-skip" href={`#${idOf("main")}`} onClick={skip}>Skip to the heads</a>;
 }
 
-function Top() {
+function Top({ isPage }: { isPage: boolean }) {
   const { models, title } = page.value;
   return (
     <header class="mh-header">
@@ -78,6 +78,7 @@ function Top() {
       {models.length > 1 && <Models />}
       <div class="mh-buttons">
         {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>}
+        {isPage && !hasAddress() && <button type="button" onClick={saveView}>Save this view</button>}
         <button type="button" onClick={() => (helpOpen.value = true)} aria-keyshortcuts="?">Help</button>
       </div>
       <SearchLine />

@@ -33,7 +33,8 @@ function Kind({ of, all }: { of: Disagreement; all: boolean }) {
   const { tension, a, b, heads, line } = of;
   const at = state.model.value;
   const to = linked({ filter: line, colour: a.value, by: a.value, x: a.value, y: b.value, section: "disagreements" }, at);
-  const shown = all ? heads : heads.slice(0, HEADS);
+  const [every, setEvery] = useState(false);
+  const shown = all || every ? heads : heads.slice(0, HEADS);
   return (
     <li>
       <StateLink to={to} title="Mark these heads in every view">{`${a.title}: ${tension.a.verdict}, ${b.title}: ${tension.b.verdict}`}</StateLink>
@@ -42,7 +43,7 @@ function Kind({ of, all }: { of: Disagreement; all: boolean }) {
         {shown.map((head) => (
           <StateLink key={head} to={{ ...to, head, section: "" }} class="mh-answer-head" marks>{nameOf(model.value, head)}</StateLink>
         ))}
-        {shown.length < heads.length && <span class="mh-muted">{`and ${heads.length - shown.length} more`}</span>}
+        {shown.length < heads.length && <button type="button" class="mh-small" onClick={() => setEvery(true)}>{`and ${heads.length - shown.length} more`}</button>}
       </span>
     </li>
   );

@@ -6,6 +6,7 @@ import { idOf } from "./ids";
 import { KEYS } from "./keys";
 import { model } from "./page";
 import { examplesOf } from "./search/examples";
+import { columnOf, ownFirst } from "./table";
 
 export function Help() {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -22,6 +23,7 @@ export function Help() {
         <h2 id={idOf("help")}>Help</h2>
         <button type="button" onClick={close}>Close</button>
       </header>
+      <Measured />
       <h3>Keys</h3>
       <dl>
         {KEYS.map(([key, what]) => (
@@ -38,5 +40,21 @@ export function Help() {
         A condition on a value that was not measured does not hold.
       </p>
     </dialog>
+  );
+}
+
+/** What each analysis measures, those of the reader's own scores first. */
+function Measured() {
+  const measured = ownFirst(model.value).map(({ value, title }) => ({ title, what: columnOf(model.value, value)?.meaning }));
+  if (!measured.length) return null;
+  return (
+    <>
+      <h3>Analyses</h3>
+      <dl>
+        {measured.map(({ title, what }) => (
+          <div key={title}><dt><bdi>{title}</bdi></dt><dd>{what}</dd></div>
+        ))}
+      </dl>
+    </>
   );
 }

@@ -3,10 +3,10 @@ import { signal } from "@preact/signals";
 
 import { back, focusCard, rootOf } from "./focus";
 import { hitsOf } from "./hits";
-import { copy } from "./lists";
+import { copy, download } from "./lists";
 import { countOf, model, titleOf } from "./page";
 import { announce, tell } from "./say";
-import { choose, hovered, open, same, state, type Ref } from "./state";
+import { choose, hovered, open, same, state, toHash, type Ref } from "./state";
 
 export const helpOpen = signal(false);
 
@@ -52,6 +52,18 @@ export function close(): void {
 export async function copyLink(): Promise<void> {
   if (!(await copy(location.href))) return tell("The browser does not allow copying");
   tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows this view in any copy of it." : "The link is copied. It shows exactly this view.");
+}
+
+/** The page as a file that opens as it is now: a frame in a notebook has no address that a link could hold. */
+export function saveView(): void {
+  const page = document.documentElement.cloneNode(true) as HTMLElement;
+  const root = page.querySelector<HTMLElement>("#mh-root");
+  if (!root) return;
+  page.removeAttribute("style"); // the colours of this notebook
+  root.textContent = "The page is being opened.";
+  root.dataset.view = toHash();
+  download(`<!doctype html>\n${page.outerHTML}`, "mechheads-view.html", "text/html");
+  tell("The page is saved as a file that opens at this view. It needs no notebook.");
 }
 
 export function goToSearch(): void {

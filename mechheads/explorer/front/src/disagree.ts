@@ -15,11 +15,15 @@ export interface Disagreement {
 
 const found = new WeakMap<Model, Disagreement[]>();
 
-/** The disagreements of a model; those without a head are left out. */
+/** The disagreements of a model, those of the reader's own scores first; those without a head are left out. */
 export function disagreementsOf(model: Model): Disagreement[] {
   let made = found.get(model);
-  if (!made) found.set(model, (made = model.tensions.flatMap((tension) => one(model, tension) ?? [])));
+  if (!made) found.set(model, (made = model.tensions.flatMap((tension) => one(model, tension) ?? []).sort((one, other) => isOwn(other) - isOwn(one))));
   return made;
+}
+
+function isOwn({ a, b }: Disagreement): number {
+  return Number(a.own || b.own);
 }
 
 function one(model: Model, tension: Tension): Disagreement | null {

@@ -34,13 +34,13 @@ function take(text: string): void {
   }
 }
 
-function startPage(text: string, root: Element): void {
+function startPage(text: string, root: HTMLElement): void {
   take(text);
   document.title = page.value.title;
   followAddress((values) => {
     findUnknown(location.hash);
     return mend(values);
-  });
+  }, root.dataset.view);
   root.replaceChildren();
   draw(<App everywhere />, root);
   followFrame();

@@ -303,9 +303,13 @@ export function arrivedAtPane(): boolean {
   return so;
 }
 
-/** Read the address now and whenever it changes. `mend` takes away what this page does not have. */
-export function followAddress(mend: (values: Values) => Values): void {
+/**
+ * Read the address now and whenever it changes. `mend` takes away what this page does not have; `saved` is the view that a saved
+ * page opens at if its address names none.
+ */
+export function followAddress(mend: (values: Values) => Values, saved = ""): void {
   ours = /^(file|https?):$/.test(location.protocol);
+  if (ours && saved && !location.hash) history.replaceState(null, "", `#${saved}`);
   const read = () => take(mend(fromHash(location.hash)));
   addEventListener("popstate", read);
   addEventListener("hashchange", read);

@@ -96,7 +96,7 @@ export function usual(model: Model): { x: string; y: string; by: string } {
   if (order.length < 2) return { x: "layer", y: order[0] ?? "head", by: order[0] ?? "layer" };
   const y = own.length < views.length && views.includes("patching") ? "patching" : (order[1] ?? "head");
   const x = order.find((name) => name !== y) ?? "layer";
-  return { x, y, by: own.length > 0 && own.length === views.length ? (order[0] ?? y) : y };
+  return { x, y, by: own[0] ?? y };
 }
 
 /** Views in order, but of one result, such as of its positions, those with the largest values first. */
@@ -111,10 +111,10 @@ export function usualColour(model: Model): string {
   return model.categories ? "" : ([...strongestFirst(model, model.views).map((view) => view.value), ...measures(model).filter((column) => column.role === "value").map((column) => column.name)][0] ?? "");
 }
 
-/** How the table is sorted at first: by the reader's own scores if there is nothing else, the head furthest from 0 first. */
+/** How the table is sorted at first: by the reader's own scores if there are any, the head furthest from 0 first. */
 export function usualSort(model: Model): string {
-  const [first] = strongestFirst(model, model.views);
-  const numbers = first && model.views.every(({ own }) => own) ? numbersOf(model, first.value) : null;
+  const [first] = strongestFirst(model, model.views.filter(({ own }) => own));
+  const numbers = first ? numbersOf(model, first.value) : null;
   if (!numbers?.known) return "";
   return `${-numbers.least > numbers.most ? "" : "-"}${numbers.column.name}`;
 }
@@ -129,8 +129,12 @@ export function usualColumns(model: Model): string[] {
   const values = model.columns.filter((column) => column.role === "value");
   if (!model.views.length) return values.map((column) => column.name);
   const texts = values.filter((column) => column.kind === "text");
-  const views = [...model.views.filter(({ own }) => own), ...model.views.filter(({ own }) => !own)];
-  return [...texts.map((column) => column.name), ...views.map((view) => view.value)];
+  return [...texts.map((column) => column.name), ...ownFirst(model).map((view) => view.value)];
+}
+
+/** The views, those of the reader's own scores first. */
+export function ownFirst({ views }: Model): View[] {
+  return [...views.filter(({ own }) => own), ...views.filter(({ own }) => !own)];
 }
 
 /** Five letters or a few more, the last one before a vowel, of a word that has more than ten. */

@@ -52,6 +52,20 @@ test("two results: the map is coloured by the first, the scatter has both, the t
   assert.deepEqual(await faults(page), []);
 });
 
+test("beside an atlas, the reader's own scores come first everywhere", async (t) => {
+  const { page: about, blocks } = small();
+  about.models[0].views.find(({ name }) => name === "direct").own = true;
+  const page = await open(t, browser, { page: about, blocks });
+  assert.equal(await selected(page, "Across"), "direct");
+  assert.equal(await selected(page, "Rank heads by"), "direct");
+  assert.match(await page.locator(".mh-view-table th[aria-sort]:not([aria-sort=none])").first().innerText(), /^Direct part/);
+  assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /^L\d+H\d+, direct > [\d.]+, direct = yes$/);
+  await press(page, "map", HEAD);
+  assert.equal(await page.locator(".mh-detail .card-line h3").first().innerText(), "Direct part");
+  await page.getByRole("button", { name: "Help" }).click();
+  assert.equal(await page.locator(".mh-help dt").first().innerText(), "Direct part");
+});
+
 test("one result stands against layers", async (t) => {
   const page = await open(t, browser, own({ n: 1 }));
   assert.deepEqual([await selected(page, "Across"), await selected(page, "Up")], ["layer", "my_ablation"]);

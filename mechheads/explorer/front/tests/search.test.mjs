@@ -115,6 +115,8 @@ for (const [line, message, at, near] of [
 
 test("says what a short name and q stand for", () => {
   assert.deepEqual(understand("ships < 1", MODEL).notes, ["ships stands for ships_scaling; also: ships_undifferentiated"]);
+  const norms = { ...MODEL, columns: [...MODEL.columns, { ...MODEL.columns[1], name: "norm", label: "Norm" }] };
+  assert.deepEqual(understand("patching = no", norms).notes, []);
   assert.deepEqual(understand("q < 1", MODEL).notes, ["q is the smallest of patching_q, phi_q"]);
 });
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { deflateSync } from "node:zlib";
 import { readFileSync } from "node:fs";
-import { launch } from "./browser.mjs";
+import { chosen, launch, open } from "./browser.mjs";
 import { html } from "./pages.mjs";
 import { small } from "./samples.mjs";
 
@@ -96,4 +96,27 @@ test("a page in a frame has the theme that the notebook tells it, and no other w
   await page.evaluate(() => document.querySelector("iframe").contentWindow.postMessage({ mechheads: "theme", light: false }, "*"));
   await page.waitForTimeout(100);
   assert.equal(await paper(), "rgb(20, 23, 29)");
+});
+
+test("a page in a frame is saved as a file that opens at the same view", async (t) => {
+  const outer = await browser.newPage({ acceptDownloads: true });
+  t.after(() => outer.close());
+  await outer.evaluate((source) => {
+    const frame = Object.assign(document.createElement("iframe"), { srcdoc: source, width: "1200", height: "800" });
+    frame.setAttribute("sandbox", "allow-scripts allow-downloads");
+    document.body.append(frame);
+  }, html(small()));
+  const page = outer.frameLocator("iframe");
+  await page.locator(".mh-view-map [data-head='13']").click();
+  await page.locator(".mh-search-line").fill("phi < 0.5");
+  assert.equal(await page.getByRole("button", { name: "Copy link to this view" }).count(), 0);
+  const [saved] = await Promise.all([outer.waitForEvent("download"), page.getByRole("button", { name: "Save this view" }).click()]);
+  assert.equal(saved.suggestedFilename(), "mechheads-view.html");
+  const again = await open(t, browser, readFileSync(await saved.path(), "utf8"));
+  assert.equal(await again.locator(".mh-detail-title").textContent(), "L1H4");
+  assert.deepEqual([chosen(again).head, chosen(again).filter], ["L1H4", "phi < 0.5"]);
+  await again.locator(".card-panel > *").first().waitFor();
+  await again.locator(".mh-search-line").fill("");
+  await again.getByRole("button", { name: "Close", exact: true }).first().click();
+  assert.equal(await again.locator(".mh-detail").count(), 0);
 });

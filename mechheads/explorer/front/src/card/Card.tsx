@@ -55,7 +55,7 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
   return (
     <article class="card" aria-label={`Head ${nameOf(model, head)}`}>
       <header class="card-header">
-        <h3>{nameOf(model, head)}</h3>
+        <h3><bdi>{page.models.length > 1 ? `${model.name} ${nameOf(model, head)}` : nameOf(model, head)}</bdi></h3>
         <Names model={model} head={head} />
         <Group model={model} modelAt={modelAt} head={head} />
       </header>

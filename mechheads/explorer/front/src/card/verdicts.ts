@@ -1,5 +1,6 @@
 /** What each view says of one head, in numbers and words. */
 import type { Column, Head, Model, Num, Verdict, View } from "../data";
+import { ownFirst } from "../table";
 import { known, measured, plural, rankOf, type Rank } from "./numbers";
 
 export interface Line {
@@ -28,7 +29,7 @@ export function columnsOf(model: Model): Named {
 /** `data` is the head's card, if it is loaded: it says how many prompts there were. */
 export function linesOf(model: Model, head: number, data: Head | null = null): Line[] {
   const columns = columnsOf(model);
-  return model.views.map((view) => lineOf(model, columns, view, head, data));
+  return ownFirst(model).map((view) => lineOf(model, columns, view, head, data));
 }
 
 function lineOf(model: Model, columns: Named, view: View, head: number, data: Head | null): Line {

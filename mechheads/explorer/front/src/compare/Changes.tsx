@@ -29,7 +29,7 @@ export function Changes({ change }: { change: Change }) {
                 <th scope="col">View</th>
                 <th scope="col"><bdi>{before.name}</bdi></th>
                 <th scope="col"><bdi>{after.name}</bdi></th>
-                <th scope="col">Change, with its interval</th>
+                <th scope="col">{change.rows.some(({ low }) => known(low)) ? "Change, with its interval" : "Change"}</th>
                 <th scope="col">Beyond its interval</th>
               </tr>
             </thead>

@@ -75,7 +75,7 @@ function Differences({ rows, titles }: { rows: readonly Row[]; titles: readonly 
           </thead>
           {groups.map((group) => (
             <tbody key={group}>
-              <tr><th scope="rowgroup" colSpan={4} class="mh-group">{group}</th></tr>
+              <tr><th scope="rowgroup" colSpan={4} class="mh-rowgroup">{group}</th></tr>
               {rows.filter((row) => row.group === group).map((row) => (
                 <tr key={row.label}>
                   <th scope="row">{row.label}</th>

@@ -11,16 +11,19 @@ export interface Example {
   readonly what: string;
 }
 
+const NUMBERS = "numbers of any column; the beginning of its name is enough";
+const VERDICT = "the verdict of a view: yes, no or unclear";
+
 const LINES: readonly (readonly [line: string, what: string])[] = [
   ["induction", "what heads are called on text"],
   ["Knowledge, Linguistic", "categories, which a click in the legend chooses too; a comma means or"],
   ["country_to_capital", "heads whose weights implement a relation"],
   ["country_to_capital > 0.3", "phi of a relation"],
   ["induction and ships = yes", "two conditions"],
-  ["patching > 0.2", "numbers of any column; the beginning of its name is enough"],
+  ["patching > 0.2", NUMBERS],
   ["0.1 < phi < 0.5", "between two numbers"],
   ["q < .05", "the smallest q of any view"],
-  ["patching = unclear", "the verdict of a view: yes, no or unclear"],
+  ["patching = unclear", VERDICT],
   ["not (L0 or L1) and names = induction", "not, or, and, parentheses"],
 ];
 const PLACEHOLDER = ["induction and ships = yes", "patching > 0.2"];
@@ -31,7 +34,10 @@ export function examplesOf(model: Model): Example[] {
   const known = LINES.filter(([line]) => understand(line, model).error === null).map(([line, what]) => ({ line, what }));
   const head = { line: name, what: `one head; ${name.replace(/H.*/, "")} is its layer` };
   const own = model.views.find((view) => view.own);
-  if (own) return [head, { line: above(model, own.value, 0.9), what: "numbers of any column; the beginning of its name is enough" }, { line: `${quoted(own.name)} = yes`, what: "the verdict of a view: yes, no or unclear" }, ...known];
+  if (own) {
+    const mine = [{ line: above(model, own.value, 0.9), what: NUMBERS }, { line: `${quoted(own.name)} = yes`, what: VERDICT }];
+    return [head, ...mine, ...known.filter(({ what }) => what !== NUMBERS && what !== VERDICT)];
+  }
   return known.length ? [head, ...known] : [head, ...ofNumbers(model)];
 }
 
@@ -46,7 +52,7 @@ export function placeholderOf(model: Model): string {
 function ofNumbers(model: Model): Example[] {
   const { x, by } = usual(model);
   return [
-    { line: above(model, by, 0.9), what: "numbers of any column; the beginning of its name is enough" },
+    { line: above(model, by, 0.9), what: NUMBERS },
     { line: `${above(model, by, 0.75)} and not ${above(model, x, 0.5)}`, what: "and, or, not, parentheses" },
   ];
 }

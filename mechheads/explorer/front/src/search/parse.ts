@@ -35,7 +35,7 @@ export function understand(line: string, model: Model): Understood {
 }
 
 interface Side {
-  readonly value: Value | null;
+  readonly value: Found<Value> | null;
   readonly text: string;
   readonly start: number;
   readonly end: number;
@@ -176,10 +176,9 @@ class Parser {
     const text = this.line.slice(start, last.end).replaceAll('"', "");
     if (first.kind === "number") {
       const number = numberIn(text);
-      return { value: () => number, text, start, end: last.end };
+      return { value: { is: () => number }, text, start, end: last.end };
     }
-    const found = valueNamed(this.model, text);
-    return { value: found && this.noted(found), text, start, end: last.end };
+    return { value: valueNamed(this.model, text), text, start, end: last.end };
   }
 
   /** `a < b` or `a < b < c`; `names = induction`; `patching = unclear`. */
@@ -216,8 +215,7 @@ class Parser {
       throw this.unknown(side);
     }
     const holds = SIGNS[sign];
-    const { value: a } = left;
-    const { value: b } = right;
+    const [a, b] = [left, right].map(({ value }) => value && this.noted(value));
     return (head) => (a && b && holds ? holds(a(head), b(head)) : false);
   }
 }

@@ -3,6 +3,7 @@ import { lookOf, MISSING, severalName, severals, UNCLASSIFIED } from "../categor
 import { show } from "../card/numbers";
 import { Tick } from "../controls";
 import type { Model } from "../data";
+import { hitsOf } from "../hits";
 import { countOf, modelOf } from "../page";
 import { announce } from "../say";
 import { namedIn, toggled } from "../search/conditions";
@@ -16,12 +17,15 @@ export function Legend({ model: number }: { model: number }) {
   const numbers = numbersOf(model, chosen(model, state.colour.value, ""));
   if (numbers) {
     const [low, high] = endsOf(numbers);
+    const hits = hitsOf(number);
+    const others = countOf(model) - hits.count;
     return (
       <div class="mh-legend">
         <span>{titled(numbers.column)}</span>
         <span>{show(low)}</span>
         <span class={`mh-ramp ${numbers.column.signed ? "is-signed" : ""}`} aria-hidden="true" />
         <span>{show(high)}</span>
+        {hits.narrowed && others > 0 && <span class="mh-muted">{`faded: the other ${others.toLocaleString("en-US")}`}</span>}
       </div>
     );
   }
