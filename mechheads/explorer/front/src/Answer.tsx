@@ -7,7 +7,7 @@ import { model, page } from "./page";
 import { StateLink } from "./StateLink";
 import { choose, linked, state } from "./state";
 
-/** How many sentences a narrow window shows at first; layout in answer.css. */
+/** How many sentences a window of one column shows at first; layout in answer.css. */
 const FIRST = 3;
 
 export function Answer() {

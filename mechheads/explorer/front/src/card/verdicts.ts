@@ -116,7 +116,7 @@ export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
   const open = lines.filter((line) => matters(line) === "yes" || !line.view.group || !answered.has(line.view.group));
   const said = (verdict: Verdict) => open.filter((line) => matters(line) === verdict).map(({ view }) => view.title.replace(/, (.+)$/, " ($1)"));
   const [yes, no, unclear] = [said("yes"), said("no"), said("unclear")];
-  if (yes.length && no.length) found.unshift(`The views disagree: ${listed(yes)} found something, ${listed(no)} did not.`);
+  if (yes.length && no.length) found.unshift(`The views disagree: ${listed(yes)} found something, ${listed(no)} did not${unclear.length ? `; ${listed(unclear)} cannot tell` : ""}.`);
   else if (yes.length && unclear.length) found.unshift(`${listed(yes)} found something; ${listed(unclear)} cannot tell.`);
   else if (yes.length) found.unshift(yes.length === 1 ? `${listed(yes)} found something.` : "All views that measured this head found something.");
   else if (unclear.length) found.unshift(`${listed(unclear)} cannot tell${no.length ? "; the other views found no evidence that this head matters" : ""}.`);
