@@ -82,11 +82,12 @@ def atlas(
     from mechheads.explorer.page import write_page
     from mechheads.model.load import load
     from mechheads.studies.build import build_atlas
-    from mechheads.studies.questions import Given, Questions
+    from mechheads.studies.questions import Given, Questions, chosen
 
     with results_in(out) as results, settings(workers=workers):
         given: dict[str, Any] = {"pairs": pairs, "relations": relations or None, "requests": requests, "task": task}
         given |= {"texts": texts, "only": _names(only), "skip": _names(skip), "quick": quick}
+        chosen(given["only"], given["skip"])
         loaded = load(model, device=device)
         results.of(Questions.of(loaded, Given(**given)).study)
         grow = partial(results.grow, write_page=write_page)

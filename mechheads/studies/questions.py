@@ -131,13 +131,18 @@ def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
     """The parts of an atlas that are asked for, in their order.
 
     Raises:
-        ValueError: if one does not exist, or none is left.
+        ValueError: if one does not exist or is no name, or none is left.
 
     >>> from mechheads.studies.questions import chosen
     >>> chosen(only=["labels", "patching"]), chosen(skip="safety roles own causes".split())
     (('patching', 'labels'), ('patching', 'text', 'labels', 'weights'))
     """
     given = {"only": only, "skip": skip}
+    for name, parts in given.items():
+        if not isinstance(parts, Iterable | None):
+            raise ValueError(
+                f"{name} is {parts!r}; give names of parts, such as [{', '.join(map(repr, [*PARTS][:2]))}]"
+            )
     named = {name: [parts] if isinstance(parts, str) else [*(parts or ())] for name, parts in given.items()}
     for name, parts in named.items():
         for part in parts:

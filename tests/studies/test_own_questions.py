@@ -142,6 +142,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"skip": "safty"}, 'Did you mean "safety"?'),
         ({"only": ["labels"], "skip": ["labels"]}, "only and skip leave no part; leave one of 'patching'"),
         ({"only": []}, "only and skip leave no part"),
+        ({"skip": 3}, "skip is 3; give names of parts, such as ['patching', 'text']"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             build_atlas(small, **wrong)
@@ -406,3 +407,9 @@ def test_roles_and_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
     assert all(str(tmp_path) not in json.dumps(scores.provenance) for scores in atlas.results.values())
     named = build_atlas(small, requests="harmless", task=task_of(), only=["own"], own={"mine": mine})
     assert named.asked == {} and named.own["mine"].scores.values[0, 0] == 2.0
+
+
+def test_the_command_refuses_an_unknown_part_before_it_loads_a_model(tmp_path: Path):
+    asked = ["atlas", "--model", "no such model", "--out", str(tmp_path), "--only", "lables"]
+    refused = CliRunner().invoke(main, asked)
+    assert refused.exit_code == 1 and "only is 'lables'" in refused.output
