@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mechheads.results.scores import HeadScores
+from mechheads.studies.findings import shortened
 from mechheads.studies.questions import ASKED
 
 _SITES = {"z": "output", "q": "query", "k": "key", "v": "value", "pattern": "attention pattern"}
@@ -19,7 +20,6 @@ _CHANGES = {
     "UniformAttention(": "it attends to all tokens alike",
     "Patch(": "its activation comes from the other run",
 }
-_LONGEST = 80
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class About:
             "accuracy": f"the share of prompts whose most likely next token is {self.answer}",
             "kl_divergence": "the distribution of the next token (KL divergence)",
         }
-        return known.get(name, f"the metric {short(name)}" if name else "the metric")
+        return known.get(name, f"the metric {shortened(name)}" if name else "the metric")
 
     @property
     def site(self) -> str:
@@ -73,7 +73,7 @@ class About:
         """What happens to the head, as the end of a sentence with "if"."""
         given = str(self.of("intervention", "")).rpartition("<locals>.")[-1]
         known = next((words for start, words in _CHANGES.items() if given.startswith(start)), None)
-        return known or (f"{short(given)} changes it" if given else "it is changed")
+        return known or (f"{shortened(given)} changes it" if given else "it is changed")
 
     @property
     def is_share(self) -> bool:
@@ -88,7 +88,3 @@ def of_package(asked: Mapping[str, str], what: str) -> bool:
 def differs_in(asked: Mapping[str, str]) -> str:
     """What the two prompts of a pair differ in."""
     return "the country" if of_package(asked, "pairs") else "what the two prompts differ in"
-
-
-def short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -13,14 +13,12 @@ from mechheads.explorer.encode import plain
 from mechheads.heads import check_heads
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import FDR
+from mechheads.studies.findings import FDR, LEVEL
 
 SHOWN = 20
 """How many heads are listed."""
 WITHIN = 8
 """How many larger changes are named that lie within their intervals."""
-LEVEL = 0.95
-"""Of the intervals: the share of heads that by chance alone stay within theirs."""
 
 
 @dataclass(frozen=True)

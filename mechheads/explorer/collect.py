@@ -19,6 +19,7 @@ from mechheads.runs.head_tensor import Attention
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
+from mechheads.studies.findings import one_line
 from mechheads.studies.head_patterns import HeadPatterns, joined
 from mechheads.studies.head_weights import HeadWeights
 
@@ -37,7 +38,6 @@ _PLACES: dict[type, str] = {
 """The field of an atlas for each kind of result that has one."""
 _WANTED = "give scores, labels or another result, an atlas, a run, a model, or a list or dict of these"
 _A_MODEL = "a model"
-_SHOWN = 80
 
 Sizes = tuple[int, int]
 
@@ -322,5 +322,4 @@ def _size(sizes: Sizes | None) -> str:
 
 
 def _short(thing: Any) -> str:
-    shown = " ".join(repr(thing).split())
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
+    return one_line(repr(thing))

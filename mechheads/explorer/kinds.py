@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mechheads.behaviour.head_profile import NAMES
-from mechheads.explorer.about import About, of_package, short
+from mechheads.explorer.about import About, of_package
 from mechheads.explorer.column import (
     BY_WEIGHTS,
     IN_REFUSALS,
@@ -41,7 +41,7 @@ from mechheads.explorer.on_prompts import (
     rule_for,
     what_changes,
 )
-from mechheads.studies.findings import FIRST, null_of
+from mechheads.studies.findings import FIRST, null_of, shortened
 
 _WEIGHTS_CHANGE = ("Other weights only.", "Other weights only.", "Other weights only.")
 
@@ -295,12 +295,12 @@ def _of_unknown_kind(about: About) -> Column:
     if about.of("intervention") or about.of("metric"):
         meaning = meaning_of(about, f" if {about.change}" if about.of("intervention") else "")
     else:
-        meaning = f"Scores of the kind {short(scores.kind)}."
+        meaning = f"Scores of the kind {shortened(scores.kind)}."
     said = f"If {about.change}, {what_changes(about)}" if about.of("intervention") else "Its score is {value} {unit}."
     null = null_of(scores) or 0.0
     texts = (f"It differs from {null:g}.", f"It is next to {null:g}.", UNSETTLED) if tested else AMONG
     signed = bool(np.nanmin(scores.scores.values, initial=0.0) < 0)
-    name = short(scores.name)
+    name = shortened(scores.name)
     return Column(
         name, "", meaning, IN_TASKS, signed, said, rule_for(about), texts, OTHER, method=(name, meaning), part=name
     )

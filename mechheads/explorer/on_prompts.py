@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mechheads.explorer.about import About, differs_in, of_package, short
+from mechheads.explorer.about import About, differs_in, of_package
 from mechheads.explorer.column import IN_TASKS, Column, Rule, added, among_first, differs, is_tested, restored
-from mechheads.studies.findings import FIRST
+from mechheads.studies.findings import FIRST, shortened
 
 UNSETTLED = "These prompts do not settle it."
 AMONG, FURTHEST = (
@@ -163,7 +163,7 @@ def ablation(about: About) -> Column:
 
 def path(about: About) -> Column:
     given = about.selected("receiver") or ", ".join(about.all_of("receivers")) or "final"
-    to = short(given.replace("final", "the logits"))
+    to = shortened(given.replace("final", "the logits"))
     run = "clean" if about.of("direction") == "denoising" else "corrupted"
     how = f" if only the path from the head to {to} comes from the {run} run"
     return measured(
@@ -216,7 +216,7 @@ def repair(about: About) -> Column:
 def direct(about: About) -> Column:
     attributed = str(about.of("attributed", "logit(answer) - logit(wrong)"))
     of_both = f"the logit of {about.answer}, minus that of the wrong one"
-    to = of_both if attributed == "logit(answer) - logit(wrong)" else short(attributed)
+    to = of_both if attributed == "logit(answer) - logit(wrong)" else shortened(attributed)
     return Column(
         "Direct part",
         "logits",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.explorer.about import About, differs_in, of_package, short
+from mechheads.explorer.about import About, differs_in, of_package
 from mechheads.explorer.column import (
     BY_WEIGHTS,
     IN_REFUSALS,
@@ -31,6 +31,7 @@ from mechheads.gating import ROLES
 from mechheads.results.dataset import RANGE
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.findings import shortened
 
 _SHARE = "share of attention"
 _GENERALIZED = "generalized_"
@@ -95,7 +96,7 @@ def words(atlas: Atlas) -> dict[str, Column]:
     for name, scores in atlas.views.items():
         about = About(scores, {} if name in own else atlas.asked)
         column = column_for(about)
-        said[name] = replace(column, label=short(own[name].label), group=YOUR_OWN) if name in own else column
+        said[name] = replace(column, label=shortened(own[name].label), group=YOUR_OWN) if name in own else column
         if f"{_GENERALIZED}ships" in scores.dataset:
             angle = generalized_ships(about)
             group = YOUR_OWN if name in own else angle.group

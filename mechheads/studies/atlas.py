@@ -40,7 +40,7 @@ from mechheads.studies.findings import (
     of_rest,
     of_roles,
     of_ships,
-    plain,
+    one_line,
 )
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import HeadSpace
@@ -322,7 +322,7 @@ class Atlas(Stages):
     def __str__(self) -> str:
         """The findings, one sentence each."""
         found = self.findings()
-        return "\n".join([f"{plain(self.model)}{self._size}", *_listed(found), _OPEN]) if found else repr(self)
+        return "\n".join([f"{one_line(self.model)}{self._size}", *_listed(found), _OPEN]) if found else repr(self)
 
     def _repr_html_(self) -> str:
         found = self.findings()
@@ -410,7 +410,7 @@ class Atlas(Stages):
                     f"{category}, phi{none}{below}",
                 )
         if self.patching is not None:
-            about = f"Patching, {plain(self.asked['pairs'])}" if "pairs" in self.asked else "Patching"
+            about = f"Patching, {one_line(self.asked['pairs'])}" if "pairs" in self.asked else "Patching"
             lines += _top_lines(self.patching, top, None, f"{about}: {self.patching.unit}")
         for ablation, scores in self.safety.items():
             lines += _top_lines(
@@ -425,7 +425,7 @@ class Atlas(Stages):
                 share = f"{always[role]:.1%} of heads in every seed"
                 lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
         for view in self.own_views.values():
-            title = ", ".join(filter(None, [plain(view.label), view.scores.unit]))
+            title = ", ".join(filter(None, [one_line(view.label), view.scores.unit]))
             lines += _top_lines(view.scores, top, None, title, by="absolute")
         return "\n".join([*lines, *self.closing_lines])
 

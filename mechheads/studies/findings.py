@@ -45,7 +45,8 @@ METRICS = {"logit_diff": "logit difference", "log_prob": "log-probability", "kl_
 """What a sentence calls metrics."""
 MEASURED = 2
 """How many of these it names with their numbers."""
-_LEVEL = 0.95
+LEVEL = 0.95
+"""Of the intervals, unless a sentence names another."""
 _LONGEST = 80
 FIRST = 10
 """How many heads are the first by Ships, and by scores that nothing tells from 0."""
@@ -84,37 +85,42 @@ class Finding:
     link: dict[str, str]
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """A text of somebody else for a sentence: on one line, without control characters, and not too long.
 
-    >>> from mechheads.studies.findings import plain
-    >>> plain("my\\n sweep")
+    >>> from mechheads.studies.findings import one_line
+    >>> one_line("my\\n sweep")
     'my sweep'
     """
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in re.sub(r"\s+", " ", text).strip())
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+    return shortened(shown)
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning if it is too long for a sentence or a heading."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def of_own(name: str, scores: HeadScores, column: str) -> Finding:
     """What scores of your own show; ``column`` is their column of the table."""
     link = {"colour": column, "by": column, "sort": f"-{column}"}
-    return _of_heads(scores, column, _Words(f'In "{plain(name)}"', "has"), link)
+    return _of_heads(scores, column, _Words(f'In "{one_line(name)}"', "has"), link)
 
 
 def of_patching(scores: HeadScores, about: str) -> Finding:
     """Which heads carry the answer, by activation patching."""
     metric = str(scores.provenance.get("metric", "logit_diff"))
-    measure = f" of the {METRICS[metric]}" if metric in METRICS else f" of {plain(metric)}"
+    measure = f" of the {METRICS[metric]}" if metric in METRICS else f" of {one_line(metric)}"
     noising = scores.provenance.get("direction") == "noising"
     share = scores.unit.startswith("share")
     verb = ("takes away" if noising else "restores") if share else "changes the metric by"
-    words = _Words(f"Patched for {plain(about)}", verb, measure if share else "")
+    words = _Words(f"Patched for {one_line(about)}", verb, measure if share else "")
     return _of_heads(scores, "patching", words, {"colour": "patching", "by": "patching", "pane": "cause"})
 
 
 def of_direct(scores: HeadScores, about: str) -> Finding:
     """Which heads write the answer themselves."""
-    words = _Words(f"Writing straight to the logits for {plain(about)}", "adds")
+    words = _Words(f"Writing straight to the logits for {one_line(about)}", "adds")
     return _of_heads(scores, "direct", words, {"colour": "direct", "by": "direct", "pane": "cause"})
 
 
@@ -137,7 +143,7 @@ def of_labels(labels: HeadLabels) -> Finding:
         text = f"By their weights, none of {of} has a category from {relations} tested ({how}){hint}."
         return Finding(text, {"colour": "phi", "by": "phi"} if _is_any(labels) else {})
     some = f", {several} of them several" if several else ""
-    kinds = _listed([f"{counts[name]} {plain(name)}" for name in having])
+    kinds = _listed([f"{counts[name]} {one_line(name)}" for name in having])
     text = f"By their weights, {n} of {of} {_have(n)} a category{some}: {kinds} ({how}){hint}."
     return Finding(text, {"filter": " or ".join(_quoted(name) for name in having)})
 
@@ -173,14 +179,14 @@ def of_ships(safety: Mapping[str, SafetyHeads], requests: str) -> Finding | None
         row = scores.to_dataframe().loc[str(scores.heads(1)[0])]
         first[ablation] = str(row.name)
         does = _ABLATED.get(ablation)
-        when = f"if {row.name} {does}" if does else f"under {plain(ablation)} of {row.name}"
+        when = f"if {row.name} {does}" if does else f"under {one_line(ablation)} of {row.name}"
         parts.append(f"{when} ({_number(row, scores.unit)})")
     ablation, scores = next(iter(known.items()))
     score = scores.provenance.get("score", "ships")
-    most = _SHIPS.get(score, f"{plain(score).replace('_', ' ')} is largest")
+    most = _SHIPS.get(score, f"{one_line(score).replace('_', ' ')} is largest")
     shared = _shared(*list(known.values())[:2]) if len(known) > 1 else ""
     sure = f"{_count(_n(scores), 'request')}{f', {_among(scores)}' if scores.missing else ''}"
-    text = f"After {plain(requests)}, {most} {' or '.join(parts)}{shared} ({sure})."
+    text = f"After {one_line(requests)}, {most} {' or '.join(parts)}{shared} ({sure})."
     link = {"colour": f"ships_{ablation}", "by": f"ships_{ablation}", "top": str(FIRST)}
     return Finding(text, link | {"head": first[ablation], "pane": "safety"})
 
@@ -199,7 +205,7 @@ def of_roles(roles: Roles, task: str) -> Finding:
     rest = f"{_count(n['interference'], 'head')} hinder{'s' * (n['interference'] == 1)} it, " + (
         f"{n['irrelevance']} {'does' if n['irrelevance'] == 1 else 'do'} not matter"
     )
-    lead = f"In fits of gates, {plain(task)} needs"
+    lead = f"In fits of gates, {one_line(task)} needs"
     needs = f"{_some(needed, NAMED)} in {each}" if needed else f"none of {of} in {each}"
     within = f"of {of}; " if needed else ""
     text = f"{lead} {needs}; {rest} ({within}a gate of at least {LEAST_GATE:g})."
@@ -216,7 +222,7 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
         return None
     near = rows["score"] >= MOST_FAITHFUL
     enough = rows[near & ~(rows["ci_low"] < LEAST_FAITHFUL)]
-    metric = METRICS.get(curve.name, plain(curve.name))
+    metric = METRICS.get(curve.name, one_line(curve.name))
     only, which = ("", "the") if len(enough) or near.any() else ("only ", "even the")
     if near.any() and enough.empty:
         which = f"how few heads keep the {metric} is not settled: the"
@@ -228,7 +234,7 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     who = f"{heads[0]} alone" if k == 1 else f"{which} first {k} heads by patching"
     n = curve.values.shape[-1]
     prompts = f"the {_count(n, 'prompt')} that ranked {'it' if k == 1 else 'them'}"
-    text = f"With all others patched for {plain(about)}, {who} {kept}{first} ({prompts})."
+    text = f"With all others patched for {one_line(about)}, {who} {kept}{first} ({prompts})."
     link = {"filter": " ".join(heads[:k]), "by": "patching", "colour": "patching", "section": "circuits"}
     return Finding(text, link)
 
@@ -251,7 +257,7 @@ def of_agreement(
     n, k = len(rows), len(clear)
     link = {"section": "agreement"}
     lead = "Of two analyses" if n == 1 else f"Of {n} pairs of analyses"
-    if k <= binom.ppf(_LEVEL, n, 1 - _LEVEL) and (n > 1 or k == 0):
+    if k <= binom.ppf(LEVEL, n, 1 - LEVEL) and (n > 1 or k == 0):
         row = rows.iloc[int(np.argmax(np.abs(rows["spearman"])))]
         few, chance = ("none orders", "") if k == 0 else (f"{k} order{'s' * (k == 1)}", ", no more than by chance")
         said = f"{few} the heads alike or oppositely{chance}"
@@ -413,7 +419,7 @@ def _counted(scores: HeadScores) -> str:
         return ""
     prompts = _count(_n(scores), _sample(scores))
     within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < _n(scores) else prompts
-    return within if scores.level in (None, _LEVEL) else f"{within}, intervals of {scores.level:.0%}"
+    return within if scores.level in (None, LEVEL) else f"{within}, intervals of {scores.level:.0%}"
 
 
 def _among(scores: HeadScores) -> str:
@@ -486,13 +492,13 @@ def _shared(one: SafetyHeads, other: SafetyHeads) -> str:
 def _view(name: str) -> str:
     """What a view is called in a sentence."""
     if name.startswith("ships_"):
-        return f"Ships ({plain(name.removeprefix('ships_'))})"
-    return {"direct": "direct parts"}.get(name, plain(name))
+        return f"Ships ({one_line(name.removeprefix('ships_'))})"
+    return {"direct": "direct parts"}.get(name, one_line(name))
 
 
 def _pair(row: Any, labels: Mapping[str, str]) -> str:
     return " and ".join(
-        f'"{plain(labels[name])}"' if name in labels else _view(name) for name in (row["view"], row["other"])
+        f'"{one_line(labels[name])}"' if name in labels else _view(name) for name in (row["view"], row["other"])
     )
 
 

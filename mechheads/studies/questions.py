@@ -180,7 +180,10 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
     """
     if pairs is None:
         return None
-    found = PromptPairs.load(pairs) if isinstance(pairs, (str, Path)) else pairs
+    try:
+        found = PromptPairs.load(pairs) if isinstance(pairs, (str, Path)) else pairs
+    except ValueError as error:
+        raise ValueError(f"pairs: {error}") from error
     if not isinstance(found, PromptPairs):
         raise ValueError(
             f"pairs is a {type(pairs).__name__}; give mh.PromptPairs, or a file that PromptPairs.load reads"
