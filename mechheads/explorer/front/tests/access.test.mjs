@@ -1,7 +1,7 @@
 /** Accessibility, hostile texts, every width, paper and the content security policy. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { faults, head, launch, open, press } from "./browser.mjs";
+import { counts, faults, head, launch, open, press } from "./browser.mjs";
 import { html } from "./pages.mjs";
 import { HOSTILE, hostile, small, two } from "./samples.mjs";
 
@@ -76,8 +76,8 @@ test("hostile texts stay texts, with what cannot be seen made visible", async (t
   await page.locator(".mh-cards .card-panel > *").nth(1).waitFor();
   assert.notEqual(await page.title(), "broken");
   const body = page.locator("body");
-  assert.equal(await body.locator("img, iframe, object").count(), 0);
-  assert.equal(await body.locator("script:not([type])").count(), 0);
+  await counts(body.locator("img, iframe, object"), 0);
+  await counts(body.locator("script:not([type])"), 0);
   const shown = await page.evaluate(() => document.querySelector(".mh-app").innerText);
   assert.match(shown, /<script>document\.title="broken"<\/script>\u27e8U\+202E\u27e9\u27e8U\+0007\u27e9&amp;/);
   const raw = [...shown.matchAll(/.{20}[\u0007\u202e\u2066].{20}/gu)].map(String);
@@ -92,7 +92,7 @@ test("a hostile link changes nothing but what is chosen", async (t) => {
   assert.equal(await page.title(), "The attention heads of small");
   assert.match(await page.locator(".mh-search-note").textContent(), /Not understood/);
   assert.doesNotMatch(await page.locator(".mh-search-note").textContent(), /[\u0007\u202e\u2066]/u);
-  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count(), 36);
+  await counts(page.locator(".mh-view-map [role=gridcell]"), 36);
 });
 
 for (const width of [360, 800, 1440, 3840]) {
@@ -138,7 +138,7 @@ test("on paper there are no buttons, and nothing is cut off", async (t) => {
   assert.equal(await page.getByRole("button", { name: "Copy link" }).isVisible(), false);
   assert.equal(await page.evaluate(() => getComputedStyle(document.querySelector(".mh-detail")).maxHeight), "none");
   await page.locator(".mh-row").nth(35).waitFor();
-  assert.equal(await page.locator(".mh-table tr[role=presentation]").count(), 0);
+  await counts(page.locator(".mh-table tr[role=presentation]"), 0);
   assert.equal(await page.evaluate(() => getComputedStyle(document.getElementById("mh-root")).backgroundColor), "rgb(255, 255, 255)");
   await page.emulateMedia({ media: "screen" });
   await page.waitForFunction(() => document.querySelectorAll(".mh-row").length < 36);
@@ -166,5 +166,5 @@ test("the policy lets only the page's own script run", async (t) => {
 
 test("what the page says while it is being opened is replaced", async (t) => {
   const page = await open(t, browser, small());
-  assert.equal(await page.getByText("The page is being opened.").count(), 0);
+  await counts(page.getByText("The page is being opened."), 0);
 });

@@ -1,7 +1,7 @@
 /** The answer at the top: its links show what its sentences say, and can be copied, opened and used by keyboard. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, faults, launch, open } from "./browser.mjs";
+import { chosen, counts, faults, launch, open } from "./browser.mjs";
 import { hostile, small, two } from "./samples.mjs";
 
 let browser;
@@ -33,7 +33,7 @@ test("a sentence shows what it says, the back button returns, and its address op
   assert.equal(await marked(page), q.filter((value) => value !== null && value <= 0.1).length);
   assert.match(await page.locator(".card [role=tab][aria-selected=true]").textContent(), /effects/);
   await page.goBack();
-  assert.equal(await page.locator(".mh-detail").count(), 0);
+  await counts(page.locator(".mh-detail"), 0);
   const href = await lead(page, "Patched for the capital").getAttribute("href");
   const again = await open(t, browser, small(), { hash: href.slice(1) });
   assert.equal(await title(again), head);
@@ -87,16 +87,16 @@ test("it folds, the address remembers it, and a narrow window shows three senten
   const page = await open(t, browser, small());
   const button = page.locator(".mh-answer > header button");
   await button.click();
-  assert.equal(await sentences(page).count(), 0);
+  await counts(sentences(page), 0);
   assert.equal(chosen(page).answer, "none");
   assert.equal(await button.getAttribute("aria-expanded"), "false");
   await button.click();
-  assert.equal(await sentences(page).count(), model.answer.length);
+  await counts(sentences(page), model.answer.length);
   assert.deepEqual(chosen(page), {});
   const narrow = await open(t, browser, small(), { viewport: { width: 390, height: 844 } });
-  assert.equal(await sentences(narrow).count(), 3);
+  await counts(sentences(narrow), 3);
   await narrow.locator(".mh-answer-more").click();
-  assert.equal(await sentences(narrow).count(), model.answer.length);
+  await counts(sentences(narrow), model.answer.length);
   assert.equal(chosen(narrow).answer, "all");
 });
 
@@ -110,15 +110,15 @@ test("disagreements: the heads for which two verdicts hold, the furthest apart f
   await folded(page).click();
   await page.waitForFunction(() => location.hash.includes("section=disagreements"));
   const kinds = page.locator(".mh-disagreements > ul > li");
-  assert.equal(await kinds.count(), Math.min(3, held.length));
+  await counts(kinds, Math.min(3, held.length));
   if (held.length > 3) await page.getByRole("button", { name: /^Show all/ }).last().click();
-  assert.equal(await kinds.count(), held.length);
+  await counts(kinds, held.length);
   for (const [at, { text, heads }] of held.entries()) {
     assert.ok((await kinds.nth(at).innerText()).includes(text));
     const named = await kinds.nth(at).locator(".mh-answer-head").allTextContents();
     assert.deepEqual(named.toSorted(), heads.map((head) => `L${Math.floor(head / 9)}H${head % 9}`).toSorted());
   }
-  assert.equal(await page.locator(".mh-disagreeing button").count(), 0);
+  await counts(page.locator(".mh-disagreeing button"), 0);
   await kinds.first().locator("a").first().click();
   assert.equal(await marked(page), held[0].heads.length);
   assert.equal(await folded(page).locator("xpath=..").getAttribute("open"), "");
@@ -131,8 +131,8 @@ test("disagreements: the heads for which two verdicts hold, the furthest apart f
 test("hostile sentences stay text; no serious faults, folded and open, light and dark", async (t) => {
   const { page: data, blocks } = hostile();
   const page = await open(t, browser, { page: data, blocks });
-  assert.equal(await sentences(page).count(), 2);
-  assert.equal(await page.locator(".mh-answer img, .mh-answer script").count(), 0);
+  await counts(sentences(page), 2);
+  await counts(page.locator(".mh-answer img, .mh-answer script"), 0);
   assert.ok((await sentences(page).first().textContent()).includes("<img src=x"));
   for (const colorScheme of ["light", "dark"]) {
     const other = await open(t, browser, small(), { colorScheme, hash: "section=disagreements" });

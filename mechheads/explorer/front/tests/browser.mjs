@@ -49,6 +49,23 @@ export async function open(t, browser, payload, { hash = "", before, ...options 
   return page;
 }
 
+/** Waits until a locator matches so many elements: parts of a page come when they are read. */
+export async function counts(locator, wanted) {
+  const until = Date.now() + 10_000;
+  let found = await locator.count();
+  while (found !== wanted && Date.now() < until) {
+    await new Promise((wake) => setTimeout(wake, 20));
+    found = await locator.count();
+  }
+  assert.equal(found, wanted, `${locator} matches ${found} elements`);
+}
+
+/** Waits until the cards of a page show what they read. */
+export async function cardsRead(page) {
+  await page.locator(".card-panel > *").first().waitFor();
+  await counts(page.locator(".card-reading"), 0);
+}
+
 /** What the address says is chosen. */
 export function chosen(page) {
   return Object.fromEntries(new URLSearchParams(new URL(page.url()).hash.slice(1)));

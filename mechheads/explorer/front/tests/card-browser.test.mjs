@@ -1,7 +1,7 @@
 /** Walks the panes of the card by keyboard, in Chromium. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { faults, launch, saved } from "./browser.mjs";
+import { cardsRead, counts, faults, launch, saved } from "./browser.mjs";
 import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
@@ -28,7 +28,7 @@ async function opened(t, hash, { content = made(), api, viewport = { width: 1280
     return path.startsWith("api/") ? api(route, path) : route.fulfill({ contentType: "text/html", body: text });
   });
   await page.goto(`${ADDRESS}#${hash}`);
-  await page.locator(".card-panel > *").first().waitFor();
+  await cardsRead(page);
   return page;
 }
 
@@ -61,14 +61,14 @@ test("what views say stands at the top, with what is missing", async (t) => {
 test("tokens of a text show their keys and readers, and markup stays text", async (t) => {
   const page = await opened(t, "head=L1H0&pane=text");
   assert.match(await read(page), /\u00b7sat\u201d \(token 3\) takes from \u201c\u00b7cat\u201d 80%; is read by .*60%/);
-  assert.equal(await page.locator(".card-tokens-box").first().locator("b").count(), 0);
+  await counts(page.locator(".card-tokens-box").first().locator("b"), 0);
   assert.match(await page.locator(".card-tokens-box").first().textContent(), /<b>\u27e8U\+202E\u27e9/);
   const lines = page.locator(".card-overlay path");
-  assert.equal(await lines.count(), 2);
+  await counts(lines, 2);
   await page.getByText("show the first token").click();
-  assert.equal(await lines.count(), 3);
+  await counts(lines, 3);
   await page.getByText("keys", { exact: true }).click();
-  assert.equal(await lines.count(), 2);
+  await counts(lines, 2);
   await page.locator("[data-at='3']").focus();
   await page.keyboard.press("ArrowLeft");
   assert.match(await read(page), /\(token 2\) takes from \u201c\u00b7The\u201d 40%, \u201c<s>\u201d 20%, \u201c\u00b7cat\u201d 20%/);
@@ -115,7 +115,7 @@ test("two prompts stand side by side, with their difference", async (t) => {
   const page = await opened(t, "head=L1H0&pane=pattern", { content: withPrompts() });
   await page.getByLabel("Beside it").selectOption({ label: "as long (5 tokens)" });
   assert.match(page.url(), /beside=1/);
-  assert.equal(await page.locator("canvas").count(), 3);
+  await counts(page.locator("canvas"), 3);
   const row = await page.getByRole("row", { name: /to the previous token/ }).innerText();
   // (128/255 + 0.4 + 0.8 + 0.6) / 4, and the same without the 0.8
   assert.match(row, /58%\s+38%\s+20%/);
@@ -130,10 +130,10 @@ test("two prompts stand side by side, with their difference", async (t) => {
   assert.match(await words(), /\(3\) gives .*\(1\) 40% more of its attention on the right/);
   assert.deepEqual(await faults(page, ".card"), []);
   await page.getByLabel("Beside it").selectOption({ label: "short (2 tokens)" });
-  assert.equal(await page.locator("canvas").count(), 2);
+  await counts(page.locator("canvas"), 2);
   assert.match(await page.locator(".card-panel").innerText(), /The prompts have 5 and 2 tokens, so their positions do not match/);
   await page.getByLabel("Beside it").selectOption({ label: "no other prompt" });
-  assert.equal(await page.locator("canvas").count(), 1);
+  await counts(page.locator("canvas"), 1);
 });
 
 test("two pairs of prompts stand side by side, the extremes first", async (t) => {
@@ -148,7 +148,7 @@ test("two pairs of prompts stand side by side, the extremes first", async (t) =>
 test("a token is marked in q, k and z and in its text, here and in the card beside it", async (t) => {
   const page = await opened(t, "head=L1H0&pane=space");
   const plots = page.locator("svg.card-cloud");
-  assert.equal(await plots.count(), 3);
+  await counts(plots, 3);
   assert.match(await read(page), /^\u201c<b>\u27e8U\+202E\u27e9\u201d, position 4 in text 1, activity 0\.50$/);
   assert.equal(await page.locator(".card-space-text mark").innerText(), "<b>\u27e8U+202E\u27e9");
   assert.match(await page.locator(".card-figure").first().innerText(), /40% of the variance \(30% across, 10% up\), 35% in other texts; a random plane has 50%/);
@@ -156,7 +156,7 @@ test("a token is marked in q, k and z and in its text, here and in the card besi
   await page.keyboard.press("Home");
   assert.match(await read(page), /^\u201c\u00b7The\u201d, position 1 in text 1, activity 0; the same token once more$/);
   assert.match(page.url(), /dot=0/);
-  for (const plot of await plots.all()) assert.equal(await plot.locator(".card-same").count(), 1);
+  for (const plot of await plots.all()) await counts(plot.locator(".card-same"), 1);
   await page.keyboard.press("ArrowRight");
   assert.match(await read(page), /position 2 in text 2, .*once more$/);
   const { x, y, width } = await plots.nth(1).boundingBox();
@@ -166,11 +166,11 @@ test("a token is marked in q, k and z and in its text, here and in the card besi
   assert.match(await read(page), /position 2 in text 2/);
   await page.getByText("position", { exact: true }).click();
   assert.match(page.url(), /hue=position/);
-  assert.equal(await page.locator(".card-token-shade").count(), 12);
+  await counts(page.locator(".card-token-shade"), 12);
   assert.deepEqual(await faults(page, ".card"), []);
   await page.goto(`${ADDRESS}#compared=L1H0,L1H1&pane=space&dot=2&hue=activity`);
   await page.locator("svg.card-cloud").nth(4).waitFor();
-  assert.equal(await page.locator("svg.card-cloud").count(), 5);
+  await counts(page.locator("svg.card-cloud"), 5);
   assert.match(await page.locator(".card-clouds").last().innerText(), /Output \(z\)\s+It is the same for all tokens/);
   assert.deepEqual(await page.locator(".card-space-text mark").allInnerTexts(), [" 1", " 1"]);
 });
@@ -215,7 +215,7 @@ test("a pane of the address that the page does not have is named", async (t) => 
 
 test("paths lead to other heads and back, and upstream", async (t) => {
   const page = await opened(t, "head=L1H0&pane=paths");
-  assert.equal(await page.locator(".mh-unknown p").count(), 0);
+  await counts(page.locator(".mh-unknown p"), 0);
   await page.getByRole("button", { name: /trace upstream/ }).click();
   await page.getByText("Strongest way back").waitFor();
   await page.getByRole("link", { name: /^L0H1/ }).focus();
@@ -228,9 +228,9 @@ test("paths lead to other heads and back, and upstream", async (t) => {
 
 test("harmful requests are folded until asked for", async (t) => {
   const page = await opened(t, "head=L1H0&pane=safety");
-  assert.equal(await page.getByText(HARMFUL).count(), 0);
+  await counts(page.getByText(HARMFUL), 0);
   await page.getByLabel(/show the texts/).check();
-  assert.equal(await page.getByText(HARMFUL).count(), 2);
+  await counts(page.getByText(HARMFUL), 2);
 });
 
 test("drawings are saved as SVG and PNG", async (t) => {

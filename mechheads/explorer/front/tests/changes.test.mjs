@@ -1,7 +1,7 @@
 /** Two models of the same sizes: the page opens on what changed most. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, faults, launch, open } from "./browser.mjs";
+import { chosen, counts, faults, launch, open } from "./browser.mjs";
 import { HOSTILE, small } from "./samples.mjs";
 
 let browser;
@@ -32,7 +32,7 @@ test("the page opens on the changes, the maps of both models beside it, and noth
   const rows = await page.locator(".mh-changed tbody tr").allTextContents();
   assert.deepEqual(rows, ["L1H2Patching (share restored)0.1000.600+0.50 [0.40, 0.60]yes, q = 0.020", "L0H3Patching (share restored)0.1000\u22120.100no"]);
   assert.match(await page.locator(".mh-changes > p").textContent(), /with a q of at most 0.1/);
-  assert.equal(await page.locator(".mh-one-map").count(), 2);
+  await counts(page.locator(".mh-one-map"), 2);
   assert.match(await page.locator(".mh-one-map").nth(1).locator(".mh-legend").textContent(), /Patching, change/);
   assert.deepEqual(await faults(page), []);
 });
@@ -41,8 +41,8 @@ test("a row opens the two heads side by side; Escape goes back to the list", asy
   const page = await open(t, browser, twice());
   await page.getByRole("button", { name: "L1H2 of both models, side by side" }).press("Enter");
   assert.deepEqual(chosen(page), { compared: "1.L1H2,L1H2" });
-  assert.equal(await page.locator(".mh-cards .card").count(), 2);
-  assert.equal(await page.locator(".mh-differences tbody th", { hasText: "change" }).count(), 0);
+  await counts(page.locator(".mh-cards .card"), 2);
+  await counts(page.locator(".mh-differences tbody th", { hasText: "change" }), 0);
   await page.keyboard.press("Escape");
   await page.locator(".mh-changes").waitFor();
 });
@@ -65,9 +65,9 @@ test("larger changes within their intervals are named below the list", async (t)
 
 test("a hostile name stays text, and the other way round there is no list", async (t) => {
   const page = await open(t, browser, twice({ name: HOSTILE }));
-  assert.equal(await page.locator(".mh-changes img, .mh-changes script").count(), 0);
+  await counts(page.locator(".mh-changes img, .mh-changes script"), 0);
   await page.getByLabel("Model", { exact: true }).selectOption("0");
   await page.getByLabel("Compare with").selectOption("1");
   await page.locator(".mh-compare").waitFor();
-  assert.equal(await page.locator(".mh-changes").count(), 0);
+  await counts(page.locator(".mh-changes"), 0);
 });

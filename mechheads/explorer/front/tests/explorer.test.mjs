@@ -1,7 +1,7 @@
 /** Walks the explorer by mouse and by keyboard. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, head, launch, open, press, saved } from "./browser.mjs";
+import { chosen, counts, head, launch, open, press, saved } from "./browser.mjs";
 import { small, two } from "./samples.mjs";
 
 let browser;
@@ -21,8 +21,8 @@ const hoveredIn = (page) => page.evaluate(() => Array.from(document.querySelecto
 test("the first view: the map, the scatter and the table of all heads", async (t) => {
   const page = await open(t, browser, small());
   assert.equal(await page.title(), "The attention heads of small");
-  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count(), 36);
-  assert.equal(await page.locator(".mh-view-scatter [role=option]").count(), 36);
+  await counts(page.locator(".mh-view-map [role=gridcell]"), 36);
+  await counts(page.locator(".mh-view-scatter [role=option]"), 36);
   assert.equal(await page.locator(".mh-view-table [role=grid]").getAttribute("aria-rowcount"), "37");
   assert.equal(await note(page), "All 36 heads");
   assert.equal(new URL(page.url()).hash, "");
@@ -32,8 +32,8 @@ test("categories have hues and shapes", async (t) => {
   const page = await open(t, browser, small());
   const of = model.categories.of.findIndex((each) => each?.length === 1);
   const none = model.categories.of.findIndex((each) => each?.length === 0);
-  assert.equal(await head(page, "map", of).locator("path").count(), 1);
-  assert.equal(await head(page, "map", none).locator("path").count(), 0);
+  await counts(head(page, "map", of).locator("path"), 1);
+  await counts(head(page, "map", none).locator("path"), 0);
   const shapes = await page.locator(".mh-legend li").evaluateAll((keys) => keys.map((key) => key.querySelector("path")?.getAttribute("d") ?? ""));
   const hues = await page.locator(".mh-legend li rect").evaluateAll((keys) => keys.map((key) => getComputedStyle(key).fill));
   assert.equal(new Set(shapes).size, shapes.length);
@@ -55,7 +55,7 @@ test("a head of several categories shows all their colours, or one as in the pap
   assert.deepEqual([await head(page, "map", 13).locator("path").count(), await page.locator(".mh-legend li").count()], [3, categories.names.length + 1]);
   await page.getByLabel(/^One colour for the \d+ heads with several$/).check();
   assert.deepEqual(chosen(page), { oneColour: "1" });
-  assert.equal(await head(page, "map", 13).locator("polygon").count(), 0);
+  await counts(head(page, "map", 13).locator("polygon"), 0);
   assert.deepEqual(await parts("map", 13, "rect"), ["rgb(140, 86, 75)"]);
   await page.getByRole("button", { name: /^3 categories/ }).click();
   assert.equal(chosen(page).filter, '"3 categories"');
@@ -120,7 +120,7 @@ test("a click opens the card, with Ctrl it pins; Esc closes and the back button 
   assert.equal(await title(page), "L0H2");
   assert.match(await head(page, "map", 13).getAttribute("class"), /is-pinned/);
   await page.keyboard.press("Escape");
-  assert.equal(await page.locator(".mh-detail").count(), 0);
+  await counts(page.locator(".mh-detail"), 0);
   assert.deepEqual(chosen(page), { pins: "L1H4" });
   await press(page, "map", 13, { modifiers: ["Control"] });
   assert.deepEqual(chosen(page), {});
@@ -135,7 +135,7 @@ test("the map by keyboard: arrows, Home, End, Enter, and the focus goes to the c
     assert.equal(await focused(page), String(expected), key);
   }
   assert.deepEqual(await hoveredIn(page), ["map 32", "scatter 32", "table 32"].filter((each) => !each.startsWith("table")));
-  assert.equal(await page.locator(".mh-view-map [role=gridcell][tabindex='0']").count(), 1);
+  await counts(page.locator(".mh-view-map [role=gridcell][tabindex='0']"), 1);
   await page.keyboard.press("Enter");
   assert.equal(await title(page), "L3H5");
   await page.waitForFunction(() => document.activeElement?.className === "mh-detail-title");
@@ -220,7 +220,7 @@ test("the slider marks the first heads by a column, and layers without a hit fol
   await page.getByLabel("Fold layers without hits").check();
   assert.equal(await page.locator(".mh-view-map [role=gridcell]").count() < 36, true);
   assert.ok(await page.locator(".mh-folded").count());
-  assert.equal(await head(page, "map", best).count(), 1);
+  await counts(head(page, "map", best), 1);
   await page.keyboard.press("]");
   assert.equal(chosen(page).head, `L${Math.floor(best / N_HEADS)}H${best % N_HEADS}`);
 });
@@ -350,7 +350,7 @@ test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => 
   await tray.getByRole("button", { name: "Unpin L3H8" }).press("Enter");
   assert.equal(chosen(page).pins, "L1H4");
   await tray.getByRole("button", { name: "Unpin all" }).click();
-  assert.equal(await tray.count(), 0);
+  await counts(tray, 0);
 });
 
 test("figures are saved as SVG and PNG, in colours that every program knows", async (t) => {
@@ -377,7 +377,7 @@ test("two heads are compared: verdicts, numbers with differences, and the cards"
   const difference = column("patching")[13] - column("patching")[35];
   const said = Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-"));
   assert.ok(Math.abs(said - difference) < 0.01, `${said} is not ${difference}`);
-  assert.equal(await page.locator(".mh-cards .card").count(), 2);
+  await counts(page.locator(".mh-cards .card"), 2);
   await page.getByRole("button", { name: "Swap" }).click();
   assert.equal(chosen(page).compared, "L3H8,L1H4");
   await page.getByLabel("Head on the left").fill("l0h2");
@@ -389,19 +389,19 @@ test("two heads are compared: verdicts, numbers with differences, and the cards"
   await page.goBack();
   assert.equal(await title(page), "L3H8 and L1H4");
   await page.locator(".mh-detail").getByRole("button", { name: "Close" }).click();
-  assert.equal(await page.locator(".mh-detail").count(), 0);
+  await counts(page.locator(".mh-detail"), 0);
 });
 
 test("several models: a switch, maps side by side, and their differences", async (t) => {
   const page = await open(t, browser, two());
   await page.getByLabel("All models side by side").check();
-  assert.equal(await page.locator(".mh-one-map").count(), 2);
-  assert.equal(await page.locator(".mh-one-map").last().locator("[role=gridcell]").count(), 15);
+  await counts(page.locator(".mh-one-map"), 2);
+  await counts(page.locator(".mh-one-map").last().locator("[role=gridcell]"), 15);
   await page.locator(".mh-one-map").last().locator("[data-head='4']").click();
   assert.equal(await title(page), "other L0H4");
   assert.deepEqual([chosen(page).model, chosen(page).head], ["1", "L0H4"]);
   assert.equal(await page.getByLabel("Model", { exact: true }).inputValue(), "1");
-  assert.equal(await page.locator(".mh-view-scatter [role=option]").count(), 15);
+  await counts(page.locator(".mh-view-scatter [role=option]"), 15);
   await page.getByLabel("Model", { exact: true }).selectOption("0");
   assert.equal(chosen(page).head, undefined);
   await page.getByLabel("Compare with").selectOption("1");
@@ -445,8 +445,8 @@ test("the address follows a slider that moves a thousand times", async (t) => {
 
 test("an address that makes no sense opens the page as it is at first", async (t) => {
   const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L99H9,5.L0H1&compared=L0H1,9.L0H9&x=nothing&colour=nothing&columns=nothing&top=0&versus=0" });
-  assert.equal(await page.locator(".mh-detail").count(), 0);
-  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count(), 36);
+  await counts(page.locator(".mh-detail"), 0);
+  await counts(page.locator(".mh-view-map [role=gridcell]"), 36);
   assert.equal(await note(page), "All 36 heads");
 });
 
@@ -499,7 +499,7 @@ test("a page of one run has a map and cards of patterns", async (t) => {
   const [its] = about.models;
   const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, agreement: [], tensions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
   const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
-  assert.equal(await page.locator(".mh-view-scatter, .mh-view-table").count(), 0);
+  await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await press(page, "map", 13);
   assert.equal(await title(page), "L1H4");
   await page.getByRole("tab", { name: "pattern" }).waitFor();
@@ -510,8 +510,8 @@ test("a page can begin with a card", async (t) => {
   const page = await open(t, browser, { page: { ...about, start: { model: 0, head: "L1H4" } }, blocks });
   assert.equal(await title(page), "L1H4");
   await page.keyboard.press("Escape");
-  assert.equal(await page.locator(".mh-detail").count(), 0);
+  await counts(page.locator(".mh-detail"), 0);
   await page.reload();
   await page.locator(".mh-app").waitFor();
-  assert.equal(await page.locator(".mh-detail").count(), 0);
+  await counts(page.locator(".mh-detail"), 0);
 });

@@ -9,7 +9,7 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { launch } from "./browser.mjs";
+import { counts, launch } from "./browser.mjs";
 
 const [jupyter, folder] = process.argv.slice(2);
 const TOKEN = "lab-test";
@@ -104,7 +104,7 @@ async function drawnAndClicked(page) {
   await output(page, PLOT).locator(".jp-RenderedPlotly :is(.main-svg, .plot-img)").first().waitFor({ timeout: 90_000 });
   const patterns = framed(page, PATTERNS);
   await opensACard(patterns, 2, "L0H2");
-  assert.equal(await patterns.locator(".mh-view-map .mh-cell.is-scaled").count(), 8);
+  await counts(patterns.locator(".mh-view-map .mh-cell.is-scaled"), 8);
   await opensACard(framed(page, EXPLORER), 5, "L1H1");
 }
 
@@ -119,7 +119,7 @@ async function isLive(page) {
   await map(live, 5).focus();
   for (const key of ["ArrowUp", "p", "x", "c"]) await page.keyboard.press(key);
   assert.equal(await live.locator(".mh-tray li").textContent().then((text) => text.includes("L1H2")), true);
-  assert.equal(await page.locator(".jp-Notebook .jp-Cell").count(), CELLS.length);
+  await counts(page.locator(".jp-Notebook .jp-Cell"), CELLS.length);
 }
 
 /** All pages are as the notebook is, whatever the system prefers. */

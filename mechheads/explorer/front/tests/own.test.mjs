@@ -1,7 +1,7 @@
 /** Scores of the reader's own: the page begins with them, and everything in it takes them. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, faults, head, launch, open, press } from "./browser.mjs";
+import { chosen, counts, faults, head, launch, open, press } from "./browser.mjs";
 import { HOSTILE, small } from "./samples.mjs";
 
 let browser;
@@ -101,7 +101,7 @@ test("the card has a line for each, the values of every prompt, and no empty pan
 test("hostile names and labels stay text", async (t) => {
   const page = await open(t, browser, own({ titles: [HOSTILE, HOSTILE], labels: Array(8).fill(HOSTILE) }), { hash: "head=L1H4" });
   await page.locator(".card-panel svg.card-drawing").first().waitFor();
-  assert.equal(await page.locator("#mh-root script, #mh-root img").count(), 0);
+  await counts(page.locator("#mh-root script, #mh-root img"), 0);
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
 });
 
@@ -113,9 +113,9 @@ test("tables stand at the end, open if there is nothing else", async (t) => {
   const page = await open(t, browser, payload);
   const table = page.getByRole("region", { name: "sets (logits), the first 1 of 300 rows" });
   assert.equal(await table.innerText(), "heads\tscore\nL0H1\t<b>");
-  assert.equal(await page.locator(".mh-view-scatter, .mh-view-table").count(), 0);
+  await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await head(page, "map", HEAD).click({ force: true });
   await page.locator(".mh-detail .card").waitFor();
-  assert.equal(await page.locator(".mh-detail").getByRole("tab").count(), 0);
+  await counts(page.locator(".mh-detail").getByRole("tab"), 0);
   assert.deepEqual(await faults(page), []);
 });

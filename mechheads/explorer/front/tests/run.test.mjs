@@ -1,7 +1,7 @@
 /** The page of a run: coloured by what the run says of each head, and no word of what it does not have. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, faults, head, launch, open } from "./browser.mjs";
+import { chosen, counts, faults, head, launch, open } from "./browser.mjs";
 import { small } from "./samples.mjs";
 
 let browser;
@@ -30,7 +30,7 @@ function run() {
 
 test("the map has the colours of a column, the scatter two of them, the table all", async (t) => {
   const page = await open(t, browser, run());
-  assert.equal(await page.locator(".mh-view-map .mh-cell.is-scaled").count(), await page.locator(".mh-view-map .mh-cell").count());
+  await counts(page.locator(".mh-view-map .mh-cell.is-scaled"), await page.locator(".mh-view-map .mh-cell").count());
   assert.match(await page.locator(".mh-view-map .mh-legend").textContent(), /To the previous token/);
   const axes = page.locator(".mh-view-scatter select");
   assert.deepEqual([await axes.nth(0).inputValue(), await axes.nth(1).inputValue()], ["to_first", "to_previous"]);
@@ -58,10 +58,10 @@ test("no word of categories and views that it does not have; each example of the
 test("a colour that is taken away stays away in a link", async (t) => {
   const page = await open(t, browser, run());
   await page.locator(".mh-view-map select").first().selectOption("");
-  assert.equal(await page.locator(".mh-view-map .mh-cell.is-scaled").count(), 0);
+  await counts(page.locator(".mh-view-map .mh-cell.is-scaled"), 0);
   assert.deepEqual(chosen(page), { colour: "" });
   await page.reload();
-  assert.equal(await page.locator(".mh-view-map .mh-cell.is-scaled").count(), 0);
+  await counts(page.locator(".mh-view-map .mh-cell.is-scaled"), 0);
 });
 
 test("a narrow page begins with its map and not with the card", async (t) => {

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { deflateSync } from "node:zlib";
 import { readFileSync } from "node:fs";
-import { chosen, launch, open } from "./browser.mjs";
+import { chosen, counts, launch, open } from "./browser.mjs";
 import { html } from "./pages.mjs";
 import { small } from "./samples.mjs";
 
@@ -41,7 +41,7 @@ test("two widgets in a notebook: each has its own state and keys, and neither to
   await one.locator(".mh-view-map [data-head='13']").click();
   assert.equal(await one.locator(".mh-detail-title").textContent(), "L1H4");
   await one.locator(".card-panel > *").first().waitFor();
-  assert.equal(await two.locator(".mh-detail").count(), 0);
+  await counts(two.locator(".mh-detail"), 0);
   await two.locator(".mh-view-map [data-head='2']").focus();
   await page.keyboard.press("p");
   assert.deepEqual([await one.locator(".mh-tray").count(), await two.locator(".mh-tray li").count()], [0, 1]);
@@ -49,9 +49,9 @@ test("two widgets in a notebook: each has its own state and keys, and neither to
   await page.keyboard.press("]");
   assert.equal(await one.locator(".mh-detail-title").textContent(), "L1H4");
   assert.equal(await page.evaluate(() => location.hash), "");
-  assert.equal(await one.getByRole("button", { name: "Copy link" }).count(), 0);
+  await counts(one.getByRole("button", { name: "Copy link" }), 0);
   await page.evaluate(() => window.one());
-  assert.equal(await one.locator("*").count(), 0);
+  await counts(one.locator("*"), 0);
   assert.deepEqual(said, []);
 });
 
@@ -109,7 +109,7 @@ test("a page in a frame is saved as a file that opens at the same view", async (
   const page = outer.frameLocator("iframe");
   await page.locator(".mh-view-map [data-head='13']").click();
   await page.locator(".mh-search-line").fill("phi < 0.5");
-  assert.equal(await page.getByRole("button", { name: "Copy link to this view" }).count(), 0);
+  await counts(page.getByRole("button", { name: "Copy link to this view" }), 0);
   const [saved] = await Promise.all([outer.waitForEvent("download"), page.getByRole("button", { name: "Save this view" }).click()]);
   assert.equal(saved.suggestedFilename(), "mechheads-view.html");
   const again = await open(t, browser, readFileSync(await saved.path(), "utf8"));
@@ -118,5 +118,5 @@ test("a page in a frame is saved as a file that opens at the same view", async (
   await again.locator(".card-panel > *").first().waitFor();
   await again.locator(".mh-search-line").fill("");
   await again.getByRole("button", { name: "Close", exact: true }).first().click();
-  assert.equal(await again.locator(".mh-detail").count(), 0);
+  await counts(again.locator(".mh-detail"), 0);
 });
