@@ -1,8 +1,9 @@
 """Test whether a token is among the k largest entries of a row of M, without sorting and mostly without the row.
 
 A row of M = E' W_V W_O W_U has one entry for each token of the vocabulary. A token is among the k largest exactly
-if fewer than k entries are ahead of its own, so a sample of the columns that already has k larger ones rules it out.
-Only the pairs that no sample rules out are decided on whole rows; the samples grow step by step.
+if fewer than k entries are ahead of its own, so a few columns that already hold k larger ones rule it out. The largest
+entries of a head's rows are mostly in the same columns, its hubs, which a few whole rows show. Only the pairs that the
+hubs do not rule out are decided on whole rows.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ Ties = Literal["target", "index"]
 HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]]
 """The values that a head computes from sources, E'[s] W_V or z, and its W_O."""
 
-_SAMPLES = (512, 2048, 8192)
-_STRIDE = 8
+_HUBS = (512, 2048)
+"""A head's columns that are tried first, and next: those that are most often among the _NEAR largest or smallest."""
+_NEAR = 128
+_ASKED = 8
+"""The rows, for each reading, that show a head's hubs."""
 _COLUMNS_AT_ONCE = 8192
 _LARGE_VOCABULARY = 100_000
 _BLOCK = 2**27
@@ -67,7 +71,7 @@ class Ranks:
 
     Attributes:
         own_columns: the columns of W_U of all targets.
-        samples: some of its columns, ever more.
+        hubs: how many columns are tried before whole rows: some, then more.
     """
 
     def __init__(
@@ -83,15 +87,16 @@ class Ranks:
         self._memory = min(_BLOCK, current().limits.memory)
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
-        samples = [_spread(size, model.d_vocab, target.device) for size in _SAMPLES if 2 * size < model.d_vocab]
-        self.own_columns, *self.samples = self._columns([tokens, *samples])
+        self.hubs = [size for size in _HUBS if 2 * size < model.d_vocab]
+        self._longest = self._longest_column()
+        self.own_columns = self._columns([(None, tokens)])[0]
         self._scratch: Tensor | None = None
         self._last: tuple[Tensor, int, Tensor] | None = None
-        self._head: _Head | None = None
-        self._longest = torch.stack([some.norm(dim=0).max() for some in (self.own_columns, *self.samples)]).max()
+        self._heads: dict[int, _Head] = {}
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
         """Which targets are among the k largest, and among the k smallest, entries of their sources' rows."""
+        self._find_hubs(heads)
         left_open = [self._open_pairs(values, W_O) for values, W_O in heads]
         largest = torch.zeros(len(heads), len(self.target), dtype=torch.bool, device=self.target.device)
         smallest = largest.clone()
@@ -117,7 +122,7 @@ class Ranks:
         of_head = self._of_head(W_O)
         columns = of_head.own.T
         spread = ((values @ of_head.products) * values).sum(1).clamp_min(0).sqrt()
-        writes, found = _writes(values, W_O), []
+        writes, found = of_head.writes(values), []
         for pairs in relations:
             sources, targets = self.source_of[pairs], columns[self._own_column[pairs]]
             of_pairs, n = values[sources], len(targets)
@@ -142,13 +147,14 @@ class Ranks:
     def _open_pairs(
         self, values: Float[Tensor, "source d_head"], W_O: Float[Tensor, "d_head d_model"]
     ) -> Int[Tensor, " pair"]:
-        """The pairs that samples of the columns do not rule out, without those for which the head writes nothing."""
-        pairs = torch.arange(len(self.target), device=self.target.device)
+        """The pairs that hubs do not rule out, without those for which the head writes nothing."""
+        of_head = self._of_head(W_O)
+        pairs = of_head.writes(values)[self.source_of].nonzero()[:, 0]
         own, slack = self._own_entries(values, W_O), self._slack(values, W_O)
-        for i, sample in enumerate(self.samples):
-            few = pairs.split(max(1, self._memory // (4 * sample.shape[1])))
-            pairs = torch.cat([pairs[:0], *(self._left_open(values, W_O, i, own, slack, some) for some in few)])
-        return pairs[_writes(values[self.source_of[pairs]], W_O)]
+        for columns in of_head.hubs:
+            few = pairs.split(max(1, self._memory // (4 * columns.shape[1])))
+            pairs = torch.cat([pairs[:0], *(self._left_open(values, columns, own, slack, some) for some in few)])
+        return pairs
 
     def hits(self, asked: Sequence[tuple[HeadPath, slice, Literal[1, -1]]]) -> Iterator[Bool[Tensor, "pair target"]]:
         """For heads and the pairs of a relation, which of the relation's targets each source has among its k largest.
@@ -157,18 +163,22 @@ class Ranks:
             asked: each a head, the pairs, and 1, or -1 for the k smallest. Entries with the same W_O are cheaper next
                 to each other.
         """
+        self._find_hubs([path for path, _, _ in asked])
         left_open = [
             some
             for _, of_head in groupby(asked, key=lambda each: id(each[0][1]))
             for some in self._open_sources(list(of_head))
         ]
-        wanted = [(path, self.source_of[pairs][some]) for (path, pairs, _), some in zip(asked, left_open, strict=True)]
+        wanted = [
+            ((values if sign > 0 else -values, W_O), self.source_of[pairs][some])
+            for ((values, W_O), pairs, sign), some in zip(asked, left_open, strict=True)
+        ]
         for i, parts in groupby(self._whole_rows(wanted), key=lambda part: part[0]):
-            _, pairs, sign = asked[i]
+            pairs = asked[i][1]
             target, k = self.target[pairs], int(self.limit[pairs][0])
             found = torch.zeros(len(target), len(target), dtype=torch.bool, device=target.device)
             for _, some, entries in parts:
-                found[left_open[i][some]] = self._among(entries if sign > 0 else -entries, target, k)
+                found[left_open[i][some]] = self._among(entries, target, k)
             yield found
 
     def _open_sources(
@@ -176,17 +186,17 @@ class Ranks:
     ) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
 
-        A source is left out if k entries of a sample are larger than those of all targets.
+        A source is left out if k entries of hubs are larger than those of all targets.
         """
         W_O = asked[0][0][1]
         of_head = self._of_head(W_O)
-        own, samples = of_head.own, [of_head.sample(i) for i in range(len(self.samples))]
         for (values, _), pairs, sign in asked:
-            rows, targets = values[self.source_of[pairs]], own[:, self._own_column[pairs]]
+            sources = self.source_of[pairs]
+            rows, targets = values[sources], of_head.own[:, self._own_column[pairs]]
             slack, k = self._slack(rows, W_O), int(self.limit[pairs][0])
             most = ((sign * rows @ targets).amax(1) + slack)[:, None]
-            left = _writes(rows, W_O).nonzero()[:, 0]
-            for columns in samples:
+            left = of_head.writes(values)[sources].nonzero()[:, 0]
+            for columns in of_head.hubs:
                 few = left.split(max(1, self._memory // (4 * columns.shape[1])))
                 left = torch.cat(
                     [
@@ -265,22 +275,56 @@ class Ranks:
         for start in range(0, model.d_vocab, step):
             yield start, model.unembedding(start, min(start + step, model.d_vocab))
 
-    def _columns(self, wanted: list[Int[Tensor, " column"]]) -> list[Float[Tensor, "d_model column"]]:
-        """Some columns of W_U, in one pass over it."""
-        found = [torch.empty(self._model.d_model, len(ids), dtype=torch.float32, device=ids.device) for ids in wanted]
-        for start, block in self._blocks():
+    def _longest_column(self) -> Float[Tensor, ""]:
+        """The largest norm of W_U's columns."""
+        longest = torch.zeros((), device=self.target.device)
+        for _, block in self._blocks():
             if not torch.isfinite(block).all():
                 raise ValueError("W_U holds NaN or infinite numbers: the model's weights are damaged")
-            for ids, into in zip(wanted, found, strict=True):
+            longest = torch.maximum(longest, block.norm(dim=0).max())
+        return longest
+
+    def _columns(self, wanted: Sequence[tuple[Tensor | None, Int[Tensor, " column"]]]) -> list[Tensor]:
+        """Some columns of W_U, or of W_O @ W_U, in one pass over it."""
+        found = [
+            torch.empty(self._model.d_model if W_O is None else len(W_O), len(ids), device=ids.device)
+            for W_O, ids in wanted
+        ]
+        for start, block in self._blocks():
+            for (W_O, ids), into in zip(wanted, found, strict=True):
                 inside = (ids >= start) & (ids < start + block.shape[1])
-                into[:, inside] = block[:, ids[inside] - start]
+                columns = block[:, ids[inside] - start]
+                into[:, inside] = columns if W_O is None else W_O @ columns
         return found
 
     def _of_head(self, W_O: Tensor) -> _Head:
-        """What tests of a head share; the last head's is kept, as its readings follow each other."""
-        if self._head is None or self._head.W_O is not W_O:
-            self._head = _Head(self, W_O)
-        return self._head
+        """What tests of a head share."""
+        if id(W_O) not in self._heads:
+            self._heads[id(W_O)] = _Head(self, W_O)
+        return self._heads[id(W_O)]
+
+    def _find_hubs(self, paths: Sequence[HeadPath]) -> None:
+        """Find the hubs of heads of which they are not known; other heads are forgotten then."""
+        fresh = {id(W_O): W_O for _, W_O in paths if id(W_O) not in self._heads}
+        if not fresh:
+            return
+        self._heads = {key: _Head(self, W_O) for key, W_O in fresh.items()}
+        if not self.hubs or min(len(values) for values, _ in paths) <= 8 * _ASKED:
+            return
+        place, d_vocab = {key: i for i, key in enumerate(fresh)}, self._model.d_vocab
+        often = torch.zeros(len(fresh), d_vocab, dtype=torch.int32, device=self.target.device)
+        some = [
+            ((values, W_O), torch.linspace(0, len(values) - 1, _ASKED, device=values.device).long())
+            for values, W_O in paths
+        ]
+        for i, _, entries in self._whole_rows(some):
+            for largest in (True, False):
+                near = entries.topk(min(_NEAR, d_vocab), dim=1, largest=largest).indices
+                often[place[id(paths[i][1])]] += torch.bincount(near.flatten(), minlength=d_vocab)
+        ids = often.topk(self.hubs[-1], dim=1).indices
+        columns = self._columns(list(zip(fresh.values(), ids, strict=True)))
+        for of_head, hubs in zip(self._heads.values(), columns, strict=True):
+            of_head.hubs = [hubs[:, :size] for size in self.hubs]
 
     def _own_entries(self, values: Tensor, W_O: Tensor) -> Float[Tensor, " pair"]:
         columns = self._of_head(W_O).own.T
@@ -295,14 +339,11 @@ class Ranks:
         )
 
     def _left_open(
-        self, values: Tensor, W_O: Tensor, sample: int, own: Tensor, slack: Tensor, pairs: Tensor
+        self, values: Tensor, columns: Float[Tensor, "d_head column"], own: Tensor, slack: Tensor, pairs: Tensor
     ) -> Int[Tensor, " pair"]:
-        """The pairs that a sample of the columns alone does not rule out on both sides."""
+        """The pairs that some columns of W_O W_U alone do not rule out on both sides."""
         sources, row = torch.unique(self.source_of[pairs], return_inverse=True)
-        some = values[sources]
-        first = _head_first(len(some), W_O)
-        products = some @ self._of_head(W_O).sample(sample) if first else (some @ W_O) @ self.samples[sample]
-        entries = products[row]
+        entries = (values[sources] @ columns)[row]
         mine, limit, near = own[pairs, None], self.limit[pairs], slack[self.source_of[pairs], None]
         larger, smaller = count(entries, operator.gt, mine + near), count(entries, operator.lt, mine - near)
         return pairs[(larger < limit) | (smaller < limit)]
@@ -317,11 +358,12 @@ class Ranks:
 
 
 class _Head:
-    """What several tests of one head need: its W_O times some columns of W_U."""
+    """What several tests of one head need; ``hubs``: W_O times some columns of W_U, ever more, that tell most."""
 
     def __init__(self, ranks: Ranks, W_O: Float[Tensor, "d_head d_model"]) -> None:
         self._ranks, self.W_O = ranks, W_O
-        self._of_samples: dict[int, Tensor] = {}
+        self.hubs: list[Tensor] = []
+        self._writes: dict[int, tuple[Tensor, Tensor]] = {}
 
     @cached_property
     def own(self) -> Float[Tensor, "d_head token"]:
@@ -333,16 +375,11 @@ class _Head:
         """W_O C W_O^T, with C the covariance of W_U's columns."""
         return self.W_O @ self._ranks.covariance @ self.W_O.T
 
-    def sample(self, i: int) -> Float[Tensor, "d_head column"]:
-        """W_O times a sample of the columns."""
-        if i not in self._of_samples:
-            self._of_samples[i] = self.W_O @ self._ranks.samples[i]
-        return self._of_samples[i]
-
-
-def _writes(values: Float[Tensor, "row d_head"], W_O: Float[Tensor, "d_head d_model"]) -> Bool[Tensor, " row"]:
-    """Whether a head writes anything for these values."""
-    return ((values @ W_O) != 0).any(1)
+    def writes(self, values: Float[Tensor, "source d_head"]) -> Bool[Tensor, " source"]:
+        """Whether the head writes anything for each source."""
+        if id(values) not in self._writes:
+            self._writes[id(values)] = values, ((values @ self.W_O) != 0).any(1)
+        return self._writes[id(values)][1]
 
 
 def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:
@@ -364,12 +401,6 @@ def _head_first(rows: int, W_O: Float[Tensor, "d_head d_model"]) -> bool:
     """Whether rows @ (W_O @ columns) costs less than (rows @ W_O) @ columns."""
     d_head, d_model = W_O.shape
     return rows * d_model > d_head * (d_model + rows)
-
-
-def _spread(size: int, of: int, device: torch.device) -> Int[Tensor, " column"]:
-    """Tokens spread evenly over the vocabulary, in short ranges that are cheap to read."""
-    starts = torch.linspace(0, of - _STRIDE, size // _STRIDE, device=device).long()
-    return torch.unique((starts[:, None] + torch.arange(_STRIDE, device=device)).flatten())
 
 
 def count(
