@@ -32,7 +32,7 @@ Ties = Literal["target", "index"]
 HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]]
 """The values that a head computes from sources, E'[s] W_V or z, and its W_O."""
 
-_HUBS = (512, 2048)
+_HUBS = (256, 1024, 4096)
 """A head's columns that are tried first, and next: those that are most often among the _NEAR largest or smallest."""
 _NEAR = 128
 _ASKED = 8
@@ -85,13 +85,14 @@ class Ranks:
     ) -> None:
         self._model, self._ties = model, ties
         self._memory = min(_BLOCK, current().limits.memory)
+        self._whole = model.dtype == torch.float32
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         self.hubs = [size for size in _HUBS if 2 * size < model.d_vocab]
         self._longest = self._longest_column()
         self.own_columns = self._columns([(None, tokens)])[0]
         self._scratch: Tensor | None = None
-        self._last: tuple[Tensor, int, Tensor] | None = None
+        self._last: tuple[Tensor | None, int, Tensor] = None, 0, self.own_columns
         self._heads: dict[int, _Head] = {}
 
     def top(self, heads: Sequence[HeadPath]) -> tuple[Bool[Tensor, "head pair"], Bool[Tensor, "head pair"]]:
@@ -245,7 +246,7 @@ class Ranks:
         products: list[tuple[Tensor, Tensor | None]] = []
         of_heads = [list(some) for _, some in groupby(parts, key=lambda part: id(part[1]))]
         merged = [(torch.cat([values for values, _ in some]), some[0][1]) for some in of_heads]
-        for head_first, of_several in groupby(merged, key=lambda part: _head_first(len(part[0]), part[1])):
+        for head_first, of_several in groupby(merged, key=lambda part: self._head_first(len(part[0]), part[1])):
             some = list(of_several)
             products += some if head_first else [(torch.cat([values @ W_O for values, W_O in some]), None)]
         lengths = [len(left) for left, _ in products]
@@ -258,9 +259,17 @@ class Ranks:
 
     def _times(self, W_O: Tensor, start: int, block: Tensor) -> Float[Tensor, "d_head columns"]:
         """W_O @ W_U's columns from ``start`` on; the last product is kept, as blocks of rows cut heads in two."""
-        if self._last is None or self._last[0] is not W_O or self._last[1] != start:
+        if not self._is_kept(W_O, start):
             self._last = W_O, start, W_O @ block
         return self._last[2]
+
+    def _is_kept(self, W_O: Tensor, start: int) -> bool:
+        return self._last[0] is W_O and self._last[1] == start
+
+    def _head_first(self, rows: int, W_O: Float[Tensor, "d_head d_model"]) -> bool:
+        """Whether rows @ (W_O @ columns) costs less than (rows @ W_O) @ columns."""
+        d_head, d_model = W_O.shape
+        return self._whole and self._is_kept(W_O, 0) or rows * d_model > d_head * (d_model + rows)
 
     def _room(self, rows: int, like: Tensor) -> Float[Tensor, "row d_vocab"]:
         """Memory for whole rows, used again and again, because fresh pages cost as much time as a product."""
@@ -271,7 +280,7 @@ class Ranks:
     def _blocks(self) -> Iterator[tuple[int, Float[Tensor, "d_model columns"]]]:
         """W_U in float32: all at once if it is stored in float32, otherwise as much as memory allows."""
         model = self._model
-        step = model.d_vocab if model.dtype == torch.float32 else max(1, self._memory // (4 * model.d_model))
+        step = model.d_vocab if self._whole else max(1, self._memory // (4 * model.d_model))
         for start in range(0, model.d_vocab, step):
             yield start, model.unembedding(start, min(start + step, model.d_vocab))
 
@@ -293,8 +302,9 @@ class Ranks:
         for start, block in self._blocks():
             for (W_O, ids), into in zip(wanted, found, strict=True):
                 inside = (ids >= start) & (ids < start + block.shape[1])
-                columns = block[:, ids[inside] - start]
-                into[:, inside] = columns if W_O is None else W_O @ columns
+                of_block = self._times(W_O, start, block) if W_O is not None and self._is_kept(W_O, start) else block
+                columns = of_block[:, ids[inside] - start]
+                into[:, inside] = columns if W_O is None or of_block is not block else W_O @ columns
         return found
 
     def _of_head(self, W_O: Tensor) -> _Head:
@@ -317,6 +327,8 @@ class Ranks:
             ((values, W_O), torch.linspace(0, len(values) - 1, _ASKED, device=values.device).long())
             for values, W_O in paths
         ]
+        if self._whole and len(fresh) == 1:
+            self._times(paths[0][1], 0, self._model.unembedding(0, d_vocab))  # hubs, and whole rows later, use it
         for i, _, entries in self._whole_rows(some):
             for largest in (True, False):
                 near = entries.topk(min(_NEAR, d_vocab), dim=1, largest=largest).indices
@@ -395,12 +407,6 @@ def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:
         pieces += [((before + start) // limit, i, slice(start, stop)) for start, stop in pairwise(cuts)]
         before += size
     return [[(i, some) for _, i, some in pack] for _, pack in groupby(pieces, key=lambda piece: piece[0])]
-
-
-def _head_first(rows: int, W_O: Float[Tensor, "d_head d_model"]) -> bool:
-    """Whether rows @ (W_O @ columns) costs less than (rows @ W_O) @ columns."""
-    d_head, d_model = W_O.shape
-    return rows * d_model > d_head * (d_model + rows)
 
 
 def count(

@@ -1,4 +1,4 @@
-"""Ranks of targets, sampled and whole; and large entries of rows, against torch's own sorting and counting."""
+"""Ranks of targets, by hubs and by whole rows; and large entries of rows, against torch's own sorting and counting."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Columns:
     """A model whose columns of W_U differ by so much."""
 
     spread: float
+    dtype: torch.dtype
     d_model = 16
     d_vocab = 1100
-    dtype = torch.float32
 
     def unembedding(self, start: int, stop: int) -> torch.Tensor:
         draw = torch.Generator().manual_seed(0)
@@ -29,19 +29,20 @@ class Columns:
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e-7])  # the latter is about what float32 rounds
-def test_a_sample_rules_out_nothing_that_whole_rows_would_find(spread: float) -> None:
-    model: Any = Columns(spread)
-    sources, tokens, k = 4, model.d_vocab, 10
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # with bfloat16, W_U comes in blocks
+def test_hubs_rule_out_nothing_that_whole_rows_would_find(spread: float, dtype: torch.dtype) -> None:
+    model: Any = Columns(spread, dtype)
+    sources, tokens, k = 70, model.d_vocab, 10
     draw = torch.Generator().manual_seed(1)
-    path = torch.randn(sources, 4, generator=draw), torch.randn(4, 16, generator=draw)
+    path, other = ((torch.randn(sources, 4, generator=draw), torch.randn(4, 16, generator=draw)) for _ in range(2))
     source_of, target = torch.arange(sources).repeat_interleave(tokens), torch.arange(tokens).repeat(sources)
     found = []
-    for sampled in (True, False):
+    for tried in (True, False):
         with settings(budget=2**22):
             ranks = Ranks(model, source_of, target, torch.full_like(target, k), ties="target")
-        assert len(ranks.samples) == 1
-        ranks.samples = ranks.samples if sampled else []
-        largest, smallest = ranks.top([path])
+        assert ranks.hubs == [256]
+        ranks.hubs = ranks.hubs if tried else []
+        largest, smallest = ranks.top([path, other])
         hits = [next(ranks.hits([(path, slice(0, tokens), sign)])) for sign in (1, -1)]
         found.append(torch.cat([largest.view(-1, tokens), smallest.view(-1, tokens), *(hit[:4] for hit in hits)]))
     assert torch.equal(*found)
