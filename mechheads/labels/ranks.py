@@ -269,7 +269,7 @@ class Ranks:
     def _head_first(self, rows: int, W_O: Float[Tensor, "d_head d_model"]) -> bool:
         """Whether rows @ (W_O @ columns) costs less than (rows @ W_O) @ columns."""
         d_head, d_model = W_O.shape
-        return self._whole and self._is_kept(W_O, 0) or rows * d_model > d_head * (d_model + rows)
+        return (self._whole and self._is_kept(W_O, 0)) or rows * d_model > d_head * (d_model + rows)
 
     def _room(self, rows: int, like: Tensor) -> Float[Tensor, "row d_vocab"]:
         """Memory for whole rows, used again and again, because fresh pages cost as much time as a product."""
