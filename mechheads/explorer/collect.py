@@ -185,10 +185,11 @@ def _group_of(one: _Given, groups: list[_Group]) -> _Group:
 
 
 class _Group:
-    """What was given of one model."""
+    """What was given of one model; ``shown``: what the page calls it, by the key under which it was given."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.shown = name
         self.sizes: Sizes | None = None
         self.atlas: Atlas | None = None
         self.model: Model | None = None
@@ -198,6 +199,8 @@ class _Group:
     def add(self, one: _Given) -> None:
         self.everything.append(one)
         self.sizes = self.sizes or one.sizes
+        if isinstance(one.thing, (Atlas, Model)):
+            self.shown = one.name or one.model
         if isinstance(one.thing, Atlas):
             self.atlas = one.thing
         elif isinstance(one.thing, Model):
@@ -226,10 +229,14 @@ class _Group:
 
     def collected(self) -> Collected:
         """One atlas with everything in its place: a copy of that which was given, or a quick one of the model."""
-        made = Collected(Atlas(self.name or _A_MODEL, shape=self.sizes), {}, self.model)
+        made = Collected(Atlas(self.shown or _A_MODEL, shape=self.sizes), {}, self.model)
         if self.atlas is not None:
             made.atlas = replace(
-                self.atlas, own=dict(self.atlas.own), safety=dict(self.atlas.safety), notes=list(self.atlas.notes)
+                self.atlas,
+                model=self.shown,
+                own=dict(self.atlas.own),
+                safety=dict(self.atlas.safety),
+                notes=list(self.atlas.notes),
             )
         for one in self.given:
             _put(one, made)
@@ -304,7 +311,7 @@ def check_length(attention: Attention) -> None:
 def _over(below: Atlas, above: Atlas) -> Atlas:
     """An atlas in which what was given stands in the place of what was built."""
     given = {each.name: getattr(above, each.name) for each in fields(Atlas) if each.name in {*_PLACES.values(), "own"}}
-    made = replace(below, **{name: value for name, value in given.items() if value})
+    made = replace(below, model=above.model, **{name: value for name, value in given.items() if value})
     made.safety = {**below.safety, **above.safety}
     if above.patterns is not None:
         made.patterns = above.patterns if below.patterns is None else joined(below.patterns, above.patterns)

@@ -242,6 +242,10 @@ def load_relations(relations: RelationLike | Iterable[RelationLike] | None = Non
         relations = relation_names()
     elif isinstance(relations, (Relation, str, Path)):
         relations = [relations]
+    elif not isinstance(relations, Iterable):
+        raise ValueError(
+            f"relations is {relations!r}; give names, paths of files or mh.labels.Relation objects, one or several"
+        )
     loaded = tuple(
         relation
         for item in relations

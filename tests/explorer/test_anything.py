@@ -171,6 +171,13 @@ def test_a_given_atlas_stays_as_it_was():
     assert [each.atlas.model for each in collect([atlas, atlas])] == ["one", "one"]
 
 
+def test_atlases_have_the_names_of_their_keys():
+    atlas = Atlas("one", patching=of_model("one"))
+    found = collect({"base": atlas, "tuned": atlas, "mine": of_model("one")})
+    assert [(each.atlas.model, list(each.atlas.own)) for each in found] == [("base", ["mine"]), ("tuned", [])]
+    assert atlas.model == "one"
+
+
 def test_a_model_gets_a_quick_atlas_unless_there_is_one(small, patched, monkeypatch, tmp_path):
     built: list[bool] = []
 

@@ -60,6 +60,8 @@ def open_task(name_or_path: str | Path, *, model: Model | None = None, n: int | 
     >>> len(open_task("syntax", n=5))
     5
     """
+    if not isinstance(name_or_path, (str, Path)):
+        raise ValueError(f"the task is {name_or_path!r}; give the name of a task, or the path of a file")
     if str(name_or_path) in task_names():
         return load_task(str(name_or_path), model=model, n=n, seed=seed)
     read = _reader(Path(name_or_path).expanduser(), str(name_or_path))

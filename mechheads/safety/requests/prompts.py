@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,11 +32,15 @@ def opened(requests: Requests, part: Part = "unsafe") -> Sequence[str] | Prompts
     """Requests with names and files opened; by default, the 60 requests of the package of this part.
 
     Raises:
-        ValueError: if ``open_requests`` rejects the name or file.
+        ValueError: if ``open_requests`` rejects the name or file, or it is something else.
     """
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless").texts
-    return open_requests(requests, part) if isinstance(requests, (str, Path)) else requests
+    if isinstance(requests, (str, Path)):
+        return open_requests(requests, part)
+    if not isinstance(requests, (Iterable, Prompts)):
+        raise ValueError(f"requests is {requests!r}; give a list of texts, mh.Prompts, or a name or file of requests")
+    return requests
 
 
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
