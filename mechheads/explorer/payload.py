@@ -31,6 +31,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
+from mechheads.studies.own import own_file
 
 SCHEMA = 1
 _ROWS = 200
@@ -263,7 +264,7 @@ def _table(name: str, result: TableResult) -> dict[str, Any]:
 def _named(atlas: Atlas, more: Mapping[str, TableResult]) -> dict[str, HeadScores | TableResult]:
     """The results of an atlas and further ones; your own by your names."""
     results: dict[str, HeadScores | TableResult] = {**atlas.results, **atlas.tables}
-    own = {name: results.pop(f"own_{number}") for number, name in enumerate(atlas.own)}
+    own = {name: results.pop(own_file(name)) for name in atlas.own}
     for name, result in [*own.items(), *more.items()]:
         results[name if name not in results else f"{name} (your own)"] = result
     return results

@@ -45,7 +45,7 @@ from mechheads.studies.findings import (
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
-from mechheads.studies.own import OwnView, own_views
+from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.study import Stages, Written, save_parts
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _WIDTH = 110
 _ABOUT = "atlas.json"
 _TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study", "done")
 _OWN = "own"
-"""What ``atlas.json`` contains, and the names of ``own`` in the order of their files."""
+"""What ``atlas.json`` contains, and the names of ``own`` in their order."""
 
 
 @dataclass
@@ -165,7 +165,7 @@ class Atlas(Stages):
             "paths": self.paths,
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
-        parts |= {f"own_{i}": scores for i, scores in enumerate(self.own.values())}
+        parts |= {own_file(name): scores for name, scores in self.own.items()}
         return {name: part for name, part in (parts | dict(self.roles or {})).items() if part is not None}
 
     @property
@@ -288,7 +288,8 @@ class Atlas(Stages):
             raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join((*_TEXTS, _OWN))}")
         own = about.pop(_OWN)
         atlas = cls(**about)
-        atlas.own = {name: HeadScores.load(folder / f"own_{i}.nc") for i, name in enumerate(own)}
+        paths = {name: folder / f"{own_file(name)}.nc" for name in own}
+        atlas.own = {name: HeadScores.load(path) for name, path in paths.items() if path.is_file()}
         for name, kind in _KINDS.items():
             if (path := folder / f"{name}.nc").is_file():
                 setattr(atlas, name, kind.load(path))

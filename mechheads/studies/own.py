@@ -12,6 +12,7 @@ import numpy as np
 
 from mechheads.results.dataset import RANGE, STATISTICS
 from mechheads.results.scores import HeadScores
+from mechheads.studies.study import short_hash
 
 FEW = 12
 """Scores with further dimensions have a view for each label if there are no more than this."""
@@ -60,6 +61,11 @@ def own_views(own: Mapping[str, HeadScores], taken: Collection[str] = ()) -> dic
             label = f"{name}, {said}" if said else name
             views[_unused(own_column(label), {*views, *taken})] = OwnView(label, part, (name, len(parts)))
     return views
+
+
+def own_file(name: str) -> str:
+    """The file of scores of your own in an atlas, without ``.nc``: what else is in the atlas does not change it."""
+    return f"own_{short_hash(name)}"
 
 
 def own_column(name: str) -> str:

@@ -416,3 +416,10 @@ def test_the_command_refuses_an_unknown_part_before_it_loads_a_model(tmp_path: P
     asked = ["atlas", "--model", "no such model", "--out", str(tmp_path), "--only", "lables"]
     refused = CliRunner().invoke(main, asked)
     assert refused.exit_code == 1 and "only is 'lables'" in refused.output
+
+
+def test_a_file_of_your_own_scores_keeps_its_name_whatever_else_is_there(small: mh.Model, tmp_path: Path):
+    one, two = scores(small), scores(small, 2.0)
+    Atlas(small.name, own={"one": one, "two": two}).save(tmp_path)
+    next(path for path in tmp_path.glob("own_*.nc") if mh.HeadScores.load(path).scores.max() == 1).unlink()
+    assert {name: float(kept.scores.max()) for name, kept in Atlas.load(tmp_path).own.items()} == {"two": 2.0}
