@@ -72,8 +72,8 @@ _SAFETY_HEADS = 10
 _TEXT = 6000
 """How many tokens of text are read for the profile, and again for the examples."""
 _QUICK_TEXT = 2000
-_ON_TEXT = 2.7
-"""The time of both, in plain forward passes of the text."""
+_ON_TEXT = 3.0
+"""The time of both and of the space of heads, in plain forward passes of the text."""
 _REPAIRED = 12
 """Heads whose total and direct effects are measured."""
 _SENDERS, _RECEIVERS = 8, 3
