@@ -1,10 +1,11 @@
 """``settings``: how analyses run; ``Limits``: how much memory they may use, and how their work is split.
 
-``show_bytes`` and ``show_seconds`` say sizes and times for people.
+``show_bytes`` and ``show_seconds`` say sizes and times for people. ``without_collecting`` makes many objects fast.
 """
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
@@ -254,3 +255,22 @@ def show_seconds(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Make many objects that stay, such as modules and lists: searching all of them again and again is slow.
+
+    >>> import gc
+    >>> from mechheads.limits import without_collecting
+    >>> with without_collecting():
+    ...     gc.isenabled()
+    False
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

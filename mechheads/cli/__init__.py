@@ -29,7 +29,7 @@ from mechheads.cli.options import (
 )
 from mechheads.cli.results import errors_shown, results_in
 from mechheads.cli.runs import merge, run, runs
-from mechheads.limits import settings
+from mechheads.limits import settings, without_collecting
 
 main = typer.Typer(
     help="What does each attention head of a language model do, and how sure are we?",
@@ -79,16 +79,18 @@ def atlas(
     After Ctrl-C, the same command continues. With --pairs, --relations, --requests, --task and --texts it is the same
     study of your own question.
     """
-    from mechheads.explorer.page import write_page
-    from mechheads.model.load import load
-    from mechheads.studies.build import build_atlas
-    from mechheads.studies.questions import Given, Questions, chosen
+    with without_collecting():
+        from mechheads.explorer.page import write_page
+        from mechheads.model.load import load
+        from mechheads.studies.build import build_atlas
+        from mechheads.studies.questions import Given, Questions, chosen
 
     with results_in(out) as results, settings(workers=workers):
         given: dict[str, Any] = {"pairs": pairs, "relations": relations or None, "requests": requests, "task": task}
         given |= {"texts": texts, "only": _names(only), "skip": _names(skip), "quick": quick}
         chosen(given["only"], given["skip"])
-        loaded = load(model, device=device)
+        with without_collecting():
+            loaded = load(model, device=device)
         results.of(Questions.of(loaded, Given(**given)).study)
         grow = partial(results.grow, write_page=write_page)
         atlas = build_atlas(loaded, **given, resume=results.atlas_before(), after_each=grow)

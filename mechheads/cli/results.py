@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mechheads.studies.figures.panels import PaperFigure
     from mechheads.studies.safety_result import SafetyStudy
 
-_BETWEEN = 10
-"""The page of a result that grows is written again only after so many times as long as the last time took."""
+_ON_PAGES = 0.03
+"""The page of a result that grows is written again only if all writing of it takes at most this share of the time."""
 
 
 @dataclass
@@ -37,7 +37,8 @@ class Results:
     lines: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     interrupted: bool = False
-    _again: float = 0.0
+    _start: float = field(default_factory=time.perf_counter)
+    _pages: list[float] = field(default_factory=list)
 
     def of(self, study: Mapping[str, str]) -> None:
         """Make the folder one of this study, before the work begins.
@@ -71,14 +72,16 @@ class Results:
         self.interrupted = found.interrupted
 
     def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save what an atlas has so far, so that a kill loses little; its page not if it was written shortly before."""
+        """Save what an atlas has so far, so that a kill loses little; its page not if that takes too much of the time.
+
+        The first page is written at once. Each one holds more and takes longer than the one before.
+        """
         start = time.perf_counter()
-        if start < self._again:
+        if self._pages and sum(self._pages) + self._pages[-1] > _ON_PAGES * (start - self._start):
             found.save(self.out)
             return
         self._save(found, write_page)
-        end = time.perf_counter()
-        self._again = end + _BETWEEN * (end - start)
+        self._pages.append(time.perf_counter() - start)
 
     def _save(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
         self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]

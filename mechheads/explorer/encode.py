@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,27 @@ def block(value: Any) -> str:
     Raises:
         ValueError: if there is NaN or infinity in it; ``plain`` makes None of them.
     """
-    return base64.b64encode(zlib.compress(_dumped(value).encode("ascii"), _LEVEL)).decode("ascii")
+    return _packed(_dumped(value))
+
+
+def blocks(values: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """The blocks of values by their names. A second thread deflates one while the next is made.
+
+    Raises:
+        ValueError: as in ``block``.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        packed = {name: thread.submit(_packed, _dumped(value)) for name, value in values}
+    return {name: each.result() for name, each in packed.items()}
 
 
 def unblock(text: str) -> Any:
     """What ``block`` was given, as JSON has it."""
     return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode("ascii"), _LEVEL)).decode("ascii")
 
 
 def _dumped(value: Any) -> str:

@@ -5,10 +5,8 @@ The types are those of ``front/src/data.ts``.
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +16,13 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer.changes import change_columns, compared, start_with
-from mechheads.explorer.encode import block, plain
+from mechheads.explorer.encode import block, blocks, plain
 from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared, space_block
 from mechheads.explorer.run_columns import run_columns, run_start
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
+from mechheads.limits import without_collecting
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.html import tidy
 from mechheads.results.mlps import has_mlps
@@ -67,13 +66,8 @@ def atlas_payload(
         heads: only these heads get cards.
         tables: for each atlas, further results by their names: curves stand with the circuits, others as tables.
     """
-    blocks = {}
-    with _without_collecting():
-        for number, atlas in enumerate(atlases):
-            blocks[f"mh-shared-{number}"] = block(shared(atlas))
-            blocks |= {f"mh-heads-{number}-{layer}": block(part) for layer, part in head_blocks(atlas, heads)}
-            if atlas.space is not None:
-                blocks[f"mh-space-{number}"] = block(space_block(atlas.space, heads))
+    with without_collecting():
+        packed = blocks(part for number, atlas in enumerate(atlases) for part in _opened_later(number, atlas, heads))
     names = shown_names([atlas.model for atlas in atlases])
     more = tables or [{}] * len(atlases)
     models = [_model(*each) for each in zip(atlases, names, more, strict=True)]
@@ -81,19 +75,16 @@ def atlas_payload(
     for change in changes:
         models[change["model"]]["columns"] += change_columns(change, names[0])
     page = _page("atlas", f"The attention heads of {', '.join(names)}", models, live)
-    return Payload(page | {"changes": changes} | start_with(changes), blocks)
+    return Payload(page | {"changes": changes} | start_with(changes), packed)
 
 
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Make many small lists, none of which refers to itself: looking for such lists takes half of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+def _opened_later(number: int, atlas: Atlas, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
+    """What goes into the blocks of a model, by their ids."""
+    yield f"mh-shared-{number}", shared(atlas)
+    for layer, part in head_blocks(atlas, heads):
+        yield f"mh-heads-{number}-{layer}", part
+    if atlas.space is not None:
+        yield f"mh-space-{number}", space_block(atlas.space, heads)
 
 
 def shown_names(models: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 from mechheads.messages.arguments import check_at_least
@@ -105,9 +105,18 @@ def spearman(
     """Spearman's correlation and its interval, from leaving out each layer once."""
     if len(left) < _LEAST:
         return float("nan"), float("nan"), float("nan")
-    r = _correlation(rankdata(left), rankdata(right))
-    without = [_correlation(rankdata(left[kept]), rankdata(right[kept])) for kept in np.unique(layer)[:, None] != layer]
-    return r, *correlation_interval(r, np.array(without))
+    kept = np.concatenate([np.ones((1, len(left)), dtype=bool), np.unique(layer)[:, None] != layer])
+    n = kept.sum(1, keepdims=True)
+    x, y = (np.where(kept, _ranks(values, kept) - (n + 1) / 2, 0) for values in (left, right))
+    with np.errstate(divide="ignore", invalid="ignore"):  # ranks are halves, so these sums are exact
+        xx, yy, xy = ((one * other).sum(1) * (1 / (n[:, 0] - 1)) for one, other in ((x, x), (y, y), (x, y)))
+        r = (xy / np.sqrt(xx) / np.sqrt(yy)).clip(-1, 1)
+    return float(r[0]), *correlation_interval(float(r[0]), r[1:])
+
+
+def _ranks(values: Float[np.ndarray, " head"], kept: Bool[np.ndarray, "row head"]) -> Float[np.ndarray, "row head"]:
+    """The ranks among the values that each row keeps; NaN for the others."""
+    return rankdata(np.where(kept, values, np.nan), axis=1, nan_policy="omit")
 
 
 def _largest(values: np.ndarray, k: int) -> np.ndarray:

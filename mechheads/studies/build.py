@@ -72,8 +72,8 @@ _SAFETY_HEADS = 10
 _TEXT = 6000
 """How many tokens of text are read for the profile, and again for the examples."""
 _QUICK_TEXT = 2000
-_ON_TEXT = 2.7
-"""The time of both, in plain forward passes of the text."""
+_ON_TEXT = 3.0
+"""The time of both and of the space of heads, in plain forward passes of the text."""
 _REPAIRED = 12
 """Heads whose total and direct effects are measured."""
 _SENDERS, _RECEIVERS = 8, 3
@@ -243,6 +243,12 @@ class _Work:
     def _estimate(self) -> str:
         """How long the parts that are left take, as text. The atlas notes what cannot be done, and it is not left."""
         atlas, model, seconds = self.atlas, self.model, {}
+        if "roles" in self.left:  # first, as it takes most memory, and readings of words stay in memory
+            with self._or_not_left("roles"):
+                if self.asked.quick:
+                    raise ValueError("gates need more updates than a quick look allows")
+                self.task = capital_task(model) if self.asked.task is None else _few_items(self.asked.task)
+                self.starts, seconds["roles"] = choose_starts(model, self.task, self.asked.updates)
         if "patching" in self.left and self.pairs is not None:
             with self._or_not_left("patching"):
                 plan = timed_plan(model, self.pairs, intervention=Patch(), metric=self.metric)
@@ -251,6 +257,7 @@ class _Work:
             with self._or_not_left("labels"), atlas.stage("readings"):
                 self.scorer = self._relation_scorer()
             if self.scorer is not None:
+                self.scorer.score(0)  # the first layer also draws the shuffles, and is done as well
                 seconds["labels"] = self.scorer.seconds()
         if "weights" in self.left:
             seconds["weights"] = weights_seconds(model)
@@ -264,12 +271,6 @@ class _Work:
         if "text" in self.left and (plan := plan or _plan_of_text(model)):
             tokens = plan.forwards * plan.prompts * plan.pos
             seconds["text"] = _ON_TEXT * self._n_tokens * (plan.seconds or 0.0) / tokens
-        if "roles" in self.left:
-            with self._or_not_left("roles"):
-                if self.asked.quick:
-                    raise ValueError("gates need more updates than a quick look allows")
-                self.task = capital_task(model) if self.asked.task is None else _few_items(self.asked.task)
-                self.starts, seconds["roles"] = choose_starts(model, self.task, self.asked.updates)
         if not seconds and "own" not in self.left:
             return "nothing is left to do"
         about = [f"{part} {show_seconds(seconds[part])}" for part in PARTS if part in seconds]
@@ -332,6 +333,7 @@ class _Work:
                 self.atlas.relations = self.scorer.scores()
                 self.atlas.labels = label_heads(self.atlas.relations)
                 stop_if_partial(self.atlas.relations)
+            self.scorer = None  # frees what every head reads of every word
 
     def _weights(self) -> None:
         with self._part("weights"):

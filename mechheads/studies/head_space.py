@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -183,7 +185,7 @@ class _Spaces:
 
     def __init__(self, model: Model, n: int, places: Int[np.ndarray, " token"]) -> None:
         self._model, self._places = model, places
-        self._first_half = np.arange(n) % 2 == 0
+        self._first_half = torch.arange(n) % 2 == 0
         self._kept: list[dict[str, np.ndarray]] = []
 
     def see(
@@ -203,26 +205,26 @@ class _Spaces:
         kept = {"activity": in_255ths(activity, np.zeros_like(most), most), "most_active": most}
         spaces = []
         for states in (normed_q, normed_k, z):
-            parts = self._planes(states[:, 1:].double().cpu().numpy())
+            with _one_thread():
+                parts = self._planes(states[:, 1:].double().cpu())
             times = self._model.n_heads // states.shape[2]
             spaces.append({name: part.repeat(times, axis=0) for name, part in parts.items()})
         self._kept.append(kept | {name: np.stack([each[name] for each in spaces]) for name in spaces[0]})
 
-    def _planes(self, states: Float[np.ndarray, "window pos head d_head"]) -> dict[str, np.ndarray]:
+    def _planes(self, states: Float[Tensor, "window pos head d_head"]) -> dict[str, np.ndarray]:
         """The plane of each head: its share, and the shown tokens in it."""
-        halves = [_by_head(states[half]) for half in (self._first_half, ~self._first_half)]
         whole = _by_head(states)
-        shares, components = principal(whole)
-        found = [principal(half)[1] for half in halves]
-        held = np.mean([share_of(halves[1 - i], found[i]) for i in range(2)], axis=0)
-        at = (whole - whole.mean(1, keepdims=True))[:, self._places] @ components
-        points = at.swapaxes(1, 2)
+        halves = [covariance(_by_head(states[half])) for half in (self._first_half, ~self._first_half)]
+        shares, components = principal(covariance(whole))
+        held = [share_of(halves[1 - i], principal(halves[i])[1]) for i in range(2)]
+        at = (whole[:, self._places] - whole.mean(1, keepdim=True)) @ components
+        points = at.mT.numpy()
         low, high = points.min(-1), points.max(-1)
         return {
             "points": in_255ths(points, low, high),
             "ends": np.stack([low, high], axis=-1),
-            "shares": shares,
-            "held": held,
+            "shares": shares.numpy(),
+            "held": np.mean(held, axis=0),
         }
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -232,39 +234,46 @@ class _Spaces:
         return {name: each if name in of_heads else each.swapaxes(0, 1) for name, each in stacked.items()}
 
 
-def _by_head(states: Float[np.ndarray, "window pos head d_head"]) -> Float[np.ndarray, "head token d_head"]:
-    return np.moveaxis(states.reshape(-1, *states.shape[2:]), 1, 0)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: matrices are so small that several wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-def _covariance(states: Float[np.ndarray, "head token d_head"]) -> Float[np.ndarray, "head d_head d_head"]:
-    centred = states - states.mean(1, keepdims=True)
-    return centred.swapaxes(1, 2) @ centred / states.shape[1]
+def _by_head(states: Float[Tensor, "window pos head d_head"]) -> Float[Tensor, "head token d_head"]:
+    return states.flatten(0, 1).transpose(0, 1).contiguous()
+
+
+def covariance(states: Float[Tensor, "head token d_head"]) -> Float[Tensor, "head d_head d_head"]:
+    """The covariance of each head's states over tokens."""
+    centred = states - states.mean(1, keepdim=True)
+    return centred.mT @ centred / states.shape[1]
 
 
 def principal(
-    states: Float[np.ndarray, "head token d_head"],
-) -> tuple[Float[np.ndarray, "head axis"], Float[np.ndarray, "head d_head axis"]]:
+    covariance: Float[Tensor, "head d_head d_head"],
+) -> tuple[Float[Tensor, "head axis"], Float[Tensor, "head d_head axis"]]:
     """The first two components of each head, and their shares of the variance; NaN if there is none.
 
     The sign of a component: its entry with the largest absolute value is positive.
     """
-    values, vectors = np.linalg.eigh(_covariance(states))
-    values, vectors = values[:, ::-1].clip(0), vectors[:, :, : -AXES - 1 : -1]
-    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(1)[:, None], axis=1)
-    return _share(values[:, :AXES], values.sum(1)[:, None]), vectors * np.where(largest < 0, -1, 1)
+    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = values.flip(-1).clamp_min(0), vectors.flip(-1)[..., :AXES]
+    largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
+    return values[:, :AXES] / values.sum(1, keepdim=True), vectors * torch.where(largest < 0, -1, 1)
 
 
 def share_of(
-    states: Float[np.ndarray, "head token d_head"], components: Float[np.ndarray, "head d_head axis"]
-) -> Float[np.ndarray, " head"]:
-    """The share of the variance of states that lies in the span of orthogonal components."""
-    covariance = _covariance(states)
+    covariance: Float[Tensor, "head d_head d_head"], components: Float[Tensor, "head d_head axis"]
+) -> Float[Tensor, " head"]:
+    """The share of a variance that lies in the span of orthogonal components; NaN if there is none."""
     within = ((covariance @ components) * components).sum((1, 2))
-    return _share(within, np.trace(covariance, axis1=1, axis2=2))
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    return within / covariance.diagonal(dim1=1, dim2=2).sum(-1)
 
 
 def in_255ths(

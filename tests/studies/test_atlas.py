@@ -461,9 +461,9 @@ def small_task(folder: Path) -> Path:
     return task
 
 
-@pytest.mark.parametrize(("between", "second"), [(0, True), (1000, False)])
-def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(between, second, monkeypatch, tmp_path, tiny):
-    monkeypatch.setattr(results, "_BETWEEN", between)
+@pytest.mark.parametrize(("share", "second"), [(1000, True), (0, False)])
+def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(share, second, monkeypatch, tmp_path, tiny):
+    monkeypatch.setattr(results, "_ON_PAGES", share)
     sizes = []
 
     def built(model, *, after_each, **_):

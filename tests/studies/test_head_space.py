@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import mechheads as mh
 from mechheads.prompts.encoding import token_strings
-from mechheads.studies.head_space import SPACES, HeadSpace, head_space, principal, share_of
+from mechheads.studies.head_space import SPACES, HeadSpace, covariance, head_space, principal, share_of
 from support import weight_surgery
 from support.levels import architectures
 from support.releases import only_on_4
@@ -109,23 +109,23 @@ def test_a_planted_line_holds_all_variance(tiny, tmp_path):
 
 def test_shares_are_of_the_whole_and_signs_are_fixed():
     rng = np.random.default_rng(0)
-    states = rng.normal(size=(5, 200, 2)) @ rng.normal(size=(5, 2, 2))
-    shares, components = principal(states)
+    states = torch.tensor(rng.normal(size=(5, 200, 2)) @ rng.normal(size=(5, 2, 2)))
+    shares, components = principal(covariance(states))
     np.testing.assert_allclose(shares.sum(1), 1)
-    np.testing.assert_allclose(share_of(states, components), 1)
-    turned, others = principal(-states)
+    np.testing.assert_allclose(share_of(covariance(states), components), 1)
+    turned, others = principal(covariance(-states))
     np.testing.assert_allclose(turned, shares)
     np.testing.assert_allclose(others, components)
-    assert (np.take_along_axis(components, np.abs(components).argmax(1)[:, None], 1) > 0).all()
-    assert np.isnan(principal(np.ones((1, 9, 4)))[0]).all()
+    assert (components.gather(1, components.abs().argmax(1, keepdim=True)) > 0).all()
+    assert principal(covariance(torch.ones(1, 9, 4)))[0].isnan().all()
 
 
 def test_in_noise_the_other_half_holds_what_chance_gives():
     """The share itself is far above chance, as components fit the tokens that they come from."""
-    states = np.random.default_rng(0).normal(size=(200, 2, 100, 16))
-    fitted, components = principal(states[:, 0])
+    states = torch.tensor(np.random.default_rng(0).normal(size=(200, 2, 100, 16)))
+    fitted, components = principal(covariance(states[:, 0]))
     assert fitted.sum(1).mean() > 1.5 * 2 / 16
-    assert share_of(states[:, 1], components).mean() == pytest.approx(2 / 16, rel=0.03)
+    assert float(share_of(covariance(states[:, 1]), components).mean()) == pytest.approx(2 / 16, rel=0.03)
 
 
 def test_it_is_saved_and_drawn_by_its_seed(found, loaded, tmp_path):
