@@ -85,7 +85,8 @@ class Readings:
         W_V = model.W_V[layer].float()
         for name in self.names:
             if name == "carried":
-                found[name] = self._carried[layer]
+                carried = self._carried[layer]
+                found[name] = carried.repeat_interleave(model.n_heads // len(carried), dim=0)
             elif name == "embedding" or layer == 0:
                 found.setdefault("embedding", self._embedded * scale @ W_V)
             else:
@@ -99,7 +100,7 @@ class DamagedError(ValueError):
 
 def carried_values(
     model: Model | StoredWeights, ids: Int[Tensor, " source"]
-) -> list[Float[Tensor, "head source d_head"]]:
+) -> list[Float[Tensor, "kv source d_head"]]:
     """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer, averaged over the openings.
 
     Raises:
@@ -115,12 +116,12 @@ def carried_values(
     for opening in openings:
         read = values_after(model, opening, ids)
         total = read if not total else [before + more for before, more in zip(total, read, strict=True)]
-    group = model.n_heads // model.n_kv_heads
     found = []
     for layer, values in enumerate(total):
-        each = (values / len(openings)).repeat_interleave(group, dim=1).transpose(0, 1)
+        each = (values / len(openings)).transpose(0, 1)
         bias = model.backend.bias("V", layer)
-        each = each if bias is None else each - bias.float()[:, None]
+        if bias is not None:
+            each = each - bias.float()[:: model.n_heads // len(each), None]
         found.append(_finite(each, f"the model's run, in layer {layer},"))
     return found
 

@@ -300,7 +300,7 @@ class RelationScorer:
         """Estimated seconds of ``scores``, from a layer in the middle, which is then done."""
         start = time.perf_counter()
         self.score(self._model.n_layers // 2)
-        return (self._model.n_layers - 1) * (time.perf_counter() - start)
+        return (self._model.n_layers - len(self._ready)) * (time.perf_counter() - start)
 
     def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""
