@@ -38,10 +38,12 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
-from benchmarks import gating, machine
+from benchmarks import machine
 from benchmarks.flops import Shape, base_run, cone
 from benchmarks.offload import make_model
 from benchmarks.tiny_families import WORDS, make_tokenizer
+from benchmarks.tools import with_loops, with_mechheads
+from benchmarks.tools.base import EPSILON
 from benchmarks.tools.with_mechheads import Mechheads
 from benchmarks.tools.with_transformerlens import TransformerLens
 from benchmarks.workloads import Workload, sample
@@ -51,7 +53,6 @@ from mechheads.limits import show_bytes
 ROOT = Path(__file__).absolute().parent.parent
 TINY = ("gpt2", "llama", "gemma")
 SITES = {"undifferentiated": "q", "scaling": "z"}
-EPSILON = 1e-4
 TOKENS, LONG, RUNS, SAMPLED = 16, 1024, 2, 6
 
 
@@ -392,9 +393,9 @@ def gates(model: mh.Model, card: Card) -> dict[str, Any]:
     task = mh.Task(prompts, targets)
     times = []
     mine = plain = machine.measured(lambda: np.zeros(1), card.device)
-    for turn in range(RUNS + 1):
-        mine = machine.measured(partial(gating.ours, model, task, [turn], gating.IN_TURN), card.device)
-        plain = machine.measured(partial(gating.plain_loop, model, task, turn, gating.IN_TURN), card.device)
+    for _ in range(RUNS + 1):
+        mine = machine.measured(partial(with_mechheads.gates, model, task), card.device)
+        plain = machine.measured(partial(with_loops.gates, model, task), card.device)
         times.append((mine.seconds, plain.seconds))
     ours, theirs = (statistics.median(column) for column in zip(*times[1:], strict=True))
     off = float(abs(mine.result - plain.result).max())
