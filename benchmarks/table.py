@@ -69,8 +69,14 @@ def in_readme(text: str, table: str) -> str:
 def _factor(tool: dict[str, Any]) -> str:
     if FACTOR not in tool:
         return _FAILED
-    low, high = tool[f"{FACTOR}_interval"]
-    return f"{_short(tool[FACTOR])} ({_short(low)} to {_short(high)})"
+    low, high = map(_short, tool[f"{FACTOR}_interval"])
+    return f"{_short(tool[FACTOR])} ({low} to {high})"
+
+
+def _over_limit(result: dict[str, Any], key: str) -> str:
+    middle = _field(result, key, "ratio_to_limit", "{:.2f}".format)
+    ends = result["tools"].get(key, {}).get("ratio_to_limit_interval")
+    return f"{middle} ({ends[0]:.2f} to {ends[1]:.2f})" if ends else middle
 
 
 def _short(number: float) -> str:
@@ -134,8 +140,9 @@ def _model(model: dict[str, Any]) -> list[str]:
         )
         rows = [[result["workload"], *(_sampled(result, key) for key in others)] for result in found]
         lines += ["", *table(["", *(NAMES[key] for key in others)], rows)]
+    rows = [[result["workload"], *(_over_limit(result, key) for key in keys)] for result in found]
+    lines += ["", "Times the limit:", "", *table(["", *(NAMES[key] for key in keys)], rows)]
     for title, field, show in (
-        ("Times the limit:", "ratio_to_limit", "{:.2f}".format),
         ("Peak memory, minus the memory in use before:", "peak_bytes", _bytes),
         ("Largest difference from mechheads' results:", "largest_difference", "{:.1e}".format),
     ):
@@ -171,8 +178,8 @@ def _time(result: dict[str, Any], key: str) -> str:
     tool = result["tools"].get(key, {})
     if FACTOR not in tool:
         return seconds
-    low, high = tool[f"{FACTOR}_interval"]
-    return f"{seconds} ({_short(tool[FACTOR])}; {_short(low)} to {_short(high)})"
+    low, high = map(_short, tool[f"{FACTOR}_interval"])
+    return f"{seconds} ({_short(tool[FACTOR])}; {low} to {high})"
 
 
 def _sampled(result: dict[str, Any], key: str) -> str:
@@ -238,7 +245,9 @@ def figure(results: dict[str, Any], theme: Theme = "light") -> go.Figure:
                 named.add(key)
             drawn.add_hline(y=1, line={"color": "#444444", "width": 1}, row=row, col=1)  # type: ignore[arg-type]
     drawn.update_yaxes(type="log", dtick=1, showgrid=True, range=[log10(lowest / 1.2), log10(highest * 2)])
-    drawn.update_layout(height=80 + 260 * len(titles), legend={"orientation": "h", "y": -0.04})
+    drawn.update_layout(
+        height=80 + 260 * len(titles), legend={"orientation": "h", "y": -0.04}, margin={"t": 50, "r": 20}
+    )
     return themed(drawn, theme)
 
 

@@ -184,7 +184,8 @@ def build(name: str, model: Model, spec: ModelSpec, *, quick: bool) -> Workload:
     if name == "gates":
         return Workload(name, "gates", *few_shot(model, n))
     if name == "labels":
-        return Workload(name, "labels", [sorted({source for kept in usable(model) for source, _ in kept.tokens})])
+        sources = {source for kept in usable(model) for source, _ in kept.tokens}
+        return Workload(name, "labels", [sorted(source for source in sources if source is not None)])
     pairs_of = _texts if spec.trained else _random
     clean, corrupted, answer, wrong = pairs_of(model, name, n, long)
     if name in ("W1", "W1-early", "W6"):

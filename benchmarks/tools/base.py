@@ -72,7 +72,7 @@ class Score:
     def value(self, logits: Tensor) -> Tensor:
         """The metric itself, averaged over prompts; logits [prompt, d_vocab]."""
         if self._is_kl:
-            log_p, log_q = self._logits.log_softmax(-1), logits.log_softmax(-1)
+            log_p, log_q = (each.float().log_softmax(-1) for each in (self._logits, logits))
             return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
         return (logits[self._row, self._answer] - logits[self._row, self._wrong]).mean()
 
