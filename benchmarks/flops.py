@@ -13,7 +13,7 @@ small in comparison. The count is what an exact method that runs every head sepa
 
 The cached runs are added: all of the base run, and the other run from the first token that differs.
 
-An update of gates is a forward and a backward pass of the prompts. Relation scores are products of weights.
+An update of gates is a forward and a backward pass of the prompts.
 """
 
 from __future__ import annotations
@@ -185,13 +185,3 @@ def gate_update(shape: Shape, end: int) -> int:
     Nothing goes back through the first block's queries, keys and values, because no gate lies before them.
     """
     return 2 * base_run(shape, end) - end * (shape.queries + shape.keys_values) - attention(shape, 0, end)
-
-
-def relations(shape: Shape, sources: int) -> int:
-    """FLOPs of every logit that one head writes for some source tokens, by E' @ W_V @ W_O @ W_U.
-
-    The last two products are taken in the cheaper order: rows first, or W_O @ W_U first.
-    """
-    rows_first = sources * (shape.head_query + shape.unembed)
-    weights_first = shape.d_head * shape.unembed + sources * 2 * shape.d_head * shape.d_vocab
-    return sources * shape.head_query + min(rows_first, weights_first)

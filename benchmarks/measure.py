@@ -53,7 +53,7 @@ class Measurement:
         """All measured values, with medians, differences and ratios to the limit."""
         needed = self.workload.flops(self.shape, self.heads)
         speed = statistics.median(max(each.values()) for each in self.speeds) if self.speeds else None
-        limit = needed / speed if speed else None
+        limit = needed / speed if needed and speed else None
         tools = {key: self._tool(key, runs, limit) for key, runs in self.runs.items() if runs}
         tools |= {key: {"error": error} for key, error in self.errors.items()}
         workload = self.workload

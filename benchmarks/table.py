@@ -74,6 +74,8 @@ def _factor(tool: dict[str, Any]) -> str:
 
 
 def _over_limit(result: dict[str, Any], key: str) -> str:
+    if result["limit_seconds"] is None:
+        return ""
     middle = _field(result, key, "ratio_to_limit", "{:.2f}".format)
     ends = result["tools"].get(key, {}).get("ratio_to_limit_interval")
     return f"{middle} ({ends[0]:.2f} to {ends[1]:.2f})" if ends else middle
@@ -120,8 +122,8 @@ def _model(model: dict[str, Any]) -> list[str]:
                 result["title"],
                 str(result["heads"]),
                 str(len(result["matmul_each"])),
-                f"{result['flops_needed'] / 1e9:.0f} GFLOP",
-                _seconds(result["limit_seconds"]),
+                f"{result['flops_needed'] / 1e9:.0f} GFLOP" if result["flops_needed"] else "",
+                _seconds(result["limit_seconds"]) if result["limit_seconds"] else "",
                 _time(result, OURS),
                 *(_time(result, key) for key in others),
             ]

@@ -120,11 +120,14 @@ class Workload:
         return [(layer, head) for layer in range(layers) for head in range(shape.n_heads)]
 
     def flops(self, shape: Shape, heads: Sequence[Head]) -> int:
-        """The least FLOPs that the sweep over these heads needs; see ``benchmarks.flops``."""
+        """The least FLOPs that the sweep over these heads needs; see ``benchmarks.flops``.
+
+        0 for ``labels``, for which there is no such number: a logit that cannot be among the largest needs no product.
+        """
         if self.kind == "gates":
             return UPDATES * len(self.base) * flops.gate_update(shape, self.n_tokens)
         if self.kind == "labels":
-            return len(heads) * flops.relations(shape, len(self.base[0]))
+            return 0
         return flops.needed(
             shape,
             heads,

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 import benchmarks.__main__ as command
 from benchmarks import lengths, table, workloads
-from benchmarks.flops import Shape, gate_update, relations
+from benchmarks.flops import Shape, gate_update
 from benchmarks.measure import Measurement, measure, middle
 from benchmarks.runner import Local, Run
 from benchmarks.tools import KINDS, NAMES
@@ -81,7 +81,7 @@ def test_the_tools_here_measure_the_same(workload: Workload, tiny: Callable[[str
     values = [Local(key, spec).run(workload, heads).values for key in keys]
     assert len(values) == 2 and np.ptp(values[0]) > 0
     np.testing.assert_allclose(values[0], values[1], atol=2e-5)
-    assert workload.flops(shape, heads) > 0
+    assert workload.flops(shape, heads)
 
 
 def test_rounds_are_taken_in_turns_and_a_tool_that_fails_is_left_out() -> None:
@@ -99,14 +99,12 @@ def test_a_ratio_has_its_interval() -> None:
     assert tools["tl4"]["times_slower_than_mechheads_interval"] == [3.0, 3.0]
 
 
-def test_the_limits_of_gates_and_labels() -> None:
-    """Gates: two passes, but the first block's queries, keys and values have none backward. Labels: two orders."""
+def test_the_limit_of_gates() -> None:
+    """Two passes, but the first block's queries, keys and values have none backward."""
     one = Shape(1, 1, 1, 2, 4, 8, 2, 10)
     keys_values, rest, unembed = 3 * 2 * 2 * 4 * 2, 2 * (2 * 4 * 2) + 2 * (2 * 4 * 8) + 4 * 2 * 3, 2 * 4 * 10
     first_block = 3 * (3 * 2 * 4 * 2) + 4 * 2 * 6
     assert gate_update(one, 3) == 2 * (keys_values + rest + unembed) - first_block
-    assert relations(one, 1) == 2 * 4 * 2 + 2 * 4 * 2 + 2 * 4 * 10  # one row: rows first
-    assert relations(one, 1000) == 1000 * 2 * 4 * 2 + 2 * 2 * 4 * 10 + 1000 * 2 * 2 * 10  # many: weights first
 
 
 def test_tables_and_figure_of_a_record() -> None:
