@@ -1,9 +1,10 @@
 """What long prompts and many prompts cost, in under ten minutes: ``python -m benchmarks.lengths``.
 
 Random Llamas of 2, 12 and 32 layers of one small width run W1 and Ships for 4 prompts of 16 to 4,096 tokens, and for 4
-to 256 prompts of 16 tokens. Beside mechheads run TransformerLens' own functions, on one head of the middle layer, and
-their time is scaled to all heads. Where the sweep over all heads would take long, mechheads runs three heads, in the
-first, the middle and the last layer, and its time is scaled by the operations that these and all heads need.
+to 256 prompts of 16 tokens. Beside mechheads run TransformerLens' own functions, on one head of the middle layer (with
+4,096 tokens, for one prompt of the four), and their time is scaled to all heads and prompts. Where the sweep over all
+heads would take long, mechheads runs three heads, in the first, the middle and the last layer, and its time is scaled
+by the operations that these and all heads need.
 
 It writes ``lengths.json`` beside this file, after every row; the documentation draws it. ``--small`` tries it.
 """
@@ -45,8 +46,11 @@ CASES = [(PROMPTS[0], tokens) for tokens in TOKENS] + [(prompts, TOKENS[0]) for 
 TITLES = {"W1": "patching every head (W1)", "Ships-U": "Ships of every head (Undifferentiated Attention)"}
 WHO = {"mechheads": "mechheads", "tl4": "TransformerLens 4", "limit": "the limit"}
 COLOURS, DASHES = ("#1f77b4", "#c53030", "#1b7837"), ("solid", "dash", "dot")
-SHORT, RUNS = 0.3, 3
-"""All heads run if the limit of a sweep is below so many seconds; such a sweep is measured so many times."""
+SHORT, RUNS, MOST = 0.3, 3, 4096
+"""All heads run if the limit of a sweep is below so many seconds; such a sweep is measured so many times.
+
+TransformerLens runs as many prompts as have so many tokens together, or one.
+"""
 
 
 @mh.settings(progress=False)
@@ -140,12 +144,15 @@ def row(asked: Workload, shape: Shape, runners: dict[str, Local]) -> dict[str, A
     middle, needed = (shape.n_layers // 2, 0), asked.flops(shape, every)
     ours = every if needed / speed < SHORT else three(shape)
     factor = needed / asked.flops(shape, ours)
+    part = workload(asked.name, min(len(asked.base), max(1, MOST // asked.n_tokens)), asked.n_tokens)
+    share = len(part.base) / len(asked.base)
     seconds, theirs, apart = [], [], 0.0
     for _ in range(RUNS):
-        mine, other = runners["mechheads"].run(asked, ours), runners["tl4"].run(asked, [middle])
+        mine, other = runners["mechheads"].run(asked, ours), runners["tl4"].run(part, [middle])
         seconds.append((mine.prepare_seconds + mine.run_seconds) * factor / len(every))
-        theirs.append(other.prepare_seconds / len(every) + other.run_seconds)
-        apart = abs(mine.values[ours.index(middle)] - other.values[0])
+        theirs.append((other.prepare_seconds / len(every) + other.run_seconds) / share)
+        value = mine.values[ours.index(middle)] if share == 1 else runners["mechheads"].run(part, [middle]).values[0]
+        apart = abs(value - other.values[0])
         if needed / speed >= SHORT:
             break
     return {
