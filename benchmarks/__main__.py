@@ -1,8 +1,12 @@
-"""mechheads compared with other tools and with the arithmetic limit: ``python -m benchmarks --out results.json``.
+"""mechheads compared with other tools and with the arithmetic limit: ``python -m benchmarks``, about 25 minutes.
 
-mechheads runs each sweep over all heads. The other tools take one or two forward passes for each head, and every head
-costs the same. So they run a sample of heads spread evenly over the layers, and their time, without their cached runs,
-is scaled to all heads. Both times are given.
+mechheads runs each workload over all heads. The other tools take one or two forward passes for each head, and every
+head costs the same. So they run a sample of heads spread evenly over the layers, and their time, without their cached
+runs, is scaled to all heads. Both times are given.
+
+All tools of a workload take turns, at least three times and as often as its share of the time allows. A run of
+everything is written to ``benchmarks/results.json``, workload by workload; ``python -m benchmarks.table`` puts its
+numbers into README.md, and the documentation is built from it.
 """
 
 from __future__ import annotations
@@ -12,32 +16,65 @@ import json
 import statistics
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from transformers import AutoConfig
 
 from benchmarks import machine, runner, workloads
 from benchmarks.flops import Shape
 from benchmarks.measure import OURS, SAMPLE, Measurement, measure, told
 from benchmarks.table import markdown
-from benchmarks.tools import NAMES
+from benchmarks.tools import KINDS, NAMES
+from benchmarks.tools.base import mechheads_model
 
 MODELS = ("default", "gpt2")
+RECORDED = runner.ROOT / "benchmarks" / "results.json"
+START = time.monotonic()
+
+
+@dataclass
+class Plan:
+    """What is left to do until when.
+
+    Attributes:
+        until: the clock at which the last workload should end.
+        left: how many workloads are left, with the one that runs.
+        least: the fewest rounds of a workload.
+    """
+
+    until: float
+    left: int
+    least: int
+
+    def share(self) -> float:
+        """The seconds for the next workload: an equal share of what is left."""
+        self.left -= 1
+        return (self.until - time.monotonic()) / (self.left + 1)
 
 
 def main() -> None:
     args = _arguments()
-    results: dict[str, Any] = {"schema": 1, "provenance": _provenance(args), "interrupted": False, "models": []}
+    warnings.simplefilter("ignore", UserWarning)  # random models prefer wrong answers
+    results: dict[str, Any] = {"schema": 2, "provenance": _provenance(args), "interrupted": False, "models": []}
+    plan = Plan(START + 60 * args.minutes, len(args.models) * len(args.workloads), args.rounds)
+    _say(f"{plan.left} workloads, about {args.minutes:g} minutes; at least {plan.least} rounds of each")
     try:
         for name in args.models:
             with _model(name, args.device) as spec:
-                _run_model(spec, args, results["models"])
+                _run_model(spec, args, plan, results)
     except KeyboardInterrupt:
         results["interrupted"] = True
         _say("interrupted: the results so far are kept")
     finally:
-        _finish(results, args.out)
+        _keep(results, args.out)
+        print(markdown(results))
 
 
 def _arguments() -> argparse.Namespace:
@@ -47,10 +84,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=tuple(workloads.TITLES), default=list(workloads.TITLES))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--tools", nargs="+", choices=tuple(NAMES), default=list(NAMES))
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved runs of each tool; medians are reported")
-    parser.add_argument(
-        "--heads", type=int, help="number of heads that the other tools run; default: 18, and 9 for W3 and W6"
-    )
+    parser.add_argument("--minutes", type=float, default=25.0, help="how long it may take, if three rounds fit")
+    parser.add_argument("--heads", type=int, help="number of heads that the other tools run; default: 2 to 6")
     parser.add_argument(
         "--tl3",
         metavar="PYTHON",
@@ -58,30 +93,35 @@ def _arguments() -> argparse.Namespace:
         help="an interpreter with TransformerLens 3.9; default: an environment is created",
     )
     parser.add_argument("--device", default="cpu", help='"cpu" or "cuda"')
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
-    parser.add_argument("--quick", action="store_true", help="one run of 2 heads and 2 prompts, to see that it works")
+    parser.add_argument(
+        "--out", type=Path, help=f"write the results to this JSON file; for a run of everything, {RECORDED.name} here"
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of 2 heads and 2 prompts, to see that it works")
     args = parser.parse_args()
+    args.rounds = 3
     if args.quick:
-        args.repeats, args.heads = 1, args.heads or 2
-    if args.repeats < 1 or (args.heads is not None and args.heads < 1):
-        parser.error("--repeats and --heads must be at least 1")
+        args.rounds, args.minutes, args.heads = 1, 0, args.heads or 2
+    elif (args.workloads, args.models, args.tools) == ([*workloads.TITLES], [*MODELS], [*NAMES]):
+        args.out = args.out or RECORDED
+    if args.minutes < 0 or (args.heads is not None and args.heads < 1):
+        parser.error("--minutes must be at least 0, and --heads at least 1")
     return args
 
 
-def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, models: list[dict[str, Any]]) -> None:
-    """Run every workload on one model. Results are added as workloads end, so an interruption loses nothing."""
-    from transformers import AutoConfig
-
-    from benchmarks.tools.base import mechheads_model
-
+def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, plan: Plan, results: dict[str, Any]) -> None:
+    """Run every workload on one model. Results are kept as workloads end, so an interruption loses nothing."""
     shape = Shape.of(AutoConfig.from_pretrained(spec.folder, trust_remote_code=False))
     _say(f"{spec.name}: {shape.n_layers} layers x {shape.n_heads} heads")
     entry: dict[str, Any] = {"model": spec.name, "shape": vars(shape), "tools": {}, "results": []}
-    models.append(entry)
+    results["models"].append(entry)
     with ExitStack() as stack:
         runners: dict[str, runner.Runner] = {}
         failed: dict[str, str] = {}
+        workload_of = partial(workloads.build, model=mechheads_model(spec), spec=spec, quick=args.quick)
+        asked = [workload_of(name) for name in args.workloads]
         for key in args.tools:
+            if not any(workload.kind in KINDS[key] for workload in asked):
+                continue
             try:
                 runners[key] = _runner(key, spec, args.tl3)
             except Exception as error:
@@ -90,19 +130,22 @@ def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, models: list
                 continue
             stack.callback(runners[key].close)
             entry["tools"][key] = {"name": NAMES[key], **runners[key].about}
-        for name in args.workloads:
-            workload = workloads.build(name, mechheads_model(spec), spec, quick=args.quick)
+        for workload in asked:
             heads = workload.heads(shape)
-            sampled = workloads.sample(heads, args.heads or SAMPLE.get(name, 18))
-            measurement = Measurement(workload, shape, sampled if args.quick else heads, sampled, errors=dict(failed))
+            sampled = workloads.sample(heads, args.heads or SAMPLE.get(workload.name, 6))
+            able = {key: runner for key, runner in runners.items() if workload.kind in KINDS[key]}
+            errors = {key: error for key, error in failed.items() if workload.kind in KINDS[key]}
+            whole = not args.quick or workload.kind in ("gates", "labels")  # which we run over all heads in any case
+            measurement = Measurement(workload, shape, heads if whole else sampled, sampled, errors=errors)
             try:
-                measure(measurement, runners, args.repeats, spec.device, _say)
+                measure(measurement, able, plan.share(), plan.least, spec.device, _say)
             finally:
                 entry["results"].append(measurement.to_json())
+                _keep(results, args.out)
 
 
 def _runner(key: str, spec: workloads.ModelSpec, tl3: Path | None) -> runner.Runner:
-    if key in (OURS, "tl4"):
+    if key in (OURS, "tl4", "plain"):
         return runner.Local(key, spec)
     if key == "tl3":
         return runner.Remote(key, spec, str(tl3.absolute()) if tl3 else runner.tl3_python())
@@ -123,23 +166,24 @@ def _provenance(args: argparse.Namespace) -> dict[str, Any]:
         "machine": machine.description(args.device),
         "versions": machine.versions(),
         "dtype": "float32",
-        "repeats": args.repeats,
+        "minutes": args.minutes,
         "quick": args.quick,
-        "note": " ".join((__doc__ or "").split("\n\n", 1)[1].split()),
+        "note": " ".join((__doc__ or "").split("\n\n")[1].split()),
     }
 
 
-def _finish(results: dict[str, Any], out: Path | None) -> None:
+def _keep(results: dict[str, Any], out: Path | None) -> None:
+    """Write what there is so far."""
     measured = [result for model in results["models"] for result in model["results"]]
     speeds = [max(each.values()) for result in measured for each in result["matmul_each"]]
     results["provenance"]["matmul_flops_per_second"] = statistics.median(speeds) if speeds else None
     if out is not None:
         out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(markdown(results))
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    minutes, seconds = divmod(int(time.monotonic() - START), 60)
+    print(f"{minutes:3d}:{seconds:02d}  {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

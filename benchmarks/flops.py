@@ -12,6 +12,8 @@ small in comparison. The count is what an exact method that runs every head sepa
 - path patching freezes every other head, so positions do not mix: only MLPs run, at the receiver's positions.
 
 The cached runs are added: all of the base run, and the other run from the first token that differs.
+
+An update of gates is a forward and a backward pass of the prompts.
 """
 
 from __future__ import annotations
@@ -175,3 +177,11 @@ def needed(
         else:
             flops += sum(path_to_query(shape, layer, int(receiver[0]), first, end) for layer in layers)
     return flops
+
+
+def gate_update(shape: Shape, end: int) -> int:
+    """FLOPs of one update of all gates on one prompt: weights are frozen, so backward repeats the forward products.
+
+    Nothing goes back through the first block's queries, keys and values, because no gate lies before them.
+    """
+    return 2 * base_run(shape, end) - end * (shape.queries + shape.keys_values) - attention(shape, 0, end)

@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from torch import Tensor
 
 import mechheads as mh
-from benchmarks import gating, machine
-from benchmarks.flops import Shape, base_run, cone
+from benchmarks import machine
+from benchmarks.flops import Shape
 from benchmarks.offload import make_model
 from benchmarks.tiny_families import WORDS, make_tokenizer
+from benchmarks.tools import with_loops, with_mechheads
 from benchmarks.tools.with_mechheads import Mechheads
 from benchmarks.tools.with_transformerlens import TransformerLens
 from benchmarks.workloads import Workload, sample
@@ -50,8 +50,6 @@ from mechheads.limits import show_bytes
 
 ROOT = Path(__file__).absolute().parent.parent
 TINY = ("gpt2", "llama", "gemma")
-SITES = {"undifferentiated": "q", "scaling": "z"}
-EPSILON = 1e-4
 TOKENS, LONG, RUNS, SAMPLED = 16, 1024, 2, 6
 
 
@@ -274,8 +272,6 @@ def sweeps(scale: Scale, card: Card) -> Iterator[Row]:
     yield "W1 of one head", lambda: {"seconds": timed(model, pairs, heads=["L0H0"])[0]}
     for workload in asked:
         yield workload.name, partial(compared, workload, ours, theirs, shape, speed)
-    for kind, site in SITES.items():
-        yield f"Ships, {kind}", partial(ships, model, kind, site, shape, speed, prompts)
     yield "gates", partial(gates, model, card)
     yield "memory of W1", partial(memory, model, pairs, card)
     yield "profile of W1", partial(profile, partial(run_ours, ours, first, shape), card)
@@ -290,7 +286,7 @@ def best_speed(device: str, dtype: torch.dtype, size: int = 8192) -> float:
 
 
 def workloads(model: mh.Model, prompts: int, long: int) -> Iterator[Workload]:
-    """W1 to W6 on random tokens; pairs share their first two thirds, or two tokens for W1-early."""
+    """W1 to W6 and Ships on random tokens; pairs share their first two thirds, or two tokens for W1-early."""
     random = np.random.default_rng(0)
     late = (model.n_layers - 1, model.n_heads // 2)
 
@@ -308,6 +304,8 @@ def workloads(model: mh.Model, prompts: int, long: int) -> Iterator[Workload]:
     yield pairs("W2b", "path", prompts, TOKENS, thirds, receiver=late)
     yield Workload("W3", "ablation", random.integers(3, 600, (prompts, TOKENS)).tolist())
     yield pairs("W6", "activation", max(2, prompts // 4), long, 2 * long // 3, last_only=True)
+    for kind in ("undifferentiated", "scaling"):
+        yield Workload(f"Ships, {kind}", kind, random.integers(3, 600, (prompts, TOKENS)).tolist())
 
 
 def run_ours(ours: Mechheads, workload: Workload, shape: Shape) -> np.ndarray:
@@ -348,53 +346,15 @@ def row_of(
     }
 
 
-def ships(model: mh.Model, kind: Any, site: str, shape: Shape, speed: float, n: int) -> dict[str, Any]:
-    """Ships of every head, against one forward pass of TransformerLens per head."""
-    prompts, _ = texts(n, TOKENS)
-    device = str(model.device)
-    tokens = torch.tensor([model.tokenizer(text)["input_ids"] for text in prompts], device=device)
-    every = [(layer, head) for layer in range(model.n_layers) for head in range(model.n_heads)]
-    few = sample(every, SAMPLED)
-
-    def log_probs(hooks: list[Any]) -> Tensor:
-        return model.model.run_with_hooks(tokens, fwd_hooks=hooks)[:, -1].float().log_softmax(-1)
-
-    @torch.no_grad()
-    def plain() -> np.ndarray:
-        intact, found = log_probs([]), []
-        for layer, head in few:
-
-            def shrink(value: Tensor, hook: Any, head: int = head) -> Tensor:
-                value[:, :, head] *= EPSILON
-                return value
-
-            one = log_probs([(f"blocks.{layer}.attn.hook_{site}", shrink)])
-            found.append((intact.exp() * (intact - one)).sum(-1).mean())
-        return torch.stack(found).double().cpu().numpy()
-
-    run = partial(mh.ships, model, mh.Prompts(prompts), ablation=mh.safety.Ablation(kind, EPSILON))
-    run()
-    times = []
-    values, wanted = np.zeros(0), np.zeros(0)
-    for _ in range(RUNS):
-        mine, other = machine.measured(run, device), machine.measured(plain, device)
-        times.append((mine.seconds, other.seconds * len(every) / len(few)))
-        values, wanted = mine.result.scores.to_numpy(), other.result
-    flops = len(prompts) * (
-        base_run(shape, TOKENS) + model.n_heads * sum(cone(shape, layer, 0, TOKENS) for layer in range(model.n_layers))
-    )
-    return row_of(times, flops / speed, np.array([values[at] for at in few]), wanted)
-
-
 def gates(model: mh.Model, card: Card) -> dict[str, Any]:
     """Two updates of gates, against a plain loop of TransformerLens and torch."""
     prompts, targets = texts(8, TOKENS)
     task = mh.Task(prompts, targets)
     times = []
     mine = plain = machine.measured(lambda: np.zeros(1), card.device)
-    for turn in range(RUNS + 1):
-        mine = machine.measured(partial(gating.ours, model, task, [turn], gating.IN_TURN), card.device)
-        plain = machine.measured(partial(gating.plain_loop, model, task, turn, gating.IN_TURN), card.device)
+    for _ in range(RUNS + 1):
+        mine = machine.measured(partial(with_mechheads.gates, model, task), card.device)
+        plain = machine.measured(partial(with_loops.gates, model, task), card.device)
         times.append((mine.seconds, plain.seconds))
     ours, theirs = (statistics.median(column) for column in zip(*times[1:], strict=True))
     off = float(abs(mine.result - plain.result).max())

@@ -1,13 +1,16 @@
-"""Measure workloads: the tools run in turns, several times, and their times are compared."""
+"""Measure workloads: the tools run in turns, for as long as there is time, and their times are compared."""
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.stats import quantile_test
 
 from benchmarks import machine
 from benchmarks.flops import Shape
@@ -16,8 +19,8 @@ from benchmarks.tools import NAMES
 from benchmarks.workloads import Head, Workload
 
 OURS = "mechheads"
-SAMPLE = {"W3": 9, "W6": 9}
-"""The number of heads that the other tools run; 18 for workloads that are not listed."""
+SAMPLE = {"W3": 3, "W6": 2, "Ships-U": 3, "Ships-S": 3, "labels": 3}
+"""The number of heads that the other tools run; 6 for workloads that are not listed."""
 
 Say = Callable[[str], None]
 
@@ -31,7 +34,7 @@ class Measurement:
         sampled: the heads that the other tools run.
         runs: the runs of each tool, by its key, without warm-ups.
         errors: why a tool gave no result.
-        speeds: FLOP/s of matrix products, measured once per repeat.
+        speeds: FLOP/s of matrix products, measured once per round.
     """
 
     workload: Workload
@@ -44,13 +47,13 @@ class Measurement:
 
     def heads_of(self, key: str) -> list[Head]:
         """The heads that a tool runs."""
-        return self.heads if key == OURS else self.sampled
+        return self.heads if key == OURS or self.workload.whole else self.sampled
 
     def to_json(self) -> dict[str, Any]:
         """All measured values, with medians, differences and ratios to the limit."""
         needed = self.workload.flops(self.shape, self.heads)
         speed = statistics.median(max(each.values()) for each in self.speeds) if self.speeds else None
-        limit = needed / speed if speed else None
+        limit = needed / speed if needed and speed else None
         tools = {key: self._tool(key, runs, limit) for key, runs in self.runs.items() if runs}
         tools |= {key: {"error": error} for key, error in self.errors.items()}
         workload = self.workload
@@ -74,21 +77,22 @@ class Measurement:
     def _tool(self, key: str, runs: list[Run], limit: float | None) -> dict[str, Any]:
         factor = len(self.heads) / len(self.heads_of(key))
         seconds = [run.prepare_seconds + run.run_seconds * factor for run in runs]
-        median = statistics.median(seconds)
         about: dict[str, Any] = {
             "name": NAMES[key],
             "heads_run": len(self.heads_of(key)),
             "prepare_seconds": [run.prepare_seconds for run in runs],
             "run_seconds": [run.run_seconds for run in runs],
             "seconds_all_heads": seconds,
-            "median_seconds": median,
-            "ratio_to_limit": median / limit if limit else None,
+            "median_seconds": statistics.median(seconds),
             "peak_bytes": statistics.median(run.peak_bytes for run in runs),
             "sampled_values": self._sampled(key).tolist(),
         }
+        if limit:
+            about |= middle("ratio_to_limit", [one / limit for one in seconds])
         if self.runs.get(OURS) and key != OURS:
-            ours = self._tool(OURS, self.runs[OURS], limit)
-            about["times_slower_than_mechheads"] = median / ours["median_seconds"]
+            ours = self._tool(OURS, self.runs[OURS], limit)["seconds_all_heads"]
+            slower = [one / our for one, our in zip(seconds, ours, strict=False)]  # one of them may have failed later
+            about |= middle("times_slower_than_mechheads", slower)
             about["largest_difference"] = float(np.abs(self._sampled(OURS) - self._sampled(key)).max())
         return about
 
@@ -98,25 +102,42 @@ class Measurement:
         return self.runs[key][-1].values[[ran.index(head) for head in self.sampled]]
 
 
-def measure(
-    measurement: Measurement, runners: Mapping[str, Runner], repeats: int, device: str, say: Say
-) -> Measurement:
-    """Run every tool once on two heads to warm up, then all tools in turns, ``repeats`` times.
+def middle(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """The median of one value per round by its name, and its interval: 95%, by the sign test.
 
-    A tool that raises an error is left out from then on, and its error is kept.
+    With fewer than six rounds there is no such interval, and it goes from the smallest to the largest value; with three
+    rounds this holds the median in three cases of four.
     """
-    workload = measurement.workload
+    low, high = quantile_test(values).confidence_interval(0.95)
+    ends = [min(values) if math.isnan(low) else float(low), max(values) if math.isnan(high) else float(high)]
+    return {name: statistics.median(values), f"{name}_interval": ends}
+
+
+def measure(
+    measurement: Measurement, runners: Mapping[str, Runner], seconds: float, least: int, device: str, say: Say
+) -> Measurement:
+    """Run every tool once on one head to warm up, then all tools in turns, as often as fits into ``seconds``.
+
+    There are at least ``least`` rounds. A tool that raises an error is left out from then on, and its error is kept.
+    """
+    until = time.monotonic() + seconds
     for key, runner in runners.items():
-        _attempt(measurement, key, runner, measurement.heads_of(key)[:2], say)
-    for repeat in range(repeats):
+        _attempt(measurement, key, runner, measurement.heads_of(key)[:1], say)
+    number, longest = 0, 0.0
+    while number < least or time.monotonic() + longest < until:
+        start = time.monotonic()
         measurement.speeds.append(machine.matmul_speed(device))
+        number += 1
         for key, runner in runners.items():
             if key in measurement.errors:
                 continue
             run = _attempt(measurement, key, runner, measurement.heads_of(key), say)
             if run is not None:
                 measurement.runs.setdefault(key, []).append(run)
-                say(f"{workload.name}, run {repeat + 1} of {repeats}: {_line(measurement, key, run)}")
+                say(f"{measurement.workload.name}, round {number}: {_line(measurement, key, run)}")
+        longest = max(longest, time.monotonic() - start)
+        if set(runners) <= set(measurement.errors):
+            break
     return measurement
 
 

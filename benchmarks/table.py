@@ -1,42 +1,88 @@
-"""The benchmark's tables and figure: ``python -m benchmarks.table results.json --markdown FILE --figure FILE``.
-
-The figure is a plotly figure. An ``.html`` file is complete in itself; a ``.json`` file holds the figure alone.
-"""
+"""The benchmark's tables and figure; ``python -m benchmarks.table`` puts the recorded factors into README.md."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import re
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.tools import NAMES
-from mechheads.plots.parts import grid_of
+from mechheads.plots.parts import Theme, grid_of, themed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-OURS = "mechheads"
-COLOURS = {"mechheads": "#1f77b4", "tl4": "#ff7f0e", "tl3": "#d62728", "nnsight": "#2ca02c", "pyvene": "#9467bd"}
-_MISSING = "not measured"
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+OURS, FACTOR = "mechheads", "times_slower_than_mechheads"
+COLOURS = {
+    "mechheads": "#1f77b4",
+    "tl4": "#ff7f0e",
+    "tl3": "#d62728",
+    "nnsight": "#2ca02c",
+    "pyvene": "#9467bd",
+    "plain": "#8a8a8a",
+}
+IN_README = {
+    "W1": "patching every head",
+    "W1-early": "the same, if prompts differ almost from the start",
+    "W2a": "path patching to the logits",
+    "W2b": "path patching to the query of a late head",
+    "W3": "zero ablation",
+    "W6": "patching the last token of a long prompt",
+    "Ships-U": "Ships for harmful requests",
+}
+ON_GPU, GPU_NAMES = "Llama-3.1-8B's shape, bfloat16", {"Ships-U": "Ships, undifferentiated"}
+_MARK = "<!-- speed -->\n"
+_FAILED = "not measured"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table", description=__doc__)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file; default: print them")
-    parser.add_argument("--figure", type=Path, help="write the figure to this file")
-    args = parser.parse_args()
-    results = json.loads(args.results.read_text(encoding="utf-8"))
-    if args.markdown:
-        args.markdown.write_text(markdown(results), encoding="utf-8")
-    else:
-        print(markdown(results))
-    if args.figure and args.figure.suffix == ".json":
-        args.figure.write_text(figure(results).to_json(), encoding="utf-8")
-    elif args.figure:
-        figure(results).write_html(args.figure, config={"displaylogo": False})
+    results, gpu = (json.loads((HERE / f"{name}.json").read_text("utf-8")) for name in ("results", "gpu"))
+    README.write_text(in_readme(README.read_text("utf-8"), readme(results, gpu)), encoding="utf-8")
+
+
+def readme(results: dict[str, Any], gpu: dict[str, Any]) -> str:
+    """README's table: how many times as fast as TransformerLens 4, with intervals where there are any."""
+    cores = results["provenance"]["machine"]["cores"]
+    found = [{one["workload"]: one["tools"].get("tl4", {}) for one in model["results"]} for model in results["models"]]
+    on_gpu = gpu["parts"][ON_GPU]
+    rows = [
+        [
+            says,
+            *(_factor(model.get(name, {})) for model in found),
+            f"{on_gpu[GPU_NAMES.get(name, name)]['times as long']:.0f}",
+        ]
+        for name, says in IN_README.items()
+    ]
+    models = [f"{name}, {cores} cores" for name in ("default model", "GPT-2's shape")[: len(found)]]
+    return "\n".join(table(["", *models, f"{ON_GPU.split(',')[0]}, one H200"], rows)) + "\n"
+
+
+def in_readme(text: str, table: str) -> str:
+    """README with another table below its mark."""
+    return re.sub(rf"(?<={re.escape(_MARK)})(?:\|.*\n)+", lambda _: table, text)
+
+
+def _factor(tool: dict[str, Any]) -> str:
+    if FACTOR not in tool:
+        return _FAILED
+    low, high = map(_short, tool[f"{FACTOR}_interval"])
+    return f"{_short(tool[FACTOR])} ({low} to {high})"
+
+
+def _over_limit(result: dict[str, Any], key: str) -> str:
+    if result["limit_seconds"] is None:
+        return ""
+    middle = _field(result, key, "ratio_to_limit", "{:.2f}".format)
+    ends = result["tools"].get(key, {}).get("ratio_to_limit_interval")
+    return f"{middle} ({ends[0]:.2f} to {ends[1]:.2f})" if ends else middle
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -46,7 +92,7 @@ def markdown(results: dict[str, Any]) -> str:
     speed = about["matmul_flops_per_second"]
     lines = [
         f"{machine.get('gpu') or machine['processor']}, threads: {machine['threads']}, {about['dtype']}; "
-        f"matrix products at {speed / 1e9:.0f} GFLOP/s; medians of {about['repeats']} interleaved runs."
+        f"matrix products at {speed / 1e9:.0f} GFLOP/s; medians of interleaved rounds."
         if speed
         else "Nothing was measured.",
         "",
@@ -68,17 +114,16 @@ def _model(model: dict[str, Any]) -> list[str]:
     keys = [key for key in NAMES if any(key in result["tools"] for result in found)]
     others = [key for key in keys if key != OURS]
     lines = [f"{shape['n_layers']} layers of {shape['n_heads']} heads, d_model {shape['d_model']}.", ""]
-    lines += _table(
-        ["", "workload", "heads", "needed", "limit", "mechheads", *(NAMES[key] for key in others)],
+    lines += table(
+        ["", "workload", "heads", "rounds", "needed", "limit"],
         [
             [
                 result["workload"],
                 result["title"],
                 str(result["heads"]),
-                f"{result['flops_needed'] / 1e9:.0f} GFLOP",
-                _seconds(result["limit_seconds"]),
-                _time(result, OURS),
-                *(_time(result, key) for key in others),
+                str(len(result["matmul_each"])),
+                f"{result['flops_needed'] / 1e9:.0f} GFLOP" if result["flops_needed"] else "",
+                _seconds(result["limit_seconds"]) if result["limit_seconds"] else "",
             ]
             for result in found
         ],
@@ -86,20 +131,27 @@ def _model(model: dict[str, Any]) -> list[str]:
     lines += [
         "",
         "Needed: the matrix products that no exact method can avoid. Limit: their time at the speed given above.",
+        "",
+        "Time for all heads:",
+        "",
+        *table(
+            ["", *(NAMES[key] for key in keys)],
+            [[result["workload"], *(_time(result, key) for key in keys)] for result in found],
+        ),
     ]
     if others:
-        lines[-1] += (
-            " In brackets: how many times longer than mechheads. The times of the other tools are scaled to all heads "
-            "from these measurements:"
-        )
         rows = [[result["workload"], *(_sampled(result, key) for key in others)] for result in found]
-        lines += ["", *_table(["", *(NAMES[key] for key in others)], rows)]
+        lines += [
+            "",
+            "In brackets: how many times longer than mechheads, as a median over rounds, and its 95% interval (with "
+            "fewer than six rounds, the smallest and the largest ratio). The times of the other tools are scaled to "
+            "all heads from these measurements:",
+            "",
+            *table(["", *(NAMES[key] for key in others)], rows),
+        ]
+    rows = [[result["workload"], *(_over_limit(result, key) for key in keys)] for result in found]
+    lines += ["", "Times the limit:", "", *table(["", *(NAMES[key] for key in keys)], rows)]
     for title, field, show in (
-        (
-            "Times the limit:",
-            "ratio_to_limit",
-            "{:.2f}".format,
-        ),
         ("Peak memory, minus the memory in use before:", "peak_bytes", _bytes),
         ("Largest difference from mechheads' results:", "largest_difference", "{:.1e}".format),
     ):
@@ -107,7 +159,7 @@ def _model(model: dict[str, Any]) -> list[str]:
         if not shown:
             continue
         rows = [[result["workload"], *(_field(result, key, field, show) for key in shown)] for result in found]
-        lines += ["", title, "", *_table(["", *(NAMES[key] for key in shown)], rows)]
+        lines += ["", title, "", *table(["", *(NAMES[key] for key in shown)], rows)]
     errors = {
         f"{NAMES[key]}, {result['workload']}: {tool['error']}"
         for result in found
@@ -117,33 +169,39 @@ def _model(model: dict[str, Any]) -> list[str]:
     return [*lines, *(f"\n{error}" for error in sorted(errors))]
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
     cells = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in cells]
 
 
 def _field(result: dict[str, Any], key: str, field: str, show: Any) -> str:
-    value = result["tools"].get(key, {}).get(field)
-    return _MISSING if value is None else show(value)
+    """A number of a tool; empty if it has nothing for this workload."""
+    if key not in result["tools"]:
+        return ""
+    value = result["tools"][key].get(field)
+    return _FAILED if value is None else show(value)
 
 
 def _time(result: dict[str, Any], key: str) -> str:
     seconds = _field(result, key, "median_seconds", _seconds)
-    times = result["tools"].get(key, {}).get("times_slower_than_mechheads")
-    return seconds if times is None else f"{seconds} ({times:.1f})"
+    tool = result["tools"].get(key, {})
+    if FACTOR not in tool:
+        return seconds
+    low, high = map(_short, tool[f"{FACTOR}_interval"])
+    return f"{seconds} ({_short(tool[FACTOR])}; {low} to {high})"
 
 
 def _sampled(result: dict[str, Any], key: str) -> str:
     tool = result["tools"].get(key, {})
     if "run_seconds" not in tool:
-        return _MISSING
+        return _field(result, key, "run_seconds", str)
     middle = sorted(tool["run_seconds"])[len(tool["run_seconds"]) // 2]
     return f"{_seconds(middle)} for {tool['heads_run']} heads"
 
 
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
-        return _MISSING
+        return _FAILED
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
@@ -151,9 +209,8 @@ def _bytes(size: float) -> str:
     return f"{size / 1e6:.0f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"
 
 
-def figure(results: dict[str, Any]) -> go.Figure:
+def figure(results: dict[str, Any], theme: Theme = "light") -> go.Figure:
     """A figure of how many times faster mechheads is than each tool, and of each tool's time over the limit."""
-
     models = [model for model in results["models"] if model["results"]]
     if not models:
         raise ValueError("the results hold no measurement to draw")
@@ -166,13 +223,13 @@ def figure(results: dict[str, Any]) -> go.Figure:
     named: set[str] = set()
     lowest, highest = 0.5, 2.0
     for number, model in enumerate(models):
-        for row, field in enumerate(("times_slower_than_mechheads", "ratio_to_limit"), 2 * number + 1):
+        for row, field in enumerate((FACTOR, "ratio_to_limit"), 2 * number + 1):
             for key in NAMES:
-                found = [(r["workload"], r["tools"].get(key, {}).get(field)) for r in model["results"]]
-                bars = [(name, value) for name, value in found if value is not None]
+                found = [(one["workload"], one["tools"].get(key, {})) for one in model["results"]]
+                bars = [(name, tool[field], *tool[f"{field}_interval"]) for name, tool in found if field in tool]
                 if not bars:
                     continue
-                names, values = zip(*bars, strict=True)
+                names, values, lows, highs = zip(*bars, strict=True)
                 lowest, highest = min(lowest, *values), max(highest, *values)
                 drawn.add_bar(
                     x=names,
@@ -181,20 +238,26 @@ def figure(results: dict[str, Any]) -> go.Figure:
                     legendgroup=key,
                     showlegend=key not in named,
                     marker_color=COLOURS[key],
-                    text=[f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in values],
-                    textposition="outside",
-                    cliponaxis=False,
-                    hovertemplate=f"%{{x}}, {NAMES[key]}: %{{y:.3g}}<extra></extra>",
+                    error_y={
+                        "array": [high - value for high, value in zip(highs, values, strict=True)],
+                        "arrayminus": [value - low for low, value in zip(lows, values, strict=True)],
+                        "color": "#777777",
+                        "thickness": 1,
+                        "width": 2,
+                    },
+                    customdata=[[low, high] for low, high in zip(lows, highs, strict=True)],
+                    hovertemplate=f"%{{x}}, {NAMES[key]}: %{{y:.3g}} (%{{customdata[0]:.3g}} to %{{customdata[1]:.3g}})"
+                    "<extra></extra>",
                     row=row,
                     col=1,
                 )
                 named.add(key)
-            drawn.add_hline(y=1, line={"color": "#444", "width": 1}, row=row, col=1)  # type: ignore[arg-type]
-    drawn.update_yaxes(type="log", dtick=1, gridcolor="#e5e5e5", range=[log10(lowest / 1.2), log10(highest * 3)])
+            drawn.add_hline(y=1, line={"color": "#444444", "width": 1}, row=row, col=1)  # type: ignore[arg-type]
+    drawn.update_yaxes(type="log", dtick=1, showgrid=True, range=[log10(lowest / 1.2), log10(highest * 2)])
     drawn.update_layout(
-        template="plotly_white", width=1000, height=80 + 260 * len(titles), legend={"orientation": "h", "y": -0.04}
+        height=80 + 260 * len(titles), legend={"orientation": "h", "y": -0.04}, margin={"t": 50, "r": 20}
     )
-    return drawn
+    return themed(drawn, theme)
 
 
 if __name__ == "__main__":

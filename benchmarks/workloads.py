@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from benchmarks.flops import Shape, needed
+from benchmarks import flops
+from benchmarks.flops import Shape
 
 if TYPE_CHECKING:
     from mechheads import Model, PromptPairs
+    from mechheads.labels.usable_pairs import KeptPairs
 
 Head = tuple[int, int]
 Ids = list[list[int]]
 
 EARLY = "The country {country} lies very far away from here, and its capital city is called"
 TOKENS, LONG, SEED = 16, 256, 0
+REQUEST, SHOTS, UPDATES, MIN_PAIRS = 17, 3, 2, 30
+"""Tokens of a request in its template, shots of a prompt for gates, updates of gates, and the fewest pairs of words."""
 
 TITLES = {
     "W1": "activation patching of z at all positions, logit difference at the last",
@@ -27,7 +31,12 @@ TITLES = {
     "W2b": "path patching of every earlier head to the query of one late head",
     "W3": "zero ablation of every head, KL at the last position",
     "W6": "activation patching of z at the last position only, long prompts",
+    "Ships-U": "Ships of every head for requests, Undifferentiated Attention",
+    "Ships-S": "Ships of every head for requests, Scaling Contribution",
+    "gates": "two updates of the gates of all heads",
+    "labels": "which pairs of words every head's weights map, 19 relations, no null",
 }
+Kind = Literal["activation", "path", "ablation", "undifferentiated", "scaling", "gates", "labels"]
 
 
 @dataclass(frozen=True)
@@ -58,15 +67,18 @@ class Workload:
 
     Attributes:
         kind: ``activation`` puts z of the source run into the base run; ``path`` does so for the path to
-            ``receiver`` only; ``ablation`` sets z to 0.
-        base, source: token ids of the run that is changed, and of the run that z comes from.
-        answer, wrong: token ids for the logit difference; without them the metric is KL(base || changed).
+            ``receiver`` only; ``ablation`` sets z to 0; ``undifferentiated`` and ``scaling`` multiply q and z by nearly
+            0; ``gates`` fits a factor of every head's z; ``labels`` reads weights only.
+        base, source: token ids of the run that is changed, and of the run that z comes from; for ``labels`` one row
+            with each source of the relations' pairs once.
+        answer, wrong: token ids for the logit difference; without them the metric is KL(base || changed). For ``gates``
+            the targets are ``answer``.
         last_only: z changes at the last position only, not at all positions.
         receiver: ``final``, or the layer and head whose query is the receiver; None unless ``kind`` is ``path``.
     """
 
     name: str
-    kind: Literal["activation", "path", "ablation"]
+    kind: Kind
     base: Ids
     source: Ids | None = None
     answer: list[int] | None = None
@@ -97,14 +109,26 @@ class Workload:
             return [self.n_tokens - 1] * len(self.base)
         return self.differ or [0] * len(self.base)
 
+    @property
+    def whole(self) -> bool:
+        """Whether all heads take part in every step, so that no tool can run a sample."""
+        return self.kind == "gates"
+
     def heads(self, shape: Shape) -> list[Head]:
         """Every head of the sweep; with a head as the receiver, only the heads in earlier layers."""
         layers = self.receiver[0] if isinstance(self.receiver, tuple) else shape.n_layers
         return [(layer, head) for layer in range(layers) for head in range(shape.n_heads)]
 
     def flops(self, shape: Shape, heads: Sequence[Head]) -> int:
-        """The least FLOPs that the sweep over these heads needs; see ``benchmarks.flops``."""
-        return needed(
+        """The least FLOPs that the sweep over these heads needs; see ``benchmarks.flops``.
+
+        0 for ``labels``, for which there is no such number: a logit that cannot be among the largest needs no product.
+        """
+        if self.kind == "gates":
+            return UPDATES * len(self.base) * flops.gate_update(shape, self.n_tokens)
+        if self.kind == "labels":
+            return 0
+        return flops.needed(
             shape,
             heads,
             differ=self.differ,
@@ -154,16 +178,52 @@ def random_model(device: str, folder: Path) -> ModelSpec:
 
 
 def build(name: str, model: Model, spec: ModelSpec, *, quick: bool) -> Workload:
-    """The workload of that name; ``quick`` takes 2 prompts instead of 8 or 32, and 64 tokens instead of 256."""
-    pairs_of = _texts if spec.trained else _random
-    n, long = (2, 64) if quick else (8, LONG)
+    """The workload of that name, with 8 prompts (W6: 4 of 256 tokens); ``quick`` takes 2 prompts, and 64 tokens."""
+    n, long = (2, 64) if quick else (4 if name == "W6" else 8, LONG)
     if name == "W3":
-        return Workload(name, "ablation", sentences(model)[: 2 if quick else 32])
+        return Workload(name, "ablation", sentences(model)[:n])
+    if name in ("Ships-U", "Ships-S"):
+        return Workload(name, "undifferentiated" if name == "Ships-U" else "scaling", requests(model, n))
+    if name == "gates":
+        return Workload(name, "gates", *few_shot(model, n))
+    if name == "labels":
+        sources = {source for kept in usable(model) for source, _ in kept.tokens}
+        return Workload(name, "labels", [sorted(source for source in sources if source is not None)])
+    pairs_of = _texts if spec.trained else _random
     clean, corrupted, answer, wrong = pairs_of(model, name, n, long)
     if name in ("W1", "W1-early", "W6"):
         return Workload(name, "activation", corrupted, clean, answer, wrong, last_only=name == "W6")
     receiver = {"W2a": "final", "W2b": spec.receiver}[name]
     return Workload(name, "path", clean, corrupted, answer, wrong, receiver=receiver)
+
+
+def requests(model: Model, n: int) -> Ids:
+    """The first ``n`` requests of the package whose prompts, in the paper's template, have the most common length."""
+    from mechheads.safety import load_requests, request_prompts
+
+    tokens = request_prompts(model, [request.text for request in load_requests()]).tokens(model)
+    rows = [row[:length].tolist() for row, length in zip(tokens.ids, tokens.lengths, strict=True)]
+    return _even([row for row in rows if len(row) == REQUEST][:n], REQUEST)
+
+
+def few_shot(model: Model, n: int) -> tuple[Ids, None, list[int]]:
+    """Few-shot prompts about capitals, no second run, and the capitals."""
+    from mechheads.labels.few_shot import few_shot_prompts
+
+    tokens = few_shot_prompts(model, "country_to_capital", shots=SHOTS, n=4 * n).tokens(model)
+    if tokens.answer is None:
+        raise ValueError("the prompts have no answers")
+    size = int(tokens.lengths[0])
+    alike = [row for row, length in enumerate(tokens.lengths.tolist()) if length == size][:n]
+    return tokens.ids[alike, :size].tolist(), None, [int(tokens.answer[row]) for row in alike]
+
+
+def usable(model: Model) -> list[KeptPairs]:
+    """The package's relations with their pairs of single tokens, if there are at least 30."""
+    from mechheads.labels.relations import load_relations
+    from mechheads.labels.usable_pairs import keep_pairs
+
+    return [kept for kept in keep_pairs(load_relations(), model.tokenizer) if len(kept.pairs) >= MIN_PAIRS]
 
 
 def sentences(model: Model) -> Ids:

@@ -13,7 +13,7 @@ from mechheads import __version__
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks import coverage, families, planted, table  # noqa: E402
+from benchmarks import coverage, families, lengths, planted, table  # noqa: E402
 from docs import gallery  # noqa: E402
 
 project = "mechheads"
@@ -44,12 +44,15 @@ html_show_copyright = False
 html_show_sphinx = False
 
 
-# The tables and the figures of performance.md, from what the benchmark wrote
+# The tables and the figures of performance.md, from what the benchmarks wrote
 (HERE / "_generated").mkdir(exist_ok=True)
-for _name in ("results", "results_gpt2"):
+for _name, _draws in (("results", table), ("lengths", lengths)):
     _results = json.loads((HERE.parent / "benchmarks" / f"{_name}.json").read_text(encoding="utf-8"))
-    (HERE / "_generated" / f"{_name}.md").write_text(table.markdown(_results), encoding="utf-8")
-    table.figure(_results).write_html(HERE / "_generated" / f"{_name}.html", config={"displaylogo": False})
+    (HERE / "_generated" / f"{_name}.md").write_text(_draws.markdown(_results), encoding="utf-8")
+    for _theme in ("light", "dark"):
+        _page = HERE / "_generated" / f"{_name}_{_theme}.html"
+        _figure = _draws.figure(_results, _theme)
+        _figure.write_html(_page, config={"displaylogo": False}, include_plotlyjs="plotly.min.js")
 
 # the tables of uncertainty.md
 _coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))

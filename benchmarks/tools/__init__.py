@@ -10,8 +10,22 @@ NAMES = {
     "tl3": "TransformerLens 3.9",
     "nnsight": "nnsight",
     "pyvene": "pyvene",
+    "plain": "a plain loop",
 }
 """The key of each tool on the command line, and its name in tables. The others are compared with the first."""
+
+_SWEEPS = {"activation", "path", "ablation"}
+_SHIPS = {"undifferentiated", "scaling"}
+_FITS = {"gates", "labels"}
+KINDS = {
+    "mechheads": _SWEEPS | _SHIPS | _FITS,
+    "tl4": _SWEEPS | _SHIPS,
+    "tl3": _SWEEPS | _SHIPS,
+    "nnsight": _SWEEPS,
+    "pyvene": _SWEEPS,
+    "plain": _FITS,
+}
+"""The kinds of workloads that each tool runs; a plain loop stands in where the others have nothing of the kind."""
 
 
 def make(key: str) -> Tool:
@@ -28,6 +42,10 @@ def make(key: str) -> Tool:
         from benchmarks.tools.with_nnsight import Nnsight
 
         return Nnsight()
+    if key == "plain":
+        from benchmarks.tools.with_loops import Loops
+
+        return Loops()
     from benchmarks.tools.with_pyvene import Pyvene
 
     return Pyvene()

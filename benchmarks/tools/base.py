@@ -32,7 +32,11 @@ class Tool(Protocol):
         ...
 
     def run(self, workload: Workload, prepared: Any, heads: Sequence[Head]) -> np.ndarray:
-        """The change of the metric for each head, averaged over prompts [head]."""
+        """What the workload measures of each head [head].
+
+        It is the change of the metric, averaged over prompts; for ``gates`` the gate, and for ``labels`` the share of
+        pairs that are mapped.
+        """
         ...
 
 
@@ -47,6 +51,10 @@ def mechheads_model(spec: ModelSpec) -> Model:
 def ids(rows: list[list[int]], device: str) -> Tensor:
     """Token ids [prompt, pos]."""
     return torch.tensor(rows, device=device)
+
+
+EPSILON = 1e-4
+"""What Ships multiply q or z by."""
 
 
 class Score:
@@ -64,7 +72,7 @@ class Score:
     def value(self, logits: Tensor) -> Tensor:
         """The metric itself, averaged over prompts; logits [prompt, d_vocab]."""
         if self._is_kl:
-            log_p, log_q = self._logits.log_softmax(-1), logits.log_softmax(-1)
+            log_p, log_q = (each.float().log_softmax(-1) for each in (self._logits, logits))
             return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
         return (logits[self._row, self._answer] - logits[self._row, self._wrong]).mean()
 

@@ -1,4 +1,4 @@
-"""mechheads: one call sweeps over all heads."""
+"""mechheads: one call sweeps over all heads; for gates and labels, the part of a call that plain loops repeat."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 import mechheads as mh
-from benchmarks.tools.base import mechheads_model
-from benchmarks.workloads import Head, ModelSpec, Workload
+from benchmarks.tools.base import EPSILON, mechheads_model
+from benchmarks.workloads import MIN_PAIRS, UPDATES, Head, ModelSpec, Workload
+from mechheads.gating.fit.arguments import FitSettings, Rules
+from mechheads.gating.fit.descent import Pull
+from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages
+from mechheads.gating.fit.gates import rows_at_once
+
+LR = (0.1, 0.01)
+"""The learning rate of the first and of the last update of gates."""
 
 
 class Mechheads:
@@ -22,7 +29,14 @@ class Mechheads:
 
     @mh.settings(progress=False)
     def run(self, workload: Workload, prepared: None, heads: Sequence[Head]) -> np.ndarray:
-        if workload.kind == "ablation":
+        if workload.kind == "gates":
+            return gates(self.model, mh.Task(workload.base, [[one] for one in workload.answer or ()])).ravel()
+        if workload.kind == "labels":
+            scores = labels(self.model)
+        elif workload.kind in ("undifferentiated", "scaling"):
+            ablation = mh.safety.Ablation(workload.kind, EPSILON)
+            scores = mh.ships(self.model, mh.Prompts(workload.base), ablation=ablation, heads=heads)
+        elif workload.kind == "ablation":
             scores = mh.ablate(self.model, workload.base, heads=heads)
         elif workload.kind == "activation":
             pairs = self._pairs(workload, corrupted_base=True)
@@ -36,10 +50,25 @@ class Mechheads:
         if scores.provenance.get("interrupted"):
             raise KeyboardInterrupt
         layers, numbers = np.array(heads).T
-        return scores.scores.to_numpy()[layers, numbers].reshape(len(heads))
+        return scores.scores.to_numpy()[layers, numbers].reshape(len(heads), -1).mean(1)
 
     @staticmethod
     def _pairs(workload: Workload, *, corrupted_base: bool) -> mh.PromptPairs:
         base, source = workload.base, workload.source or []
         clean, corrupted = (source, base) if corrupted_base else (base, source)
         return mh.PromptPairs(clean, corrupted, workload.answer, workload.wrong)
+
+
+def gates(model: mh.Model, task: mh.Task) -> np.ndarray:
+    """Gates [layer, head] after the first updates of ``fit_gates`` with seed 0."""
+    tokens = task.tokens(model)
+    rules = Rules((0,), len(task), FitSettings(tolerance=None))
+    stage = Stage(("none",), (Pull(0.0, UPDATES, LR),))
+    fit = Fit(model, TargetLoss(tokens, "mean"), len(tokens), [stage], rules, task.name, {})
+    return run_stages(fit, rows_at_once(model, tokens), None)["none"][0]
+
+
+def labels(model: mh.Model) -> mh.HeadScores:
+    """Relation scores in the paper's form, without the null."""
+    scoring = mh.labels.ScoringSettings(min_effect=1.0)
+    return mh.relation_scores(model, source="first_mlp", norm="raw", min_pairs=MIN_PAIRS, scoring=scoring)

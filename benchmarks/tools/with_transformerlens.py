@@ -2,8 +2,8 @@
 
 Activation patching uses its ``patching.generic_activation_patch``, which the ``get_act_patch_*`` functions call, with a
 table of indices for the heads of the sample. It has no functions for ablation and path patching, so hooks are used, as
-in its tutorials. Path patching takes two runs: one with the sender patched and every other head's z frozen, which
-caches the receiver's query, and one with this query in place of the receiver's own.
+in its tutorials; Ships are hooks on q or z. Path patching takes two runs: one with the sender patched and every other
+head's z frozen, which caches the receiver's query, and one with this query in place of the receiver's own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.tools.base import Score, ids, mechheads_model
+from benchmarks.tools.base import EPSILON, Score, ids, mechheads_model
 from benchmarks.workloads import Head, ModelSpec, Workload
 
 Hook = tuple[str, Callable[..., Any]]
+SHRINKS = {"ablation": ("z", 0.0), "undifferentiated": ("q", EPSILON), "scaling": ("z", EPSILON)}
+"""For each kind of ablation, the activation and the factor that it is multiplied by."""
 
 
 class TransformerLens:
@@ -44,8 +46,8 @@ class TransformerLens:
         tokens = ids(workload.base, self.device)
         if workload.kind == "activation":
             return self._patch(workload, tokens, score, source, heads)
-        if workload.kind == "ablation":
-            hooks = (self._zero(*head) for head in heads)
+        if workload.kind in SHRINKS:
+            hooks = (self._shrink(*SHRINKS[workload.kind], *head) for head in heads)
             return np.array([score(self.model.run_with_hooks(tokens, fwd_hooks=h)[:, -1]) for h in hooks])
         return np.array([score(self._path(workload, tokens, base, source, head)[:, -1]) for head in heads])
 
@@ -69,12 +71,12 @@ class TransformerLens:
             )
         return torch.as_tensor(values).double().cpu().numpy() - score.base
 
-    def _zero(self, layer: int, head: int) -> list[Hook]:
-        def zero(z: Tensor, hook: Any) -> Tensor:
-            z[:, :, head] = 0
-            return z
+    def _shrink(self, site: str, factor: float, layer: int, head: int) -> list[Hook]:
+        def shrink(value: Tensor, hook: Any) -> Tensor:
+            value[:, :, head] *= factor
+            return value
 
-        return [(_z(layer), zero)]
+        return [(f"blocks.{layer}.attn.hook_{site}", shrink)]
 
     def _path(self, workload: Workload, tokens: Tensor, base: Any, source: Any, sender: Head) -> Tensor:
         layer, head = sender
