@@ -251,7 +251,7 @@ class BridgeBackend(Backend):
         quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
         for block in self.module.blocks:
             parts = list(block.modules())
-            norms = [part for part in parts if isinstance(part, NormalizationBridge) and _is_native(part)]
+            norms: list[Any] = [part for part in parts if isinstance(part, NormalizationBridge) and _is_native(part)]
             quicker.append(
                 [(norm, norm.original_component.forward, _points_of(norm)) for norm in norms]
                 + [(part, _gelu, []) for part in parts if type(part) is NewGELUActivation]
