@@ -2,9 +2,10 @@
 
     z_h <- g_h z_h,   g_h in [0, 1]
 
-Many sets of gates run through the model at once, with a row for each set and item. At most positions the last block
-computes only keys and values. Only the positions whose next token belongs to a target are computed in full and
-unembedded. The weights need no gradients, so the backward pass costs no more than the forward pass.
+Many sets of gates run through the model at once, with a row for each set and item, or one for each set if its items
+begin alike (``shared_row``). At most positions the last block computes only keys and values. Only the positions whose
+next token belongs to a target are computed in full and unembedded. The weights need no gradients, so the backward pass
+costs no more than the forward pass.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce
+from mechheads.gating.fit.shared_row import shared_row
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
@@ -200,35 +202,50 @@ def _final_states(
     recompute: bool,
 ) -> Float[Tensor, "set item read d_model"]:
     """States after the final norm at the positions ``at``, for each set and item."""
-    backend, last = model.backend, model.n_layers - 1
-    at = at.repeat(len(gates), 1)
+    backend, last, queries = model.backend, model.n_layers - 1, layout_of(model) == "queries"
+    n_sets, n_read, width = len(gates), at.shape[1], ids.shape[1]
+    shared = shared_row(ids, at.amax(1) + 1) if queries else None
     with torch.no_grad():
-        residual, blocks = backend.embed(ids.repeat(len(gates), 1))
+        if shared is None:
+            positions, at = torch.arange(width, device=ids.device), at.repeat(n_sets, 1)
+            residual, blocks = backend.embed(ids.repeat(n_sets, 1))
+        else:
+            positions, at = shared.position, shared.index.gather(1, at).view(1, -1).repeat(n_sets, 1)
+            residual = backend.embed(ids)[0][shared.item, positions].repeat(n_sets, 1, 1)
+            blocks = backend.blocks_at(positions.repeat(n_sets, 1))
+
+    def seen(layer: int) -> Tensor:
+        visible = backend.visible(layer, width)
+        return visible if shared is None else visible[positions][:, positions] & shared.seen
 
     def gated(layer: int, block: Callable[[], Tensor]) -> Tensor:
         gate = HeadChange(layer, None, "z", partial(_gate, gates=gates[:, layer]))
         return backend.under(change_hooks(model, [(gate, EVERYWHERE)]), block)
 
+    def block(layer: int, residual: Tensor, keys: Noted | None = None) -> Tensor:
+        mask = None if shared is None else mask_of(seen(layer)[None, None], model.dtype)
+        return blocks(layer, residual, keys, mask)
+
     def run(layer: int, residual: Tensor) -> Tensor:
-        return gated(layer, partial(blocks, layer, residual))
+        return gated(layer, partial(block, layer, residual))
 
     def read(residual: Tensor) -> Tensor:
         return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
 
-    cut = layout_of(model) == "queries" and at.shape[1] < ids.shape[1]
+    cut = queries and (shared is not None or n_read < width)
     for layer in range(last if cut else model.n_layers):
         if recompute:
             residual = checkpoint(run, layer, residual, use_reentrant=False, preserve_rng_state=False)
         else:
             residual = run(layer, residual)
     if cut:
-        keys, visible = Noted(), backend.visible(last, ids.shape[1])
-        until_stopped(last, lambda: blocks(last, residual, keys))
-        mask = mask_of(visible[at][:, None], model.dtype)
-        residual = gated(last, partial(backend.blocks_at(at), last, read(residual), keys, mask))
+        keys = Noted()
+        until_stopped(last, lambda: block(last, residual, keys))
+        mask = mask_of(seen(last)[at][:, None], model.dtype)
+        residual = gated(last, partial(backend.blocks_at(positions[at]), last, read(residual), keys, mask))
     else:
         residual = read(residual)
-    return backend.finish(residual).unflatten(0, (len(gates), len(ids)))
+    return backend.finish(residual).view(n_sets, len(ids), n_read, -1)
 
 
 def _gate(

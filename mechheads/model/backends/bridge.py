@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
+from transformers.activations import NewGELUActivation
 
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
@@ -226,14 +227,15 @@ class BridgeBackend(Backend):
         ]
 
     def _briefly(self, layer: int, run: Callable[[], R]) -> R:
-        """Call ``run`` while the block computes nothing that only hook points without hooks would see.
+        """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between.
 
-        The bridge's norms compute everything a second time for their hook points, and its attention every pattern.
+        The bridge's norms compute everything step by step or a second time for their hook points, and its attention
+        every pattern.
         """
         changes = [
-            Forward(norm, norm.original_component.forward)
-            for norm, points in self._native_norms[layer]
-            if "forward" not in norm.__dict__ and not any(point.has_hooks() for point in points)
+            Forward(part, forward)
+            for part, forward, points in self._in_one_step[layer]
+            if "forward" not in part.__dict__ and not any(point.has_hooks() for point in points)
         ]
         fused = self._fused[layer]
         if fused is not None and fused.serves:
@@ -241,17 +243,20 @@ class BridgeBackend(Backend):
         return self.changes.during(changes, run)
 
     @cached_property
-    def _native_norms(self) -> list[list[tuple[Any, list[Any]]]]:
-        """For each block, the norms whose result is that of transformers, and their hook points."""
-        return [
-            [
-                (part, [point for point in part.modules() if isinstance(point, HookPoint)])
-                for part in block.modules()
-                if isinstance(part, NormalizationBridge)
-                and (part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False))
-            ]
-            for block in self.module.blocks
-        ]
+    def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
+        """For each block, its norms and activations that have a quicker forward with the same result, and hook points.
+
+        transformers writes GPT-2's GELU as eight steps, each of which goes through memory.
+        """
+        quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
+        for block in self.module.blocks:
+            parts = list(block.modules())
+            norms: list[Any] = [part for part in parts if isinstance(part, NormalizationBridge) and _is_native(part)]
+            quicker.append(
+                [(norm, norm.original_component.forward, _points_of(norm)) for norm in norms]
+                + [(part, _gelu, []) for part in parts if type(part) is NewGELUActivation]
+            )
+        return quicker
 
     @cached_property
     def _argument_names(self) -> list[str]:
@@ -290,3 +295,20 @@ class BridgeBackend(Backend):
 def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
     """True if a query sees a key, from a boolean mask or from a mask that is added to the scores."""
     return mask if mask.dtype == torch.bool else mask > -1
+
+
+def _is_native(norm: NormalizationBridge) -> bool:
+    """Whether a norm's result without hooks is that of the norm of transformers, up to rounding."""
+    return (
+        norm.use_native_layernorm_autograd
+        or getattr(norm.config, "layer_norm_folding", False)
+        or (type(norm) is NormalizationBridge and type(norm.original_component) is nn.LayerNorm)
+    )
+
+
+def _points_of(module: Any) -> list[HookPoint]:
+    return [part for part in module.modules() if isinstance(part, HookPoint)]
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return nn.functional.gelu(x, approximate="tanh")

@@ -23,6 +23,7 @@ from mechheads.gating.fit import fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
 from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
+from mechheads.gating.fit.shared_row import shared_row
 from support import gated_micro
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
 from support.levels import architectures
@@ -113,11 +114,40 @@ def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest
 
     own = small.unembed(small.backend.run(ids))
     found = {read: gated(read) for read in (1, 2, ids.shape[1])}
-    assert torch.equal(found[ids.shape[1]], own)
     monkeypatch.setattr(gates_module, "_gate", lambda z, gates: z)
     for read, logits in found.items():
         assert torch.equal(logits, gated(read))
-        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)  # the last block alone, in fewer rows
+        torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)  # what texts share stands in one row
+
+
+def test_texts_in_one_row_see_themselves_and_share_what_they_begin_with() -> None:
+    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 0], [5, 1, 9, 9]])
+    row = shared_row(ids, torch.tensor([4, 3, 3]))
+    assert row is not None
+    assert ids[row.item, row.position].tolist() == [5, 6, 7, 8, 9, 1, 9]
+    assert row.index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [0, 5, 6, 0]]
+    seen = [row.seen[at].nonzero()[:, 0].tolist() for at in range(7)]
+    assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4], [0, 5], [0, 5, 6]]
+    assert shared_row(torch.tensor([[1, 2], [3, 4]]), torch.tensor([2, 2])) is None
+    assert shared_row(torch.arange(400).view(2, 200) % 200, torch.tensor([200, 200])) is None
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_row_gives_the_gradients_of_a_row_each(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
+    tokens = TEXTS.tokens(small)
+    gates = torch.rand(2, small.n_layers, small.n_heads, generator=torch.Generator().manual_seed(0))
+
+    def found() -> tuple[Tensor, Tensor]:
+        leaf = gates.clone().requires_grad_()
+        values = log_probs(small, tokens, leaf, recompute=recompute)
+        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+    together = found()
+    monkeypatch.setattr(gates_module, "shared_row", lambda ids, ends: None)
+    for one, each in zip(together, found(), strict=True):
+        torch.testing.assert_close(one, each, atol=1e-5, rtol=1e-4)
 
 
 def test_rejected_items_are_not_measured(llama: mh.Model) -> None:
