@@ -278,8 +278,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results/correlation.py",
-        "r = _correlation(rankdata(left), rankdata(right))",
-        'r = _correlation(rankdata(left, "ordinal"), rankdata(right, "ordinal"))',
+        'np.nan), axis=1, nan_policy="omit")',
+        'np.nan), "ordinal", axis=1, nan_policy="omit")',
         "tied heads do not share their rank",
         ("results",),
     ),
@@ -402,8 +402,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "labels/readings.py",
-        "each = each if bias is None else each - bias.float()[:, None]",
-        "each = each",
+        "if bias is not None:\n            each =",
+        "if bias is None:\n            each =",
         "carried values keep the bias of v",
         ("labels/test_readings.py", "labels/test_static.py"),
     ),

@@ -9,7 +9,7 @@ hubs do not rule out are decided on whole rows.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,8 +89,7 @@ class Ranks:
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
         self.hubs = [size for size in _HUBS if 2 * size < model.d_vocab]
-        self._longest = self._longest_column()
-        self.own_columns = self._columns([(None, tokens)])[0]
+        self.own_columns, self._longest = self._targets(tokens)
         self._scratch: Tensor | None = None
         self._last: tuple[Tensor | None, int, Tensor] = None, 0, self.own_columns
         self._heads: dict[int, _Head] = {}
@@ -284,27 +283,28 @@ class Ranks:
         for start in range(0, model.d_vocab, step):
             yield start, model.unembedding(start, min(start + step, model.d_vocab))
 
-    def _longest_column(self) -> Float[Tensor, ""]:
-        """The largest norm of W_U's columns."""
-        longest = torch.zeros((), device=self.target.device)
-        for _, block in self._blocks():
+    def _targets(self, ids: Int[Tensor, " column"]) -> tuple[Float[Tensor, "d_model column"], Float[Tensor, ""]]:
+        """Some columns of W_U, and the largest norm of all, in one pass over it."""
+        columns = torch.empty(self._model.d_model, len(ids), device=ids.device)
+        longest = torch.zeros((), device=ids.device)
+        for start, block in self._blocks():
             if not torch.isfinite(block).all():
                 raise ValueError("W_U holds NaN or infinite numbers: the model's weights are damaged")
+            inside = (ids >= start) & (ids < start + block.shape[1])
+            columns[:, inside] = block[:, ids[inside] - start]
             longest = torch.maximum(longest, block.norm(dim=0).max())
-        return longest
+        return columns, longest
 
-    def _columns(self, wanted: Sequence[tuple[Tensor | None, Int[Tensor, " column"]]]) -> list[Tensor]:
-        """Some columns of W_U, or of W_O @ W_U, in one pass over it."""
-        found = [
-            torch.empty(self._model.d_model if W_O is None else len(W_O), len(ids), device=ids.device)
-            for W_O, ids in wanted
-        ]
+    def _hubs(self, heads: Iterable[tuple[Tensor, Int[Tensor, " column"]]]) -> list[Float[Tensor, "d_head column"]]:
+        """Some columns of W_O @ W_U for each W_O, in one pass over W_U."""
+        wanted = list(heads)
+        found = [W_O.new_empty(len(W_O), len(ids)) for W_O, ids in wanted]
         for start, block in self._blocks():
             for (W_O, ids), into in zip(wanted, found, strict=True):
                 inside = (ids >= start) & (ids < start + block.shape[1])
-                of_block = self._times(W_O, start, block) if W_O is not None and self._is_kept(W_O, start) else block
-                columns = of_block[:, ids[inside] - start]
-                into[:, inside] = columns if W_O is None or of_block is not block else W_O @ columns
+                at = ids[inside] - start
+                kept = self._is_kept(W_O, start)
+                into[:, inside] = self._times(W_O, start, block)[:, at] if kept else W_O @ block[:, at]
         return found
 
     def _of_head(self, W_O: Tensor) -> _Head:
@@ -334,7 +334,7 @@ class Ranks:
                 near = entries.topk(min(_NEAR, d_vocab), dim=1, largest=largest).indices
                 often[place[id(paths[i][1])]] += torch.bincount(near.flatten(), minlength=d_vocab)
         ids = often.topk(self.hubs[-1], dim=1).indices
-        columns = self._columns(list(zip(fresh.values(), ids, strict=True)))
+        columns = self._hubs(zip(fresh.values(), ids, strict=True))
         for of_head, hubs in zip(self._heads.values(), columns, strict=True):
             of_head.hubs = [hubs[:, :size] for size in self.hubs]
 

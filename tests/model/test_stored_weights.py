@@ -119,7 +119,7 @@ def test_all_heads_of_a_layer_go_through_the_unembedding_together(
     phi = mh.relation_scores(weights, capitals(), k=160, min_pairs=5)
     tested = phi.dataset["null_phi"].notnull().sum(["head", "relation"])
     assert tested.values.min() >= 2
-    assert passes == [(0, weights.d_vocab)] * (2 + 2 * 3)  # columns of targets and samples; covariance
+    assert passes == [(0, weights.d_vocab)] * (2 + 2 * 3)  # columns of targets; covariance
 
 
 def test_weights_that_nobody_holds_are_gone(made: Callable[..., Path]) -> None:

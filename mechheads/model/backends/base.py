@@ -269,6 +269,10 @@ class Backend(ABC):
     def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
         """The logits of the model's own forward pass."""
 
+    def take_steps(self) -> bool:
+        """From now on, leave nothing out that changes results by rounding; whether anything was left out before."""
+        return False
+
     @abstractmethod
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         """Apply what the architecture does after unembedding: a soft cap, a scale, or nothing."""

@@ -47,6 +47,7 @@ class BridgeBackend(Backend):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
+        self._rounds = True
         self._visible: dict[int, list[Tensor]] = {}
         if self.on_disk is not None:
             self.on_disk.check(module)
@@ -251,12 +252,25 @@ class BridgeBackend(Backend):
         quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
         for block in self.module.blocks:
             parts = list(block.modules())
-            norms: list[Any] = [part for part in parts if isinstance(part, NormalizationBridge) and _is_native(part)]
+            norms: list[Any] = [part for part in parts if isinstance(part, NormalizationBridge)]
+            gelus = [part for part in parts if type(part) is NewGELUActivation and self._rounds]
             quicker.append(
-                [(norm, norm.original_component.forward, _points_of(norm)) for norm in norms]
-                + [(part, _gelu, []) for part in parts if type(part) is NewGELUActivation]
+                [
+                    (norm, norm.original_component.forward, _points_of(norm))
+                    for norm in norms
+                    if _is_native(norm) or (self._rounds and _is_layer_norm(norm))
+                ]
+                + [(gelu, _gelu, []) for gelu in gelus]
             )
         return quicker
+
+    def take_steps(self) -> bool:
+        if not self._rounds:
+            return False
+        before = sum(map(len, self._in_one_step))
+        self._rounds = False
+        del self._in_one_step
+        return sum(map(len, self._in_one_step)) < before
 
     @cached_property
     def _argument_names(self) -> list[str]:
@@ -298,12 +312,13 @@ def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
 
 
 def _is_native(norm: NormalizationBridge) -> bool:
-    """Whether a norm's result without hooks is that of the norm of transformers, up to rounding."""
-    return (
-        norm.use_native_layernorm_autograd
-        or getattr(norm.config, "layer_norm_folding", False)
-        or (type(norm) is NormalizationBridge and type(norm.original_component) is nn.LayerNorm)
-    )
+    """Whether a norm's result without hooks is that of the norm of transformers."""
+    return norm.use_native_layernorm_autograd or getattr(norm.config, "layer_norm_folding", False)
+
+
+def _is_layer_norm(norm: NormalizationBridge) -> bool:
+    """Whether a norm's result is that of torch's LayerNorm, up to rounding."""
+    return type(norm) is NormalizationBridge and type(norm.original_component) is nn.LayerNorm
 
 
 def _points_of(module: Any) -> list[HookPoint]:
