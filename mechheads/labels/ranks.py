@@ -285,8 +285,8 @@ class Ranks:
 
     def _targets(self, ids: Int[Tensor, " column"]) -> tuple[Float[Tensor, "d_model column"], Float[Tensor, ""]]:
         """Some columns of W_U, and the largest norm of all, in one pass over it."""
-        columns = torch.empty(self._model.d_model, len(ids), device=ids.device)
-        longest = torch.zeros((), device=ids.device)
+        columns = torch.empty(self._model.d_model, len(ids), dtype=torch.float32, device=ids.device)
+        longest = torch.zeros((), dtype=torch.float32, device=ids.device)
         for start, block in self._blocks():
             if not torch.isfinite(block).all():
                 raise ValueError("W_U holds NaN or infinite numbers: the model's weights are damaged")
@@ -331,7 +331,7 @@ class Ranks:
             self._times(paths[0][1], 0, self._model.unembedding(0, d_vocab))  # hubs, and whole rows later, use it
         for i, _, entries in self._whole_rows(some):
             for largest in (True, False):
-                near = entries.topk(min(_NEAR, d_vocab), dim=1, largest=largest).indices
+                near = entries.topk(_NEAR, dim=1, largest=largest).indices
                 often[place[id(paths[i][1])]] += torch.bincount(near.flatten(), minlength=d_vocab)
         ids = often.topk(self.hubs[-1], dim=1).indices
         columns = self._hubs(zip(fresh.values(), ids, strict=True))
