@@ -268,7 +268,7 @@ def figure(results: dict[str, Any], theme: Theme = "light") -> go.Figure:
         drawn.update_xaxes(
             type="log", tickvals=sizes, ticktext=[f"{size:,}" for size in sizes], title_text=along, col=column
         )
-    drawn.update_yaxes(type="log", dtick=1, showgrid=True, exponentformat="power", matches="y")
+    drawn.update_yaxes(type="log", dtick=1, showgrid=True, tickformat="~r", matches="y")
     drawn.update_yaxes(title_text="seconds per head", col=1)
     drawn.update_layout(height=760, legend={"orientation": "h", "y": -0.1}, margin={"t": 50, "r": 20})
     return themed(drawn, theme)
