@@ -48,6 +48,16 @@ def mechheads_model(spec: ModelSpec) -> Model:
     return mh.load(spec.folder, device=spec.device)
 
 
+class WithoutPreparing:
+    """A tool on mechheads' model that has nothing to do before its heads run."""
+
+    def load(self, spec: ModelSpec) -> None:
+        self.model = mechheads_model(spec)
+
+    def prepare(self, workload: Workload) -> None:
+        return None
+
+
 def ids(rows: list[list[int]], device: str) -> Tensor:
     """Token ids [prompt, pos]."""
     return torch.tensor(rows, device=device)

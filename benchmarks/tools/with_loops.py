@@ -17,20 +17,14 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from benchmarks.tools.base import mechheads_model
+from benchmarks.tools.base import WithoutPreparing
 from benchmarks.tools.with_mechheads import LR
-from benchmarks.workloads import UPDATES, Head, ModelSpec, Workload, usable
+from benchmarks.workloads import UPDATES, Head, Workload, usable
 from mechheads.gating.fit.fit import start_logits
 
 
-class Loops:
+class Loops(WithoutPreparing):
     how = "gates: hooks and torch.optim.Adam; labels: products of weights and topk for each relation and head"
-
-    def load(self, spec: ModelSpec) -> None:
-        self.model = mechheads_model(spec)
-
-    def prepare(self, workload: Workload) -> None:
-        return None
 
     def run(self, workload: Workload, prepared: None, heads: Sequence[Head]) -> np.ndarray:
         if workload.kind == "labels":

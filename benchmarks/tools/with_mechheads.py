@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import mechheads as mh
-from benchmarks.tools.base import EPSILON, mechheads_model
-from benchmarks.workloads import MIN_PAIRS, UPDATES, Head, ModelSpec, Workload
+from benchmarks.tools.base import EPSILON, WithoutPreparing
+from benchmarks.workloads import MIN_PAIRS, UPDATES, Head, Workload
 from mechheads.gating.fit.arguments import FitSettings, Rules
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages
@@ -18,14 +18,8 @@ LR = (0.1, 0.01)
 """The learning rate of the first and of the last update of gates."""
 
 
-class Mechheads:
+class Mechheads(WithoutPreparing):
     how = "one call for all heads, including the cached runs and the statistics"
-
-    def load(self, spec: ModelSpec) -> None:
-        self.model = mechheads_model(spec)
-
-    def prepare(self, workload: Workload) -> None:
-        return None
 
     @mh.settings(progress=False)
     def run(self, workload: Workload, prepared: None, heads: Sequence[Head]) -> np.ndarray:

@@ -290,8 +290,8 @@ class Ranks:
         for start, block in self._blocks():
             if not torch.isfinite(block).all():
                 raise ValueError("W_U holds NaN or infinite numbers: the model's weights are damaged")
-            inside = (ids >= start) & (ids < start + block.shape[1])
-            columns[:, inside] = block[:, ids[inside] - start]
+            inside, at = _inside(ids, start, block)
+            columns[:, inside] = block[:, at]
             longest = torch.maximum(longest, block.norm(dim=0).max())
         return columns, longest
 
@@ -301,8 +301,7 @@ class Ranks:
         found = [W_O.new_empty(len(W_O), len(ids)) for W_O, ids in wanted]
         for start, block in self._blocks():
             for (W_O, ids), into in zip(wanted, found, strict=True):
-                inside = (ids >= start) & (ids < start + block.shape[1])
-                at = ids[inside] - start
+                inside, at = _inside(ids, start, block)
                 kept = self._is_kept(W_O, start)
                 into[:, inside] = self._times(W_O, start, block)[:, at] if kept else W_O @ block[:, at]
         return found
@@ -407,6 +406,14 @@ def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:
         pieces += [((before + start) // limit, i, slice(start, stop)) for start, stop in pairwise(cuts)]
         before += size
     return [[(i, some) for _, i, some in pack] for _, pack in groupby(pieces, key=lambda piece: piece[0])]
+
+
+def _inside(
+    ids: Int[Tensor, " column"], start: int, block: Float[Tensor, "d_model columns"]
+) -> tuple[Bool[Tensor, " column"], Int[Tensor, " inside"]]:
+    """Which columns of W_U are in a block that begins at ``start``, and where."""
+    inside = (ids >= start) & (ids < start + block.shape[1])
+    return inside, ids[inside] - start
 
 
 def count(
