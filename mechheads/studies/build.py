@@ -432,7 +432,8 @@ class _Work:
     def _experiments(self) -> dict[str, Experiment]:
         """The functions of the user whose scores are still to do."""
         functions = {name: given for name, given in self.asked.own.items() if not isinstance(given, HeadScores)}
-        return {name: given for name, given in functions.items() if mark_of(name, given) not in self.atlas.done}
+        done, own = self.atlas.done, self.atlas.own
+        return {name: given for name, given in functions.items() if name not in own or mark_of(name, given) not in done}
 
 
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:

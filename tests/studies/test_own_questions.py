@@ -423,3 +423,9 @@ def test_a_file_of_your_own_scores_keeps_its_name_whatever_else_is_there(small: 
     Atlas(small.name, own={"one": one, "two": two}).save(tmp_path)
     next(path for path in tmp_path.glob("own_*.nc") if mh.HeadScores.load(path).scores.max() == 1).unlink()
     assert {name: float(kept.scores.max()) for name, kept in Atlas.load(tmp_path).own.items()} == {"two": 2.0}
+
+
+def test_a_function_whose_scores_were_deleted_runs_again(small: mh.Model):
+    atlas = build_atlas(small, own={"mine": mine}, only="own")
+    del atlas.own["mine"]
+    assert list(build_atlas(small, own={"mine": mine}, only="own", resume=atlas).own) == ["mine"]
