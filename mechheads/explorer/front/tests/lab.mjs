@@ -81,7 +81,9 @@ async function menu(page, ...names) {
   for (const name of others) await page.locator(".lm-Menu").getByText(name, { exact: true }).first().click();
 }
 
+/** As a reader does, goes to the page first: a browser puts off drawing in frames that are out of sight. */
 async function opensACard(where, head, name) {
+  await (where.owner?.() ?? where).scrollIntoViewIfNeeded();
   await map(where, head).click();
   await where.locator(".mh-detail-title", { hasText: name }).waitFor();
 }
