@@ -2,8 +2,9 @@
 
 A row of M = E' W_V W_O W_U has one entry for each token of the vocabulary. A token is among the k largest exactly
 if fewer than k entries are ahead of its own, so a few columns that already hold k larger ones rule it out. The largest
-entries of a head's rows are mostly in the same columns, its hubs, which a few whole rows show. Only the pairs that the
-hubs do not rule out are decided on whole rows.
+entries of a head's rows are mostly in the same columns, its hubs, which a few whole rows show. That pays if there are
+many pairs; for few, columns drawn at random serve all heads. Only the pairs that these columns do not rule out are
+decided on whole rows.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ Ties = Literal["target", "index"]
 HeadPath = tuple[Float[Tensor, "source d_head"], Float[Tensor, "d_head d_model"]]
 """The values that a head computes from sources, E'[s] W_V or z, and its W_O."""
 
-_HUBS = (256, 1024, 4096)
-"""A head's columns that are tried first, and next: those that are most often among the _NEAR largest or smallest."""
+_TRIED = (256, 1024, 4096)
+"""How many columns are tried first, and next. A head's hubs are most often among the _NEAR largest or smallest."""
+_MANY = 500
+"""Of so many pairs on, hubs pay."""
 _NEAR = 128
 _ASKED = 8
 """The rows, for each reading, that show a head's hubs."""
@@ -71,7 +74,8 @@ class Ranks:
 
     Attributes:
         own_columns: the columns of W_U of all targets.
-        hubs: how many columns are tried before whole rows: some, then more.
+        tried: how many columns are tried before whole rows: some, then more.
+        by_hubs: whether these are hubs of each head; otherwise all heads have the same, drawn at random.
     """
 
     def __init__(
@@ -88,8 +92,12 @@ class Ranks:
         self._whole = model.dtype == torch.float32
         self.source_of, self.target, self.limit = source_of, target, limit
         tokens, self._own_column = torch.unique(target, return_inverse=True)
-        self.hubs = [size for size in _HUBS if 2 * size < model.d_vocab]
-        self.own_columns, self._longest = self._targets(tokens)
+        self.tried = [size for size in _TRIED if 2 * size < model.d_vocab]
+        self.by_hubs = len(target) >= _MANY
+        drawn = torch.randperm(model.d_vocab, generator=torch.Generator().manual_seed(0))
+        drawn = drawn[: 0 if self.by_hubs else max(self.tried, default=0)].to(target.device)
+        columns, self._longest = self._targets(torch.cat([tokens, drawn]))
+        self.own_columns, self.drawn_columns = columns.split([len(tokens), len(drawn)], dim=1)
         self._scratch: Tensor | None = None
         self._last: tuple[Tensor | None, int, Tensor] = None, 0, self.own_columns
         self._heads: dict[int, _Head] = {}
@@ -147,12 +155,12 @@ class Ranks:
     def _open_pairs(
         self, values: Float[Tensor, "source d_head"], W_O: Float[Tensor, "d_head d_model"]
     ) -> Int[Tensor, " pair"]:
-        """The pairs that hubs do not rule out, without those for which the head writes nothing."""
+        """The pairs that a few columns do not rule out, without those for which the head writes nothing."""
         of_head = self._of_head(W_O)
         pairs = of_head.writes(values)[self.source_of].nonzero()[:, 0]
         own, slack = self._own_entries(values, W_O), self._slack(values, W_O)
-        for columns in of_head.hubs:
-            few = pairs.split(max(1, self._memory // (4 * columns.shape[1])))
+        for size in self.tried:
+            few, columns = pairs.split(max(1, self._memory // (4 * size))), of_head.columns(size)
             pairs = torch.cat([pairs[:0], *(self._left_open(values, columns, own, slack, some) for some in few)])
         return pairs
 
@@ -186,7 +194,7 @@ class Ranks:
     ) -> Iterator[Int[Tensor, " source"]]:
         """The sources that may have any target of the relation among their k largest entries, for one W_O.
 
-        A source is left out if k entries of hubs are larger than those of all targets.
+        A source is left out if k entries of a few columns are larger than those of all targets.
         """
         W_O = asked[0][0][1]
         of_head = self._of_head(W_O)
@@ -196,8 +204,8 @@ class Ranks:
             slack, k = self._slack(rows, W_O), int(self.limit[pairs][0])
             most = ((sign * rows @ targets).amax(1) + slack)[:, None]
             left = of_head.writes(values)[sources].nonzero()[:, 0]
-            for columns in of_head.hubs:
-                few = left.split(max(1, self._memory // (4 * columns.shape[1])))
+            for size in self.tried:
+                few, columns = left.split(max(1, self._memory // (4 * size))), of_head.columns(size)
                 left = torch.cat(
                     [
                         left[:0],
@@ -318,12 +326,12 @@ class Ranks:
         if not fresh:
             return
         self._heads = {key: _Head(self, W_O) for key, W_O in fresh.items()}
-        if not self.hubs or min(len(values) for values, _ in paths) <= 8 * _ASKED:
+        if not self.tried or not self.by_hubs:
             return
         place, d_vocab = {key: i for i, key in enumerate(fresh)}, self._model.d_vocab
         often = torch.zeros(len(fresh), d_vocab, dtype=torch.int32, device=self.target.device)
         some = [
-            ((values, W_O), torch.linspace(0, len(values) - 1, _ASKED, device=values.device).long())
+            ((values, W_O), torch.linspace(0, len(values) - 1, min(_ASKED, len(values)), device=values.device).long())
             for values, W_O in paths
         ]
         if self._whole and len(fresh) == 1:
@@ -332,10 +340,10 @@ class Ranks:
             for largest in (True, False):
                 near = entries.topk(_NEAR, dim=1, largest=largest).indices
                 often[place[id(paths[i][1])]] += torch.bincount(near.flatten(), minlength=d_vocab)
-        ids = often.topk(self.hubs[-1], dim=1).indices
+        ids = often.topk(self.tried[-1], dim=1).indices
         columns = self._hubs(zip(fresh.values(), ids, strict=True))
         for of_head, hubs in zip(self._heads.values(), columns, strict=True):
-            of_head.hubs = [hubs[:, :size] for size in self.hubs]
+            of_head.hubs = hubs
 
     def _own_entries(self, values: Tensor, W_O: Tensor) -> Float[Tensor, " pair"]:
         columns = self._of_head(W_O).own.T
@@ -369,12 +377,21 @@ class Ranks:
 
 
 class _Head:
-    """What several tests of one head need; ``hubs``: W_O times some columns of W_U, ever more, that tell most."""
+    """What several tests of one head need; ``hubs``: W_O times the columns of its hubs, the first ones first."""
 
     def __init__(self, ranks: Ranks, W_O: Float[Tensor, "d_head d_model"]) -> None:
         self._ranks, self.W_O = ranks, W_O
-        self.hubs: list[Tensor] = []
+        self.hubs: Tensor | None = None
+        self._drawn: dict[int, Tensor] = {}
         self._writes: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def columns(self, size: int) -> Float[Tensor, "d_head size"]:
+        """W_O times the first columns to be tried."""
+        if self.hubs is not None:
+            return self.hubs[:, :size]
+        if size not in self._drawn:
+            self._drawn[size] = self.W_O @ self._ranks.drawn_columns[:, :size]
+        return self._drawn[size]
 
     @cached_property
     def own(self) -> Float[Tensor, "d_head token"]:

@@ -290,9 +290,10 @@ class RelationScorer:
         self._names = self._readings.names
         every = range(model.n_heads)
         whole = isinstance(model, StoredWeights) or model.dtype != torch.float32
-        self._together = [every] if whole else [range(head, head + 1) for head in every]
-        """The heads of a layer that are scored together: all if W_U is read or converted each time, else one by one, as
-        each head's product with W_U then serves its hits and its null."""
+        apart = self._ranks.by_hubs and not whole
+        self._together = [range(head, head + 1) for head in every] if apart else [every]
+        """The heads of a layer that are scored together: one by one if each head's product with W_U serves its hubs,
+        its hits and its null; all if it is not needed, or if W_U is read or converted each time."""
         self._found = Found.empty(model.n_layers, model.n_heads, self._scored)
         self._ready: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Ranks of targets, by hubs and by whole rows; and large entries of rows, against torch's own sorting and counting."""
+"""Ranks of targets, by few columns and by whole rows; large entries of rows, against torch's sorting and counting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mechheads.labels import ranks as of_ranks
 from mechheads.labels.ranks import Ranks, count, kth_largest
 from mechheads.limits import settings
 
@@ -30,7 +31,11 @@ class Columns:
 
 @pytest.mark.parametrize("spread", [1.0, 1e-7])  # the latter is about what float32 rounds
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # with bfloat16, W_U comes in blocks
-def test_hubs_rule_out_nothing_that_whole_rows_would_find(spread: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("by_hubs", [True, False])
+def test_few_columns_rule_out_nothing_that_whole_rows_would_find(
+    spread: float, dtype: torch.dtype, by_hubs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_ranks, "_MANY", 0 if by_hubs else 10**9)
     model: Any = Columns(spread, dtype)
     sources, tokens, k = 70, model.d_vocab, 10
     draw = torch.Generator().manual_seed(1)
@@ -40,8 +45,8 @@ def test_hubs_rule_out_nothing_that_whole_rows_would_find(spread: float, dtype: 
     for tried in (True, False):
         with settings(budget=2**22):
             ranks = Ranks(model, source_of, target, torch.full_like(target, k), ties="target")
-        assert ranks.hubs == [256]
-        ranks.hubs = ranks.hubs if tried else []
+        assert ranks.tried == [256] and ranks.by_hubs is by_hubs
+        ranks.tried = ranks.tried if tried else []
         largest, smallest = ranks.top([path, other])
         hits = [next(ranks.hits([(path, slice(0, tokens), sign)])) for sign in (1, -1)]
         found.append(torch.cat([largest.view(-1, tokens), smallest.view(-1, tokens), *(hit[:4] for hit in hits)]))
