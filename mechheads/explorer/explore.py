@@ -209,23 +209,29 @@ def widget(payload: Payload, live: Live | None) -> Any:
             return {**(bundle or {}), **still}, {**metadata, **metadata_of_still}
 
     shown = Explorer(page=to_json(payload.page), blocks=dict(payload.blocks))
-    if live is not None:
-        shown.on_msg(lambda widget, content, buffers: receive(widget, content, live))
+    shown.on_msg(lambda widget, content, buffers: receive(widget, content, payload, live))
     return shown
 
 
-def receive(widget: Any, content: Any, live: Live) -> threading.Thread | None:
-    """Act on a message of the page: run a text, in a thread so that the notebook stays free, or cancel one."""
+def receive(widget: Any, content: Any, payload: Payload, live: Live | None) -> threading.Thread | None:
+    """Act on a message of the page: send it as a file, run a text or cancel one. Texts run in a thread: the notebook
+    stays free."""
     if not isinstance(content, Mapping):
         return None
-    if content.get("type") == "cancel":
+    if content.get("type") == "page":
+        widget.send({"type": "page", "id": content.get("id"), "html": _saved_page(payload)})
+    elif live is not None and content.get("type") == "cancel":
         live.cancel(str(content.get("id")))
-        return None
-    if content.get("type") != "text":
-        return None
-    thread = threading.Thread(target=_answer, args=(widget, content, live), daemon=True)
-    thread.start()
-    return thread
+    elif live is not None and content.get("type") == "text":
+        thread = threading.Thread(target=_answer, args=(widget, content, live), daemon=True)
+        thread.start()
+        return thread
+    return None
+
+
+def _saved_page(payload: Payload) -> str:
+    """The page as a file, which has no kernel."""
+    return page_html(Payload({**payload.page, "live": None}, payload.blocks))
 
 
 def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:
@@ -252,7 +258,7 @@ def saved(payload: Payload, drawn: bytes) -> str:
 
     The picture stands below the frame, folded: a notebook that is not trusted drops the frame and keeps the picture.
     """
-    page = page_html(Payload({**payload.page, "live": None}, payload.blocks))
+    page = _saved_page(payload)
     source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
     image = f'<img alt="{html.escape(alt_text(payload.page))}" width="{shown_width(payload.page)}" src="{source}">'
     if len(page) <= _SAVED:

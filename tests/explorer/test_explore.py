@@ -269,9 +269,9 @@ class Front:
         self.got.append(message)
 
 
-def sent(content: Any, live: Live) -> list[dict[str, Any]]:
+def sent(content: Any, live: Live | None) -> list[dict[str, Any]]:
     front = Front()
-    if (thread := receive(front, content, live)) is not None:
+    if (thread := receive(front, content, atlas_payload([demo()], {"by": "widget"}), live)) is not None:
         thread.join()
     return front.got
 
@@ -284,3 +284,9 @@ def test_messages_of_the_widget_are_answered(small):
     assert found["type"] == "error" and found["id"] == "a" and "out of range" in found["error"]
     for nothing in (None, [], {"type": "other"}, {"type": "cancel", "id": "none"}):
         assert sent(nothing, live) == []
+
+
+def test_a_widget_saves_its_page_without_the_kernel():
+    (found,) = sent({"type": "page", "id": "b"}, None)
+    assert found["id"] == "b" and found["html"] == page_html(atlas_payload([demo()]))
+    assert found["html"].count('id="mh-root"') == 1 and sent({"type": "text", "id": "c", "text": "a"}, None) == []

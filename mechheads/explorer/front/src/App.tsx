@@ -40,7 +40,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
   return (
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
-      <Top isPage={everywhere} />
+      <Top />
       <Unknown />
       <Answer />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
@@ -70,15 +70,18 @@ function SkipLink() {
   return <a class="mh-skip" href={`#${idOf("main")}`} onClick={skip}>Skip to the heads</a>;
 }
 
-function Top({ isPage }: { isPage: boolean }) {
+function Top() {
   const { models, title } = page.value;
   return (
     <header class="mh-header">
       <h1><bdi>{title}</bdi></h1>
       {models.length > 1 && <Models />}
       <div class="mh-buttons">
-        {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>}
-        {isPage && !hasAddress() && <button type="button" onClick={saveView}>Save this view</button>}
+        {hasAddress() ? (
+          <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>
+        ) : (
+          <button type="button" onClick={() => void saveView()}>Save this view</button>
+        )}
         <button type="button" onClick={() => (helpOpen.value = true)} aria-keyshortcuts="?">Help</button>
       </div>
       <SearchLine />

@@ -1,6 +1,8 @@
 /** What keys and buttons do. */
 import { signal } from "@preact/signals";
 
+import { isWidget, pageOfKernel } from "./card/live";
+import { messageOf } from "./card/load";
 import { back, focusCard, rootOf } from "./focus";
 import { hitsOf } from "./hits";
 import { copy, download } from "./lists";
@@ -54,16 +56,27 @@ export async function copyLink(): Promise<void> {
   tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows this view in any copy of it." : "The link is copied. It shows exactly this view.");
 }
 
-/** The page as a file that opens as it is now: a frame in a notebook has no address that a link could hold. */
-export function saveView(): void {
-  const page = document.documentElement.cloneNode(true) as HTMLElement;
-  const root = page.querySelector<HTMLElement>("#mh-root");
-  if (!root) return;
-  page.removeAttribute("style"); // the colours of this notebook
-  root.textContent = "The page is being opened.";
-  root.dataset.view = toHash();
-  download(`<!doctype html>\n${page.outerHTML}`, "mechheads-view.html", "text/html");
+/** Saves the page as a file that opens as it is now: in a notebook it has no address that a link could hold. */
+export async function saveView(): Promise<void> {
+  const view = toHash();
+  let page: string;
+  try {
+    page = isWidget() ? (await pageOfKernel()).replace('id="mh-root"', (root) => `${root} data-view="${view}"`) : pageOfFrame(view);
+  } catch (reason) {
+    return tell(messageOf(reason));
+  }
+  download(page, "mechheads-view.html", "text/html");
   tell("The page is saved as a file that opens at this view. It needs no notebook.");
+}
+
+function pageOfFrame(view: string): string {
+  const page = document.documentElement.cloneNode(true) as HTMLElement;
+  page.removeAttribute("style"); // the colours of this notebook
+  const root = page.querySelector<HTMLElement>("#mh-root");
+  if (!root) throw new Error("This page cannot be saved.");
+  root.textContent = "The page is being opened.";
+  root.dataset.view = view;
+  return `<!doctype html>\n${page.outerHTML}`;
 }
 
 export function goToSearch(): void {

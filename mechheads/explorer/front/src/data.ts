@@ -93,7 +93,8 @@ export interface Live {
   /**
    * "serve": POST `api/text` and DELETE `api/run/ID`, relative to the address of the page.
    * "widget": model.send({type: "text", ...TextRequest}) and {type: "cancel", id}; the answer is a custom message
-   * {type: "text", ...TextAnswer} or {type: "error", id, error}.
+   * {type: "text", ...TextAnswer} or {type: "error", id, error}. {type: "page", id} asks for the page as a file, which is
+   * {type: "page", id, html}.
    */
   by: "serve" | "widget";
   /** The model's number in `Page.models`. */

@@ -46,6 +46,17 @@ test("an error of a widget is told, and cancelling tells the widget", async () =
   assert.equal(model.listeners.size, 0);
 });
 
+test("the kernel gives the page as a file", async () => {
+  const { isWidget, pageOfKernel, sendThrough } = await load("live.ts");
+  const model = notebook();
+  sendThrough(model);
+  assert.ok(isWidget());
+  const page = pageOfKernel();
+  assert.equal(model.sent[0].type, "page");
+  model.answer({ type: "page", id: model.sent[0].id, html: "<p>" });
+  assert.equal(await page, "<p>");
+});
+
 test("without a notebook there is an error that says so", async () => {
   const { run } = await load("live.ts");
   await assert.rejects(run(live, "a", null).answer, /not connected/);

@@ -110,6 +110,18 @@ async function drawnAndClicked(page) {
   await opensACard(framed(page, EXPLORER), 5, "L1H1");
 }
 
+/** The file opens at the view that was saved, without the kernel. */
+async function isSavedAsAFile(page, live) {
+  const [saved] = await Promise.all([page.waitForEvent("download"), live.getByRole("button", { name: "Save this view" }).click()]);
+  const file = join(folder, saved.suggestedFilename());
+  await saved.saveAs(file);
+  const copy = await page.context().newPage();
+  await copy.goto(pathToFileURL(file).href);
+  await copy.locator(".mh-detail-title", { hasText: "L1H1" }).waitFor();
+  await counts(copy.getByRole("tab", { name: "own text" }), 0);
+  await copy.close();
+}
+
 /** Own texts run, and keys are those of the page, not of the notebook. */
 async function isLive(page) {
   const live = output(page, LIVE).locator(".mh");
@@ -118,6 +130,7 @@ async function isLive(page) {
   await live.getByLabel("Text for the model").fill("The capital of France is");
   await live.getByRole("button", { name: "run", exact: true }).click();
   await live.getByText(/^\d+ tokens in /).waitFor({ timeout: 30_000 });
+  await isSavedAsAFile(page, live);
   await map(live, 5).focus();
   for (const key of ["ArrowUp", "p", "x", "c"]) await page.keyboard.press(key);
   assert.equal(await live.locator(".mh-tray li").textContent().then((text) => text.includes("L1H2")), true);

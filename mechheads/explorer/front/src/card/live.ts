@@ -1,4 +1,4 @@
-/** Runs an own text: over HTTP, or through a notebook's widget. */
+/** What the page asks of Python: to run an own text, over HTTP or through a notebook's widget, or for the page as a file. */
 import type { Failure, Live, TextAnswer, TextRequest } from "../data";
 import { messageOf } from "./load";
 
@@ -11,20 +11,30 @@ export interface WidgetModel {
 
 let widget: WidgetModel | null = null;
 
-/** Send texts through this widget. */
+/** Send messages through this widget. */
 export function sendThrough(model: WidgetModel): void {
   widget = model;
 }
 
-export interface Running {
-  readonly answer: Promise<TextAnswer>;
+export function isWidget(): boolean {
+  return widget !== null;
+}
+
+export interface Running<Answer = TextAnswer> {
+  readonly answer: Promise<Answer>;
   cancel(): void;
+}
+
+/** The whole page as a file, from the notebook's kernel. */
+export async function pageOfKernel(): Promise<string> {
+  const { html } = await throughWidget<{ html: string }>({ type: "page", id: newId() }).answer;
+  return html;
 }
 
 /** The promise is rejected with an `Error` whose message can be shown. */
 export function run(live: Live, text: string, head: string | null): Running {
   const request: TextRequest = { id: newId(), text, head };
-  return live.by === "widget" ? throughWidget(request) : overHttp(request);
+  return live.by === "widget" ? throughWidget({ type: "text", ...request }) : overHttp(request);
 }
 
 /** What is wrong with a text before it is sent; null if nothing is. */
@@ -69,17 +79,17 @@ function overHttp(request: TextRequest): Running {
   };
 }
 
-function throughWidget(request: TextRequest): Running {
+function throughWidget<Answer>(request: { type: string; id: string }): Running<Answer> {
   const model = widget;
   if (!model) return { answer: Promise.reject(new Error("The notebook is not connected; run the cell again.")), cancel: () => undefined };
   let cancel: () => void = () => undefined;
-  const answer = new Promise<TextAnswer>((done, failed) => {
+  const answer = new Promise<Answer>((done, failed) => {
     const receive = (message: unknown) => {
       const it = message as { type?: string; id?: string; error?: string };
       if (it.id !== request.id) return;
       model.off("msg:custom", receive);
-      if (it.type === "error") failed(new Error(it.error ?? "The text could not be run."));
-      else done(message as TextAnswer);
+      if (it.type === "error") failed(new Error(it.error ?? "The notebook could not do it."));
+      else done(message as Answer);
     };
     cancel = () => {
       model.send({ type: "cancel", id: request.id });
@@ -88,7 +98,7 @@ function throughWidget(request: TextRequest): Running {
     };
     model.on("msg:custom", receive);
     try {
-      model.send({ type: "text", ...request });
+      model.send(request);
     } catch (reason) {
       failed(new Error(`The notebook is not connected: ${messageOf(reason)}`));
     }
