@@ -13,6 +13,7 @@ import { counts, launch } from "./browser.mjs";
 
 const [jupyter, folder] = process.argv.slice(2);
 const TOKEN = "lab-test";
+const PATIENCE = 90_000;
 const CELLS = [
   `import numpy as np
 import mechheads as mh
@@ -54,6 +55,7 @@ async function answers(url, within) {
 
 async function opened(said) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 1000 } });
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   page.on("console", (message) => ["error", "warning"].includes(message.type()) && said.push(`${message.type()}: ${message.text()}`));
   page.on("pageerror", (error) => said.push(`error: ${error}`));
@@ -62,7 +64,7 @@ async function opened(said) {
     if (!/^(data|blob):$/.test(protocol) && hostname !== "127.0.0.1") said.push(`asks for ${request.url()}`);
   });
   await page.goto(`${address}/lab/tree/test.ipynb?token=${TOKEN}&reset`);
-  await page.locator(".jp-Notebook").waitFor({ timeout: 60_000 });
+  await page.locator(".jp-Notebook").waitFor();
   return page;
 }
 
@@ -103,7 +105,7 @@ function contrast(where) {
 
 /** A figure and pages are drawn, and a head can be clicked in each page. */
 async function drawnAndClicked(page) {
-  await output(page, PLOT).locator(".jp-RenderedPlotly :is(.main-svg, .plot-img)").first().waitFor({ timeout: 90_000 });
+  await output(page, PLOT).locator(".jp-RenderedPlotly :is(.main-svg, .plot-img)").first().waitFor();
   const patterns = framed(page, PATTERNS);
   await opensACard(patterns, 2, "L0H2");
   await counts(patterns.locator(".mh-view-map .mh-cell.is-scaled"), 8);
@@ -129,7 +131,7 @@ async function isLive(page) {
   await live.getByRole("tab", { name: "own text" }).click();
   await live.getByLabel("Text for the model").fill("The capital of France is");
   await live.getByRole("button", { name: "run", exact: true }).click();
-  await live.getByText(/^\d+ tokens in /).waitFor({ timeout: 30_000 });
+  await live.getByText(/^\d+ tokens in /).waitFor();
   await isSavedAsAFile(page, live);
   await map(live, 5).focus();
   for (const key of ["ArrowUp", "p", "x", "c"]) await page.keyboard.press(key);
@@ -144,7 +146,7 @@ async function isPaintedAsTheNotebook(page, dark) {
   await page.locator(`body[data-jp-theme-light="${!dark}"]`).waitFor({ state: "attached" });
   for (const where of [framed(page, PATTERNS), framed(page, EXPLORER), output(page, LIVE)]) {
     let found;
-    for (let tries = 0; tries < 50 && found?.dark !== dark; tries++) {
+    for (let tries = 0; tries < 300 && found?.dark !== dark; tries++) {
       await page.waitForTimeout(100);
       found = await contrast(where);
     }
@@ -164,7 +166,7 @@ async function isSaved(page) {
   await page.keyboard.press("Control+s");
   const file = join(notebooks, "test.ipynb");
   const isThere = () => readFileSync(file, "utf8").includes("mechheads-frame");
-  for (let tries = 0; tries < 100 && !isThere(); tries++) await page.waitForTimeout(100);
+  for (let tries = 0; tries < 300 && !isThere(); tries++) await page.waitForTimeout(100);
   await shot(page, "saved");
   assert.ok(isThere(), "Control+S did not save");
   await page.context().close();
@@ -175,6 +177,7 @@ async function isExported() {
   const { status, stderr } = spawnSync(jupyter, ["nbconvert", "--to", "html", join(notebooks, "test.ipynb")], { encoding: "utf8" });
   assert.equal(status, 0, stderr);
   const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, colorScheme: "dark" });
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   const asked = [];
   page.on("request", (request) => /^https?:/.test(request.url()) && asked.push(request.url()));
@@ -191,7 +194,7 @@ async function isExported() {
 async function whole() {
   const said = [];
   const page = await opened(said);
-  await page.getByText(/Python 3.*\| Idle/).waitFor({ timeout: 60_000 });
+  await page.getByText(/Python 3.*\| Idle/).waitFor();
   await menu(page, "Run", "Run All Cells");
   await drawnAndClicked(page);
   await shot(page, "ran");
@@ -237,7 +240,7 @@ for (const stream of [lab.stdout, lab.stderr]) stream.on("data", (text) => (log 
 const address = `http://127.0.0.1:${port}`;
 const browser = await launch();
 try {
-  await answers(`${address}/api/status?token=${TOKEN}`, 60_000);
+  await answers(`${address}/api/status?token=${TOKEN}`, PATIENCE);
   await whole();
 } catch (error) {
   console.error(log.slice(-3000));

@@ -94,7 +94,7 @@ test("a page in a frame has the theme that the notebook tells it, and no other w
   await page.waitForTimeout(100);
   assert.equal(await paper(), "rgb(255, 255, 255)");
   await page.evaluate(() => document.querySelector("iframe").contentWindow.postMessage({ mechheads: "theme", light: false }, "*"));
-  await page.waitForTimeout(100);
+  for (let tries = 0; tries < 100 && (await paper()) !== "rgb(20, 23, 29)"; tries++) await page.waitForTimeout(50);
   assert.equal(await paper(), "rgb(20, 23, 29)");
 });
 
