@@ -129,6 +129,18 @@ def llama(loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
     return loaded("llama")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``small`` is each of the models that its file names as ``ARCHITECTURES``, or else the tiny llama."""
+    if "small" in metafunc.fixturenames and (names := getattr(metafunc.module, "ARCHITECTURES", None)):
+        metafunc.parametrize("small", names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
+    """A tiny model from a local folder; see ``pytest_generate_tests``."""
+    return loaded(getattr(request, "param", "llama"))
+
+
 @pytest.fixture(scope="session")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``others("llama-2")``, or another of ``KINDS``: a folder with a tiny random model that has such a tokenizer."""

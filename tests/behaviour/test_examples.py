@@ -17,8 +17,11 @@ from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.head_examples import PARTS
 from mechheads.prompts.encoding import token_strings
 from mechheads.workers.messages import Request
+from support.levels import ONE_FIRST
 from support.made_workers import MadeWorkers
 from support.settled import settled
+
+ARCHITECTURES = ONE_FIRST
 
 WINDOW = 24
 

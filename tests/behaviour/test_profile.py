@@ -28,13 +28,10 @@ from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
 from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.made_workers import MadeWorkers
 
-
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
+ARCHITECTURES = TWO_FIRST
 
 
 def ids_for(model: mh.Model, windows: int, length: int, seed: int = 0, of: int = 9) -> torch.Tensor:

@@ -12,15 +12,12 @@ import mechheads.engine.run
 from mechheads.engine.run import new_output
 from mechheads.results.stats import q_values
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.texts import CLEAN, PAIRS
 
+ARCHITECTURES = TWO_FIRST
+
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor:

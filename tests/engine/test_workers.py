@@ -59,11 +59,6 @@ def one_copy() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
 def ablate(model: mh.Model, **given: Any) -> mh.HeadScores:
     """12 units, each a batch of its own."""
     return mh.ablate(model, CLEAN[:2], **{"budget": EVERY_UNIT} | given)

@@ -16,11 +16,12 @@ from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.gradients import Size, Watch, gradients_of
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.micro import DENOISING, NOISING, micro, pair  # noqa: F401
 from support.texts import CAPITALS_CLEAN, CAPITALS_CORRUPTED, CAPITALS_PAIRS
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 SITES = ("z", "q", "k", "v", "pattern")
 
 

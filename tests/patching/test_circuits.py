@@ -23,23 +23,19 @@ from mechheads.patching.self_repair import self_repair
 from mechheads.results.stats import clustered_interval
 from support import oracles
 from support.ctrl_c import stopped_at
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
 from support.settled import settled
 from support.texts import CLEAN, PAIRS
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 TOLERANCE = 1e-4
 PROMPTS = mh.Prompts(CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
 NOTHING = mh.PromptPairs(CLEAN, CLEAN, answer=PAIRS.answer, wrong=PAIRS.wrong)
 ALL = [(layer, head) for layer in range(3) for head in range(4)]
 SETS = [[(0, 1), (0, 3)], [(0, 0), (1, 3), (2, 1)], [(2, 0), (2, 1)], ALL]
 Heads = Iterable[tuple[int, int]]
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def with_heads(model: mh.Model, ids: Tensor, new: Mapping[tuple[int, int], Tensor]) -> Tensor:

@@ -32,7 +32,7 @@ LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.release]) for name in 
 ARCHITECTURES = [*architectures("llama", "neox", "gpt2", "gemma"), *LATER]
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module")
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param), dtype=torch.float64)
 

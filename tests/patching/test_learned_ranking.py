@@ -18,13 +18,10 @@ from mechheads.patching.circuit_curve import SIZES, areas, heads_at
 from mechheads.patching.circuits import CircuitRuns, circuit_spec
 from mechheads.patching.learned_ranking import _Descent, _Gated, _Scale
 from support import oracles
-from support.levels import few
+from support.levels import ONE_FIRST, few
 from support.texts import PAIRS
 
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
+ARCHITECTURES = ONE_FIRST
 
 
 def gated(model: mh.Model, nodes: str, budget: Limits | None = None) -> _Gated:

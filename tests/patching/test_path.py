@@ -8,9 +8,11 @@ import pytest
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.releases import only_on_4
 from support.texts import CLEAN, CORRUPTED, PAIRS
+
+ARCHITECTURES = TWO_FIRST
 
 TOLERANCE = 1e-4
 RECEIVERS = [
@@ -21,11 +23,6 @@ RECEIVERS = [
     ["L1.mlp"],
     ["L1H2.q", "L2H1.k", "L2H1.v", "L2H0.k", "L2.mlp"],
 ]
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:

@@ -30,11 +30,6 @@ from support.ctrl_c import stopped_at
 from support.whole_atlas import let_four_pairs_do
 
 
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
 @pytest.fixture
 def few(monkeypatch) -> None:
     let_four_pairs_do(monkeypatch)

@@ -26,9 +26,10 @@ from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, ro
 from mechheads.gating.fit.shared_row import shared_row
 from support import gated_micro
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
-from support.levels import architectures
+from support.levels import TWO_FIRST
 
-TINY = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 TEXTS = Task(
     [" The capital of France is", " When John went to the store", " no", " a big dog gave Mary a book"],
     [" Paris", " Mary and John", " yes", " cat dog"],
@@ -40,11 +41,6 @@ ALL = Rows(1000, False)
 @pytest.fixture(scope="module")
 def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
     return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
-
-
-@pytest.fixture(scope="module", params=TINY)
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def some_gates(model: mh.Model, n: int = 3) -> Tensor:

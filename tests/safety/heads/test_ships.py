@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -33,9 +32,10 @@ from mechheads.safety import (
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure_ships import Pass
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 
-TINY = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 REQUESTS = [
     "When John went to the store",
     " Paris or Rome",
@@ -44,11 +44,6 @@ REQUESTS = [
     "I help",
 ]
 QUIET: dict[str, Any] = {"template": "bare"}
-
-
-@pytest.fixture(scope="module", params=TINY)
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def plain_ablation(
