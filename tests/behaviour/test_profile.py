@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -29,7 +27,7 @@ from mechheads.cli import main
 from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
 from support.levels import TWO_FIRST
-from support.made_workers import MadeWorkers
+from support.made_workers import MadeWorkers, pressing
 
 ARCHITECTURES = TWO_FIRST
 
@@ -215,24 +213,13 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
         mh.settings(store=store)(profile_heads)(llama, texts, window=16)
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(8)]
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request):
-            seen.append(request)
-            if len(seen) == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-    try:
-        with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
-            part = mh.settings(workers=MadeWorkers(2, trouble))(profile_heads)(llama, texts, window=16)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    workers, _ = pressing(1, at=3)
+    with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
+        part = mh.settings(workers=workers)(profile_heads)(llama, texts, window=16)
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16).dataset["values"])
 
 
