@@ -210,11 +210,7 @@ def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts) -> _Cha
 
 def shared_end(*sides: Tokens) -> int:
     """The number of last tokens that all prompts share (the template's tokens after the request); at least 1."""
-    rows = [
-        row[:length]
-        for tokens in sides
-        for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
-    ]
+    rows = [row for tokens in sides for row in tokens.unpadded]
     n = 0
     while n < min(map(len, rows)) and len({row[-1 - n] for row in rows}) == 1:
         n += 1

@@ -128,8 +128,8 @@ def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
 
 def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]]) -> Prompts:
     tokens = prompts.tokens(model)
-    rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), added, strict=True)
-    return Prompts([[*row[:length], *more] for row, length, more in rows], cluster=tokens.cluster)
+    rows = zip(tokens.unpadded, added, strict=True)
+    return Prompts([[*row, *more] for row, more in rows], cluster=tokens.cluster)
 
 
 def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:
