@@ -40,16 +40,7 @@ Heads = Iterable[tuple[int, int]]
 
 def with_heads(model: mh.Model, ids: Tensor, new: Mapping[tuple[int, int], Tensor]) -> Tensor:
     """Logits [pos, d_vocab] of one full forward pass in which these heads' z are new [pos, d_head]."""
-
-    def replace(value: Tensor, hook: Any, layer: int) -> Tensor:
-        value = value.clone()
-        for head, z in new.items():
-            if head[0] == layer:
-                value[0, :, head[1]] = z
-        return value
-
-    layers = {layer for layer, _ in new}
-    return oracles.forward(model, ids, [(oracles.name(n, "z"), partial(replace, layer=n)) for n in layers])[0]
+    return oracles.forward(model, ids, oracles.z_hooks(new))[0]
 
 
 @cache
