@@ -22,8 +22,15 @@ from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_g
 from mechheads.gating.fit import fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
-from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
-from mechheads.gating.fit.shared_row import shared_row
+from mechheads.gating.fit.gates import (
+    Rows,
+    _final_states,
+    log_probs,
+    parts,
+    rows_at_once,
+    shared_row,
+    value_and_gradient,
+)
 from support import gated_micro
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
 from support.levels import TWO_FIRST
@@ -36,11 +43,6 @@ TEXTS = Task(
     name="texts",
 )
 ALL = Rows(1000, False)
-
-
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
 
 
 def some_gates(model: mh.Model, n: int = 3) -> Tensor:

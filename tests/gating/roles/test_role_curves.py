@@ -11,17 +11,11 @@ import torch
 import mechheads as mh
 from mechheads.gating import ROLES, Task, head_roles, role_curve
 from mechheads.gating.fit.gates import log_probs
-from support import gated_micro
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 from support.made_gates import made_gates
 from support.made_workers import MadeWorkers, pressing
 
 TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
-
-
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
 
 
 def by_hand(kept: float, hurting: float) -> np.ndarray:
