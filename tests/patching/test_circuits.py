@@ -294,7 +294,6 @@ def test_an_interrupt_keeps_what_was_found(llama: mh.Model, order: Any) -> None:
     assert partial.interrupted and 0 < done < len(whole.trace)
     pd.testing.assert_frame_equal(partial.trace, whole.trace[:done], atol=1e-5)
     assert len(partial.heads) == partial.trace["n_heads"].iloc[-1]
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
 
 
 @pytest.fixture(scope="module")

@@ -73,13 +73,6 @@ def test_gates_of_0_and_1_are_circuits(small):
     assert gated(small, "all")(gates, torch.arange(len(PAIRS)))[0] == pytest.approx(expected, abs=1e-4)
 
 
-def test_prompts_in_parts_change_nothing(llama):
-    gates, rows = torch.full((llama.n_layers * llama.n_heads,), 0.4), torch.arange(len(PAIRS))
-    whole, parts = gated(llama, "heads")(gates, rows), gated(llama, "heads", Limits(tokens=1))(gates, rows)
-    assert parts[0] == pytest.approx(whole[0], abs=1e-5)
-    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-3, atol=1e-5)
-
-
 class Switch:
     """A metric that the first node turns on, by a smooth step that is flat at 0 and 1; the others push it."""
 
