@@ -24,6 +24,7 @@ from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_o
 from mechheads.behaviour.profile import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
+from mechheads.data import folder
 from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
 from support.levels import TWO_FIRST
@@ -358,3 +359,14 @@ def test_killed_at_ten_random_moments_it_goes_on_to_the_same_bits(tiny: Callable
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[0]) >= 3
+
+
+def test_the_corpus_has_texts_of_twelve_kinds_and_none_twice() -> None:
+    kinds = {file.name: file.read_text(encoding="utf-8").split("\n----\n") for file in folder("corpus").iterdir()}
+    assert len(kinds) == 12
+    texts = [text for each in kinds.values() for text in each]
+    assert len(set(texts)) == len(texts) and all(len(text) > 200 for text in texts)
+    in_order = default_texts()
+    turns = max(map(len, kinds.values()))
+    expected = [kinds[name][turn] for turn in range(turns) for name in sorted(kinds) if turn < len(kinds[name])]
+    assert [next(in_order) for _ in texts] == expected
