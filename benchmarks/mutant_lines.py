@@ -460,8 +460,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "safety/heads/contribution.py",
-        "return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)",
-        "return Lost.of(-change[:, :, 0] + moved, -change[:, :, 1], found)",
+        "lost[:, :, 0] - moved",
+        "lost[:, :, 0] + moved",
         "the effect on look-alikes is added in place of subtracted",
         ("safety/heads/test_contribution.py",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -127,6 +128,26 @@ def loaded(tiny: Callable[[str], Path]) -> Iterator[Callable[[str], mechheads.Mo
 def llama(loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
     """The tiny llama that most tests use."""
     return loaded("llama")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``small`` is each of the models that its file names as ``ARCHITECTURES``, or else the tiny llama."""
+    if "small" in metafunc.fixturenames and (names := getattr(metafunc.module, "ARCHITECTURES", None)):
+        metafunc.parametrize("small", names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest, loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
+    """A tiny model from a local folder; see ``pytest_generate_tests``."""
+    return loaded(getattr(request, "param", "llama"))
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Ctrl-C as a terminal leaves it; a process that was started in the background ignores it."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
 
 
 @pytest.fixture(scope="session")

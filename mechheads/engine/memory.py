@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,11 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mechheads.limits import Limits
+from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import token_bytes
-
-if TYPE_CHECKING:
-    from mechheads.model.core import ModelCore
-
 
 UNSEEN = 40 * 2**20
 """Memory on a CPU that ``PeakBytes`` does not count: buffers of matrix products, statistics, allocator overhead."""

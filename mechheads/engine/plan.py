@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mechheads.engine.memory import logit_bytes, tokens_in_flight
 from mechheads.engine.row_layout import layout_of
+from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.limits import Limits, show_bytes, show_seconds
+from mechheads.model.core import ModelCore
 from mechheads.model.sources.placing import bytes_of
+from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, token_bytes, tokens_in_run
 from mechheads.runs.sites import KEY_SITES
 from mechheads.workers.ray_cluster import pool_of
-
-if TYPE_CHECKING:
-    from mechheads.engine.rows import Packing, Window
-    from mechheads.model.core import ModelCore
-    from mechheads.prompts.tokens import Tokens
 
 _WHY = {
     "queries": "copies of a prompt share rows and its cached keys",

@@ -10,10 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.evaluate import Evaluator
@@ -22,6 +23,7 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import few_shot_pairs
+from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.labels.removal import (
     LEAST_ACCURACY,
@@ -37,6 +39,7 @@ from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
@@ -48,12 +51,6 @@ from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from mechheads.labels.head_labels import HeadLabels
-    from mechheads.model.model import Model
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,25 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
+from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
 from mechheads.labels.static import USUAL, relation_scores
 from mechheads.messages.arguments import check_known
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
+from mechheads.model.stored_weights import StoredWeights
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import q_values
-
-if TYPE_CHECKING:
-    from mechheads.labels.causal import CausalEvidence
-    from mechheads.model.model import Model
-    from mechheads.model.stored_weights import StoredWeights
 
 Rule = Literal["null", "maps"]
 _DIMS = ("layer", "head", "category")

@@ -17,7 +17,6 @@ and 0 elsewhere, while everything before the head is unchanged, so z_h is the he
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,17 +31,15 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
-    from mechheads.prompts.tokens import Tokens
 
 TEMPLATES = (
     "No {source} means no",

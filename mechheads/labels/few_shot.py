@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.messages.arguments import check_at_least
+from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import encode, locate
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 Pair = tuple[str, str]
 _LEAST = 2

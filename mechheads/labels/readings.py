@@ -17,7 +17,7 @@ through that norm. None of them includes the bias of W_V, which adds the same fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -25,10 +25,8 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import values_after
 from mechheads.model.model import Model
+from mechheads.model.stored_weights import StoredWeights
 from mechheads.prompts.encoding import begin_tokens, text_ids
-
-if TYPE_CHECKING:
-    from mechheads.model.stored_weights import StoredWeights
 
 Reading = Literal["embedding", "first_mlp", "carried"]
 Source = Literal["all", "embedding", "first_mlp", "carried"]

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -34,14 +33,12 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import accuracy
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import mean_over_prompts, share_interval
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 LEAST_ACCURACY = 0.1
 """The least accuracy with all heads at which a relation can be tested by removal; below it, too little can be lost."""

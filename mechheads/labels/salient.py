@@ -8,7 +8,7 @@ Elhelo & Geva 2024, "Inferring Functionality of Attention Heads from their Param
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -20,11 +20,9 @@ from mechheads.labels.readings import Norm
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import check_known
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
+from mechheads.model.stored_weights import StoredWeights
 from mechheads.prompts.encoding import token_strings
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
-    from mechheads.model.stored_weights import StoredWeights
 
 
 @analysis

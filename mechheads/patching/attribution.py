@@ -113,7 +113,8 @@ def attribution_patch(
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
-    check_steps(steps)
+    if steps is not None:
+        check_at_least(1, steps=steps)
     limits, measured = current().limits, as_metric(metric)
     spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
     found = estimate(model, spec, runs=cached, steps=steps)
@@ -133,16 +134,6 @@ def attribution_patch(
     if found.mlps is None:
         return result
     return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
-
-
-def check_steps(steps: int | None) -> None:
-    """Check the number of points between the two runs.
-
-    Raises:
-        ValueError: if it is below 1.
-    """
-    if steps is not None:
-        check_at_least(1, steps=steps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,11 @@ import torch
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.interventions.basic import Patch
 from mechheads.limits import current, show_bytes, show_seconds
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.attribution import check_steps
 from mechheads.patching.block_by_block import BlockByBlock
 from mechheads.patching.edges.attribution import ready_edges
 from mechheads.patching.gradients import Size, check_gradient
@@ -92,11 +91,12 @@ def plan_attribution(
     about ...
     """
     check_known("nodes", nodes, ("heads", "all", "edges"))
+    if steps is not None:
+        check_at_least(1, steps=steps)
     if nodes == "edges":
         return _of_edges(model, pairs, metric, steps)
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
-    check_steps(steps)
     spec = Spec(
         asked, Patch(), as_metric(metric), base="corrupted", limits=current().limits.in_one_process, nodes=nodes
     )

@@ -141,14 +141,9 @@ def learn_ranking(
         interrupted=interrupts.interrupted,
         faithfulness=reached,
     )
-    return _as_scores(model, logits, f"learned ranking for {measure.upper()}, {name_of(spec.metric)}", about)
-
-
-def _as_scores(model: Model, logits: Float[np.ndarray, " node"], name: str, provenance: dict[str, Any]) -> HeadScores:
-    """Logits as scores: those of heads by layer, and behind them those of MLPs if there are any."""
-    n = model.n_layers * model.n_heads
+    n, name = model.n_layers * model.n_heads, f"learned ranking for {measure.upper()}, {name_of(spec.metric)}"
     of_heads, of_mlps = logits[:n].reshape(model.n_layers, model.n_heads), logits[n:]
-    scores = HeadScores.from_scores(of_heads, name=name, kind="learned_ranking", provenance=provenance)
+    scores = HeadScores.from_scores(of_heads, name=name, kind="learned_ranking", provenance=about)
     return HeadScores(with_mlp_scores(scores.dataset, of_mlps)) if len(of_mlps) else scores
 
 

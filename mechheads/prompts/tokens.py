@@ -79,6 +79,11 @@ class Tokens:
 
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
 
+    @property
+    def unpadded(self) -> list[list[int]]:
+        """The ids of each prompt, without padding."""
+        return [row[:length] for row, length in zip(self.ids.tolist(), self.lengths.tolist(), strict=True)]
+
     def rows(self, rows: slice | Int[Tensor, " row"]) -> Tokens:
         """The tokens of some of the prompts."""
         chosen = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
@@ -95,8 +100,8 @@ class Tokens:
     def fingerprint(self) -> str:
         """A short hash of ids, named positions, answers and clusters: equal prompts have equal fingerprints."""
         digest = hashlib.sha256()
-        for row, length in zip(self.ids.tolist(), self.lengths.tolist(), strict=True):
-            digest.update(repr(row[:length]).encode())
+        for row in self.unpadded:
+            digest.update(repr(row).encode())
         for name in sorted(self.positions):
             digest.update(f"{name}={self.positions[name].tolist()}".encode())
         for ids in (self.answer, self.wrong):

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head, check_heads, kv_head
+from mechheads.model.core import ModelCore
 from mechheads.plots.attention import attention
 from mechheads.results.kinds import draw
 from mechheads.runs.layer_store import LayerStore
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from mechheads.model.core import ModelCore
-
 
 _VIEW = "mechheads.explorer.explore:view_attention"
 

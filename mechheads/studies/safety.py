@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.analysis import analysis
-from mechheads.model.model import source_of
+from mechheads.model.model import Model, source_of
 from mechheads.results.scores import HeadScores
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve
@@ -26,9 +25,6 @@ from mechheads.safety.requests.loaders import open_requests
 from mechheads.safety.requests.requests import Split, load_requests
 from mechheads.studies.safety_result import ATTRIBUTION, SafetyStudy
 from mechheads.studies.study import stop_if_partial, study_of, teller
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 TOGETHER = "all rankings together"
 _Texts = tuple[list[str], list[str]]

@@ -17,8 +17,11 @@ from mechheads.behaviour import HeadExamples, head_examples
 from mechheads.behaviour.head_examples import PARTS
 from mechheads.prompts.encoding import token_strings
 from mechheads.workers.messages import Request
+from support.levels import ONE_FIRST
 from support.made_workers import MadeWorkers
 from support.settled import settled
+
+ARCHITECTURES = ONE_FIRST
 
 WINDOW = 24
 
@@ -86,8 +89,6 @@ def test_every_tenth_of_the_activity_has_its_examples(llama: mh.Model) -> None:
         assert all(len(set(each["text"])) == 4 for _, each in tenths)
     other = mh.settings(seed=1)(head_examples)(llama, texts, window=WINDOW, n_tokens=2000)
     assert not other.table["text"].equals(examples.table["text"])
-    again = head_examples(llama, texts, window=WINDOW, n_tokens=2000)
-    assert again.table.equals(examples.table)
 
 
 def test_a_head_that_copies_its_tokens_is_shown_at_them(llama: mh.Model) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -26,15 +24,13 @@ from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_o
 from mechheads.behaviour.profile import Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.cli import main
+from mechheads.data import folder
 from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
-from support.levels import architectures
-from support.made_workers import MadeWorkers
+from support.levels import TWO_FIRST
+from support.made_workers import MadeWorkers, pressing
 
-
-@pytest.fixture(scope="module", params=architectures("llama", "gpt2", "gemma", "neox"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
+ARCHITECTURES = TWO_FIRST
 
 
 def ids_for(model: mh.Model, windows: int, length: int, seed: int = 0, of: int = 9) -> torch.Tensor:
@@ -218,24 +214,13 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
         mh.settings(store=store)(profile_heads)(llama, texts, window=16)
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_finishes_the_windows_in_flight(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [ids_for(llama, 1, 16, seed)[0].tolist() for seed in range(8)]
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request):
-            seen.append(request)
-            if len(seen) == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-    try:
-        with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
-            part = mh.settings(workers=MadeWorkers(2, trouble))(profile_heads)(llama, texts, window=16)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    workers, _ = pressing(1, at=3)
+    with pytest.warns(UserWarning, match="interrupted after 64 tokens; the profile is of these"):
+        part = mh.settings(workers=workers)(profile_heads)(llama, texts, window=16)
     assert part.dataset["values"].equals(profile_heads(llama, texts[:4], window=16).dataset["values"])
 
 
@@ -300,11 +285,9 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama
         profile_heads(llama, **{"texts": [[1] * 40]} | options)
 
 
-def test_it_is_a_result_like_the_others(llama: mh.Model, tmp_path: Path) -> None:
+def test_it_is_a_result_like_the_others(llama: mh.Model) -> None:
     profile = profile_heads(llama, ids_for(llama, 6, 24).tolist(), window=24)
     assert profile.extra_dims == ("behaviour",) and profile.dataset["behaviour"].values.tolist() == list(PROFILED)
-    again = HeadProfile.load(profile.save(tmp_path / "profile.nc"))
-    assert again.dataset.identical(profile.dataset) and again.names("L0H0") == profile.names("L0H0")
     excess = profile.values.values - profile.dataset["null"].values[..., None]
     np.testing.assert_allclose(profile.dataset["excess"][..., 0], excess.mean(-1)[..., 0], atol=1e-9)
     assert "Olsson" in profile.citation()
@@ -376,3 +359,14 @@ def test_killed_at_ten_random_moments_it_goes_on_to_the_same_bits(tiny: Callable
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[0]) >= 3
+
+
+def test_the_corpus_has_texts_of_twelve_kinds_and_none_twice() -> None:
+    kinds = {file.name: file.read_text(encoding="utf-8").split("\n----\n") for file in folder("corpus").iterdir()}
+    assert len(kinds) == 12
+    texts = [text for each in kinds.values() for text in each]
+    assert len(set(texts)) == len(texts) and all(len(text) > 200 for text in texts)
+    in_order = default_texts()
+    turns = max(map(len, kinds.values()))
+    expected = [kinds[name][turn] for turn in range(turns) for name in sorted(kinds) if turn < len(kinds[name])]
+    assert [next(in_order) for _ in texts] == expected

@@ -20,6 +20,9 @@ from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
 from mechheads.prompts.encoding import token_strings
 from support import weight_surgery
+from support.levels import ONE_FIRST
+
+ARCHITECTURES = ONE_FIRST
 
 
 def whole(model: mh.Model, circuit: str, layer: int, head: int) -> Tensor:

@@ -19,11 +19,6 @@ CLEAN, CORRUPTED = [" The capital of France is", " The capital of Spain is"], ["
 
 
 @pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
-@pytest.fixture(scope="module")
 def pairs() -> mh.PromptPairs:
     return mh.PromptPairs(CLEAN, CORRUPTED, answer=[" Paris", " Madrid"], wrong=[" Rome", " Rome"])
 

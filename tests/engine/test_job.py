@@ -68,11 +68,6 @@ def analysis(prompts: mh.PromptPairs | mh.Prompts, name: str) -> Callable[..., A
     return (ON_PAIRS if prompts is PAIRS else ON_PROMPTS)[name]
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
-
-
 @pytest.fixture(scope="module")
 def jobs(small) -> dict[int, Job]:
     """Of the pairs and of the prompts, by their ids."""

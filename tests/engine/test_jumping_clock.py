@@ -56,11 +56,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
 def test_a_clock_that_jumps_stops_no_worker_and_changes_no_bit(small, tmp_path: Path, clock: Clock) -> None:
     """A half of the sweep is computed first; then it goes on from its ledger."""
     store, workers = tmp_path / "sweep.ledger", MadeWorkers(2)

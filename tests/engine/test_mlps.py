@@ -12,15 +12,12 @@ import mechheads.engine.run
 from mechheads.engine.run import new_output
 from mechheads.results.stats import q_values
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.texts import CLEAN, PAIRS
 
+ARCHITECTURES = TWO_FIRST
+
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def with_mlp(model: mh.Model, ids: Tensor, layer: int, output: Tensor) -> Tensor:
@@ -156,11 +153,9 @@ def test_a_share_restored_is_the_effect_divided_by_the_distance(llama):
     np.testing.assert_allclose(plain.dataset["mlp_values"] / share.dataset["mlp_values"], ratio[0, 0], rtol=1e-4)
 
 
-def test_mlps_survive_a_file_a_selection_and_a_figure(llama, tmp_path):
+def test_mlps_survive_a_selection_and_a_figure(llama):
     effect = mh.activation_patch(llama, PAIRS, positions=["last", 1], nodes="all")
-    back = mh.HeadScores.load(effect.save(tmp_path / "effect.nc"))
-    assert back.dataset.identical(effect.dataset)
-    one = back.select(pos="last")
+    one = effect.select(pos="last")
     assert one.mlps is not None and one.mlps["score"].tolist() == effect.dataset["mlp_score"].values[:, 0].tolist()
     figure = one.plot()
     heads, mlps = figure.data

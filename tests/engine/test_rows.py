@@ -15,6 +15,8 @@ from mechheads.patching import UniformAttention
 from support import oracles
 from support.levels import architectures
 
+ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma", "qwen")
+
 BEGINNING = " When John and Mary went to the store John gave a book to"
 ENDS = [" Mary and one", " France", " the big dog and the small cat is one two three", " Paris Rome"]
 PROMPTS = [BEGINNING + end for end in ENDS]
@@ -106,11 +108,6 @@ def test_those_that_begin_alike_share_a_row_wherever_they_stand():
 def test_prompts_alike_in_length_alone_are_not_packed():
     rows = ids([1, 2, 3], [4, 5, 6])
     assert Packing.find(rows, Window(torch.zeros(2, dtype=torch.long), 3, torch.tensor([[2], [2]]), "queries")) is None
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma", "qwen"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def scores(model: mh.Model, intervention: mh.Intervention, packed: bool, monkeypatch, **options) -> torch.Tensor:

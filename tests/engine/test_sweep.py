@@ -14,17 +14,13 @@ import mechheads as mh
 from mechheads.engine.row_layout import layout_of
 from mechheads.interventions.new_z import all_new_z
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.releases import only_on_4
 from support.texts import CLEAN, CORRUPTED, PAIRS
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def heads_of(model: mh.Model) -> list[tuple[int, int]]:

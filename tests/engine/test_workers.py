@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sys
@@ -22,7 +21,7 @@ import mechheads.engine.work
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
 from mechheads.workers.messages import Request
-from support.made_workers import MadeWorkers
+from support.made_workers import MadeWorkers, pressing
 from support.settled import settled
 from support.texts import CLEAN, PAIRS
 
@@ -57,11 +56,6 @@ def one_copy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mechheads.workers.ray_cluster.load_again", cache(load_again))
         yield
-
-
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
 
 
 def ablate(model: mh.Model, **given: Any) -> mh.HeadScores:
@@ -178,28 +172,6 @@ def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, mon
     assert sizes.count(2) <= 2  # each worker finds out at most once
     assert workers.chunks[2:] == [1] * (len(workers.chunks) - 2)  # and those that come later are told
     np.testing.assert_allclose(ours.values, alone.values, rtol=1e-5, atol=1e-6)
-
-
-@pytest.fixture
-def terminal() -> Iterator[None]:
-    """Ctrl-C as a terminal leaves it; a process that was started in the background ignores it."""
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, usual)
-
-
-def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
-    """Two workers; Ctrl-C is pressed this many times while the n-th batch is computed."""
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request):
-            seen.append(request.batch.units)
-            for _ in range(times if len(seen) == at else 0):
-                os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-    return MadeWorkers(2, trouble), seen
 
 
 @pytest.mark.usefixtures("terminal")

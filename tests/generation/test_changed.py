@@ -16,7 +16,9 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.generation import Sampling, continuation_log_probs, sample_texts
 from support import oracles
-from support.levels import few
+from support.levels import ONE_FIRST
+
+ARCHITECTURES = ONE_FIRST
 
 PROMPTS = [" The capital of France is", " yes", " When John and Mary went to the store John gave a book to"]
 NEW, OFF = 7, ["L0H1", "L1H2", (2, 0)]
@@ -26,11 +28,6 @@ REQUESTS = [
     (" The capital of Italy is", " Rome yes no"),
     (" yes ", "a big dog"),
 ]
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def rows_of(model: mh.Model, prompts: Any = PROMPTS) -> list[list[int]]:

@@ -24,12 +24,12 @@ from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from support import oracles
 from support.ctrl_c import stopped_at
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.releases import TRANSFORMERLENS_4
 
-generation = importlib.import_module("mechheads.generation.generate")
+ARCHITECTURES = TWO_FIRST
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
+generation = importlib.import_module("mechheads.generation.generate")
 PROMPTS = [
     " The capital of France is",
     " yes",
@@ -42,11 +42,6 @@ SAMPLED = Sampling(NEW, temperature=2.0, top_k=5, seed=3)
 QUIET: dict[str, Any] = {"sampling": Sampling(NEW)}
 DRAWN: dict[str, Any] = {"sampling": SAMPLED}
 """Tiny models repeat themselves when greedy; drawn tokens tell whether all probabilities are right."""
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 @pytest.fixture

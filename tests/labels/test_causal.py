@@ -25,6 +25,8 @@ from support import oracles
 from support.ctrl_c import stopped_at
 from support.levels import few
 
+ARCHITECTURES = few(("gpt2", "llama", "gemma"), "llama")
+
 TEMPLATE = " The capital of {source} is {target}"
 SOURCES = ("France", "Italy", "Spain", "Germany", "big", "small", "one", "dog", "John", "yes", "store")
 TARGETS = ("Paris", "Rome", "Madrid", "Berlin", "bigger", "smaller", "two", "cat", "Mary", "no", "book")
@@ -50,11 +52,6 @@ def two_ways() -> list[mh.Relation]:
 
 
 TOO_FEW = mh.Relation("too few", None, [("France", "Paris"), ("Italy", "Zurich")], few_shot=[TEMPLATE])
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def diff(model: mh.Model, tokens: Any, prompt: int) -> float:

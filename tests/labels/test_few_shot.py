@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 import mechheads as mh
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts, shuffled_labels
 from support.texts import WORD_PAIRS
+
+ARCHITECTURES = ["gpt2", "llama"]
 
 LONG = [("went to", "gave"), ("help and", "book")]
 """Sources of two tokens."""
@@ -23,11 +24,6 @@ RELATION = mh.Relation(
     [*WORD_PAIRS, *LONG, *SPLIT],
     few_shot=(TEMPLATE, " France and {source} gave {target} to Mary"),
 )
-
-
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def read(text: str, template: int = 0) -> tuple[list[tuple[str, str]], str]:

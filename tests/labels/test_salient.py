@@ -16,10 +16,7 @@ from mechheads.limits import Limits
 from mechheads.prompts.encoding import token_strings
 from support.levels import few
 
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
+ARCHITECTURES = few(("gpt2", "llama", "neox"), "llama")
 
 
 def plain_loop(model: mh.Model, layer: int, head: int, n: int, top: int, first_mlp: bool, folded: bool) -> list[Any]:

@@ -70,10 +70,11 @@ class Steps:
 
 @pytest.fixture(scope="module", params=few(ARCHITECTURES, "llama"))
 def model(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
-    """A model of which every second weight wants no gradient."""
+    """A model of which every second weight wants no gradient, and every third has one from elsewhere."""
     made = mh.load(tiny(request.param))
     for i, weight in enumerate(made.model.parameters()):
         weight.requires_grad_(i % 2 == 0)
+        weight.grad = torch.ones_like(weight) if i % 3 == 0 else None
     return made
 
 
@@ -88,8 +89,9 @@ def undisturbed(model: mh.Model) -> Callable[[str], tuple[Any, Steps]]:
         with Steps() as steps:
             found = quietly(EVERY[name], model)
         assert changes_on(model) == before
-        for weight, value in zip(model.model.parameters(), weights, strict=True):
-            assert torch.equal(weight, value) and weight.grad is None
+        for i, (weight, value) in enumerate(zip(model.model.parameters(), weights, strict=True)):
+            assert torch.equal(weight, value)
+            assert weight.grad is None if i % 3 else bool((weight.grad == 1).all())
         return found, steps
 
     return run

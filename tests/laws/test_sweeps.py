@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
 import mechheads as mh
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.texts import CLEAN, PAIRS
+
+ARCHITECTURES = TWO_FIRST
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:budget is", "ignore:the .* run prefers"),
@@ -19,11 +19,6 @@ pytestmark = [
 
 WORDS = [" The", " capital", " of", " France", " Italy", " and", " store", " yes", " dog", " three"]
 sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map("".join)
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import mechheads as mh
 from mechheads.explorer.live import Live, check
 from mechheads.labels import readings
 from support import every_analysis
-from support.every_analysis import ANALYSES, MORE
+from support.every_analysis import ANALYSES, MORE, assert_near
 from support.texts import WORD_PAIRS
 from support.tokenizers_of_others import KINDS, BesidePlain, without_spaces_of_its_own
 
@@ -73,11 +74,7 @@ def both(request: pytest.FixtureRequest, others: Callable[[str], Path]) -> Both:
     return Both(others(request.param), request.param)
 
 
-def same(found: Any, wanted: Any) -> None:
-    if isinstance(wanted, (str, list)):
-        assert found == wanted
-    else:
-        np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=2e-5)
+same = partial(assert_near, atol=2e-5)
 
 
 @pytest.mark.parametrize("analysis", OF_TEXT)

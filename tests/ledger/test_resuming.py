@@ -114,11 +114,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
 
 
 @pytest.fixture(scope="module")
-def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded("llama")
-
-
-@pytest.fixture(scope="module")
 def workers() -> MadeWorkers:
     return MadeWorkers(2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 import mechheads as mh
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.model.load import in_dtype, load_again
-from support.every_analysis import ANALYSES, MORE
+from support.every_analysis import ANALYSES, MORE, assert_same_numbers
 from support.levels import few
 from support.releases import only_on_3
 from support.simulated_devices import MixedDevices, simulation
@@ -45,13 +44,7 @@ def both(tiny: Callable[[str], Path]) -> tuple[mh.Model, mh.Model]:
 
 @pytest.mark.parametrize("analysis", few([*ANALYSES, *MORE], *OFTEN))
 def test_every_analysis_gives_the_same(analysis: str, both: tuple[mh.Model, mh.Model]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        wanted, found = ((ANALYSES | MORE)[analysis].numbers(model) for model in both)
-    if isinstance(wanted, (str, list)):
-        assert found == wanted
-    else:
-        np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-6)
+    assert_same_numbers(analysis, both, 1e-6)
 
 
 def test_blocks_are_on_their_devices_and_all_else_at_home(both: tuple[mh.Model, mh.Model]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from mechheads.limits import Limits
 from mechheads.model.backends.on_disk import WeightsOnDisk
 from mechheads.model.load import in_dtype, load_again
 from mechheads.model.sources import ModelSourceError
-from support.every_analysis import ANALYSES
+from support.every_analysis import ANALYSES, assert_same_numbers
 from support.levels import architectures, few
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
@@ -79,13 +78,7 @@ def run_of(model: mh.Model) -> mh.patching.HeadCache:
 def test_every_analysis_gives_the_same_and_leaves_no_block_in_memory(
     analysis: str, both: tuple[mh.Model, mh.Model]
 ) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        wanted, found = (ANALYSES[analysis].numbers(model) for model in both)
-    if analysis == "generate":
-        assert found == wanted
-    else:
-        np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=1e-4)
+    assert_same_numbers(analysis, both, 2e-5, 1e-4)
     assert blocks_in_memory(both[1]) == []
 
 

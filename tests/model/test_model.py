@@ -13,10 +13,11 @@ import transformers
 from torch import Tensor
 
 import mechheads as mh
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.releases import TRANSFORMERLENS_4
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
 

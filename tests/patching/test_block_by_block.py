@@ -20,15 +20,12 @@ from mechheads.patching.edges.attribution import EdgeSize, ready_edges
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.gradients import Path, Size, Watch, gradients_of
 from mechheads.patching.learned_ranking import _Gated
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.texts import CAPITALS_PAIRS, PAIRS
 
+ARCHITECTURES = TWO_FIRST
+
 GB = 2**30
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 WAYS = {

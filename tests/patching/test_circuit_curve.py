@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,10 @@ from mechheads.results.stats import cluster_draws
 from support.levels import few
 from support.texts import PAIRS
 
+ARCHITECTURES = few(("gpt2", "llama", "gemma"), "llama")
+
 ALL = [mh.HeadId(layer, head) for layer in range(3) for head in range(4)]
 SOME = (0.1, 0.25, 0.5, 1.0)
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def area_by_loop(sizes: Sequence[float], shares: Sequence[float]) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -129,11 +128,6 @@ def test_the_measure_of_greater_than_is_a_difference_of_probabilities() -> None:
         found = ProbabilityDifference(numbers, gap)(torch.from_numpy(logits), context)
         wanted = [p[0, 14:20].sum() - p[0, 10 : 15 - gap].sum(), p[1, 12:20].sum() - p[1, 10 : 13 - gap].sum()]
         assert found.numpy() == pytest.approx(wanted, abs=1e-6)
-
-
-@pytest.fixture(scope="module")
-def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded("llama")
 
 
 def test_what_does_not_fit_is_counted(small: mh.Model) -> None:

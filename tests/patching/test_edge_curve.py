@@ -163,10 +163,8 @@ def test_clean_prompts_are_the_base_run_of_metrics(llama: mh.Model, scores: Edge
     assert (found.more["empty"] > 0.01).all()
 
 
-def test_it_is_drawn_and_leaves_no_hooks(llama: mh.Model, scores: EdgeScores):
-    hooks = [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
+def test_it_is_drawn(llama: mh.Model, scores: EdgeScores):
     figure = edge_curve(llama, PAIRS, {"eap": scores}, sizes=SOME, draws=1).plot()
-    assert hooks == [len(point.fwd_hooks) for point in llama.model.hook_dict.values()]
     assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
     assert any("26 edges in the circuit" in text for trace in figure.data for text in trace.text or ())
 

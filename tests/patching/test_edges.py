@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.limits import Limits
 from mechheads.patching import attribute_edges, attribution_patch
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.edges.graph import EdgeGraph
@@ -32,7 +31,7 @@ LATER = [pytest.param(name, marks=[only_on_4, pytest.mark.release]) for name in 
 ARCHITECTURES = [*architectures("llama", "neox", "gpt2", "gemma"), *LATER]
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module")
 def small(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny(request.param), dtype=torch.float64)
 
@@ -202,11 +201,8 @@ def test_nodes_have_the_size_of_their_outgoing_edges(found: EdgeScores):
     assert nodes.mlps.at["L1.mlp", "score"] == pytest.approx(sizes[found.senders.index("L1.mlp")])
 
 
-def test_prompts_in_parts_give_the_same(llama: mh.Model, found: EdgeScores):
-    parts = mh.settings(budget=Limits(tokens=1))(attribute_edges)(llama, PAIRS, by_prompt=True)
-    np.testing.assert_allclose(parts.values, found.values, atol=1e-5)
-    job = mh.prepare(llama, PAIRS)
-    again = attribute_edges(job)
+def test_a_prepared_job_gives_the_same(llama: mh.Model, found: EdgeScores):
+    again = attribute_edges(mh.prepare(llama, PAIRS))
     np.testing.assert_allclose(again.score, found.score, atol=1e-5)
     assert again.values is None
 

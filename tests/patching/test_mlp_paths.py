@@ -8,16 +8,13 @@ import pytest
 import mechheads as mh
 from mechheads.limits import Limits
 from support import oracles
-from support.levels import few
+from support.levels import ONE_FIRST
 from support.made_workers import MadeWorkers
 from support.texts import PAIRS
 
+ARCHITECTURES = ONE_FIRST
+
 RECEIVERS = [["final"], ["L2H1.q"], ["L1H2.q", "L2H1.k", "L2H1.v", "L2.mlp"]]
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def by_loop(model: mh.Model, receivers: list[str], mlps: str, direction: str, at: int | None = None) -> np.ndarray:

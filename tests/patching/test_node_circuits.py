@@ -16,17 +16,14 @@ import mechheads as mh
 from mechheads.heads import Mlp, Node, every_node
 from mechheads.patching import circuit_curve, faithfulness
 from support import oracles
-from support.levels import few
+from support.levels import ONE_FIRST
 from support.made_workers import MadeWorkers
 from support.texts import CLEAN, PAIRS
 
+ARCHITECTURES = ONE_FIRST
+
 SOME = (0.1, 0.3, 0.6, 1.0)
 CIRCUITS = [["L0H1", "L1.mlp", "L2H3"], ["L0.mlp", "L1.mlp", "L2.mlp"], ["L1H0", "L1H2"]]
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def without(model: mh.Model, prompt: int, circuit: Iterable[Node]) -> float:

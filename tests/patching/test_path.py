@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.limits import Limits
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 from support.releases import only_on_4
 from support.texts import CLEAN, CORRUPTED, PAIRS
+
+ARCHITECTURES = TWO_FIRST
 
 TOLERANCE = 1e-4
 RECEIVERS = [
@@ -21,11 +22,6 @@ RECEIVERS = [
     ["L1.mlp"],
     ["L1H2.q", "L2H1.k", "L2H1.v", "L2H0.k", "L2.mlp"],
 ]
-
-
-@pytest.fixture(scope="module", params=architectures("gpt2", "llama", "neox", "gemma"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def by_loop(model, receivers, mlps="recomputed", direction="noising", at=None) -> np.ndarray:
@@ -97,13 +93,6 @@ def test_paths_of_a_run_into_itself_change_nothing(small):
     same = mh.PromptPairs(CLEAN, CLEAN, answer=[" Paris"] * 3, wrong=[" Rome"] * 3)
     for receivers in RECEIVERS:
         np.testing.assert_allclose(mh.path_patch(small, same, receivers=receivers).values, 0, atol=1e-5)
-
-
-def test_one_prompt_at_a_time_and_one_sender_at_a_time_change_nothing(small):
-    whole = mh.path_matrix(small, PAIRS, receivers=["final", "L2H3.k"])
-    one = Limits(tokens=1)
-    piecewise = mh.settings(budget=one)(mh.path_matrix)(small, PAIRS, receivers=["final", "L2H3.k"])
-    np.testing.assert_allclose(piecewise.values, whole.values, atol=1e-5)
 
 
 @only_on_4

@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import mechheads as mh
 from mechheads.prompts.encoding import single_token
 
+ARCHITECTURES = ["gpt2", "llama"]
+
 FRANCE = " The capital of France is"
 ROWS = [(" France", " Italy"), (" Spain", " Germany")]
 ANSWERS = [(" Paris", " Rome"), (" Madrid", " Berlin")]
@@ -26,11 +28,6 @@ ANSWERS = [(" Paris", " Rome"), (" Madrid", " Berlin")]
 def gpt2(loaded) -> mh.Model:
     """A model whose tokenizer puts nothing before a text."""
     return loaded("gpt2")
-
-
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 def ids(model: mh.Model, text: str) -> list[int]:

@@ -15,15 +15,12 @@ from safetensors.torch import save_file
 import mechheads as mh
 from mechheads.limits import Limits, show_bytes
 from mechheads.runs.layer_store import LayerStore
-from support.levels import few
+from support.levels import ONE_FIRST
+
+ARCHITECTURES = ONE_FIRST
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store", " dog"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox", "gemma"), "llama"))
-def small(request, loaded) -> mh.Model:
-    return loaded(request.param)
 
 
 @pytest.fixture(scope="module")

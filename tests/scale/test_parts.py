@@ -27,11 +27,6 @@ TWO_UNITS = Limits(tokens=60, logit_rows=1)
 """Two heads in a batch."""
 
 
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
 def command(*words: object) -> str:
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,6 @@ from support.texts import CLEAN, PAIRS
 
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 PLACES = [" The capital of France Italy Spain Germany is Paris Rome Madrid"]
-
-
-@pytest.fixture(scope="module")
-def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded("llama")
 
 
 @pytest.fixture(scope="module")

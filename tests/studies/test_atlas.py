@@ -27,12 +27,8 @@ from mechheads.studies.build import build_atlas, capital_pairs
 from mechheads.studies.questions import Given, Questions
 from support import gated_micro
 from support.ctrl_c import stopped_at
+from support.made_workers import MadeWorkers
 from support.whole_atlas import let_four_pairs_do
-
-
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
 
 
 @pytest.fixture
@@ -508,3 +504,14 @@ def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tm
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert page.count("Plotly.newPlot(") == 4
     assert f"open {tmp_path / 'out' / 'index.html'} in a browser" in done.output
+
+
+def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(small):
+    workers = MadeWorkers(2)
+    task = build.capital_task(small)
+    starts, _ = mh.settings(workers=workers)(build.choose_starts)(small, task, 2)
+    assert starts == build.choose_starts(small, task, 2)[0]
+    before = len(workers.computed)
+    assert before >= build.TRIED
+    assert mh.settings(workers=workers)(build.fit_briefly)(small, task, starts, 2).seeds == tuple(starts)
+    assert len(workers.computed) - before >= build.KEPT

@@ -42,14 +42,12 @@ def knows(atlas: Atlas, head: str, **options) -> tuple[Description, Writer]:
     return describe(atlas, head, writer, **options), writer
 
 
-def test_a_writer_that_knows_scores_high_and_is_shown(atlas, tmp_path):
+def test_a_writer_that_knows_scores_high_and_is_shown(atlas):
     found, writer = knows(atlas, "L1H2")
     assert found.score > 0.99 and found.ci_low > 0.9 and found.stands
     assert len(found.null) == len(found.others) == 3 and max(map(abs, found.null)) < 0.5
     assert (len(writer.prompts), len(writer.questions)) == (4, 4 * 48)
     assert repr(found).startswith("<Description of L1H2: 'description 0' (score 1.00, ")
-    again = Description.load(found.save(tmp_path / "description.nc"))
-    assert again.table.equals(found.table) and repr(again) == repr(found) and again.others == found.others
     assert "description 0" in found._repr_html_()
 
 

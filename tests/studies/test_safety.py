@@ -44,11 +44,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "ordinary_texts", lambda: (" a dog gave", " Mary went to the store"))
 
 
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
 def judging(verdict: str):
     return lambda request, answer: verdict
 

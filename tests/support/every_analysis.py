@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -268,3 +269,20 @@ TABLES += (
 )
 TABLES += ("gates", "roles", "curves of roles")
 """One of each class of results about sets of heads."""
+
+
+def assert_near(found: Any, wanted: Any, atol: float, rtol: float | None = None) -> None:
+    """Compare what ``numbers`` gave: texts are the same, and numbers are near."""
+    if isinstance(wanted, (str, list)):
+        assert found == wanted
+    else:
+        np.testing.assert_allclose(found, wanted, atol=atol, rtol=atol if rtol is None else rtol)
+
+
+def assert_same_numbers(
+    analysis: str, models: tuple[mh.Model, mh.Model], atol: float, rtol: float | None = None
+) -> None:
+    """An analysis gives the same on two models."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_near(*(EVERY[analysis].numbers(model) for model in models), atol, rtol)

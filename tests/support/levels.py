@@ -16,3 +16,8 @@ def few(values: Iterable[Any], *always: Any) -> list[Any]:
 def architectures(*names: str) -> list[Any]:
     """Tiny models as parameters: the first two are always run, the others before a release."""
     return few(names, *names[:2])
+
+
+TWO_FIRST = architectures("gpt2", "llama", "neox", "gemma")
+ONE_FIRST = few(("llama", "gpt2", "neox", "gemma"), "llama")
+"""Four kinds of models, of which two or one are always run. A file imports them as ``ARCHITECTURES`` for ``small``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import traceback
 import warnings
 from collections.abc import Callable
@@ -155,3 +156,17 @@ class MadeWorkers(mh.scale.Ray):
             self.computed += [units]
             self.chunks += [request.chunk]
         return False
+
+
+def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
+    """Two workers; Ctrl-C is pressed this many times while the n-th batch is computed."""
+    seen: list[Any] = []
+
+    def trouble(replica: int, request: Any) -> bool:
+        if isinstance(request, Request):
+            seen.append(request.batch.units)
+            for _ in range(times if len(seen) == at else 0):
+                os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    return MadeWorkers(2, trouble), seen

@@ -5,7 +5,7 @@ Nothing here pads, stacks or resumes; only TransformerLens' own ``run_with_hooks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,13 +49,12 @@ def activations(model: mh.Model, ids: Tensor) -> Activations:
 
 def with_z(model: mh.Model, ids: Tensor, layer: int, head: int, z: Tensor) -> Tensor:
     """Logits when one head's z is ``z`` [pos, d_head]."""
+    return forward(model, ids, z_hooks({(layer, head): z}))
 
-    def replace(value: Tensor, hook: Any) -> Tensor:
-        value = value.clone()
-        value[0, :, head] = z
-        return value
 
-    return forward(model, ids, [(name(layer, "z"), replace)])
+def z_hooks(new: Mapping[tuple[int, int], Tensor | float]) -> list[tuple[str, Callable]]:
+    """Hooks that give heads, by layer and number, a new z [pos, d_head]."""
+    return [(name(layer, "z"), partial(_set_head, head=head, value=z)) for (layer, head), z in new.items()]
 
 
 def z_when(model: mh.Model, ids: Tensor, layer: int, head: int, site: str, value: Tensor) -> Tensor:
@@ -189,7 +188,7 @@ def _keep(value: Tensor, hook: Any, kept: Activations, at: str) -> None:
     kept[at] = value.clone()
 
 
-def _set_head(z: Tensor, hook: Any, head: int, value: Tensor) -> Tensor:
+def _set_head(z: Tensor, hook: Any, head: int, value: Tensor | float) -> Tensor:
     z = z.clone()
     z[0, :, head] = value
     return z

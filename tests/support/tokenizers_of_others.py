@@ -11,7 +11,7 @@ import transformers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import mechheads as mh
-from support.tiny import WORDS
+from support.tiny import WORDS, make_config
 
 KINDS = ("llama-2", "mistral", "phi-3", "appends-eos")
 """llama-2 puts a space before every piece of text; mistral before the first; phi-3 as llama-2, and its special tokens
@@ -81,19 +81,8 @@ def _in_transformers(tokenizer: tokenizers.Tokenizer, template: str | None) -> t
 def build(kind: str, folder: Path) -> None:
     """Save a tiny random Llama with the tokenizer of a kind."""
     tokenizer = make_tokenizer(kind)
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-    )
+    config = make_config("llama", tokenizer)
+    config.max_position_embeddings = 512
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -199,15 +198,7 @@ def test_in_context_it_is_the_tag_that_is_read(small):
     model = small.model
 
     def last(prompt: Tensor, off: list[HeadId]) -> Tensor:
-        def silence(value: Tensor, hook: Any, head: HeadId) -> Tensor:
-            value = value.clone()
-            value[:, :, head.head] = 0
-            return value
-
-        hooks = [
-            (oracles.name(head.layer, "z"), lambda value, hook, head=head: silence(value, hook, head)) for head in off
-        ]
-        return oracles.forward(model, prompt, hooks)[0, -1]
+        return oracles.forward(model, prompt, oracles.z_hooks({(head.layer, head.head): 0 for head in off}))[0, -1]
 
     reader, tagger, other = HeadId(2, 7), HeadId(0, 5), HeadId(1, 2)
     for prompt, target in zip(*prompts_of(small, "doubles"), strict=True):

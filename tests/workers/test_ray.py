@@ -21,11 +21,6 @@ from support.texts import CLEAN, PAIRS
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
 
 
-@pytest.fixture(scope="module")
-def small(loaded) -> mh.Model:
-    return loaded("llama")
-
-
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[MadeRay]:
     ray = MadeRay(GPU=2)

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mechheads.files.rows import read_rows
 from mechheads.gating.tasks.questions import some_items
@@ -24,9 +23,7 @@ from mechheads.gating.tasks.task_files import (
 from mechheads.labels.relation_files import is_relation
 from mechheads.labels.relations import Relation, relation_names
 from mechheads.messages.arguments import did_you_mean
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
+from mechheads.model.model import Model
 
 
 def open_task(name_or_path: str | Path, *, model: Model | None = None, n: int | None = None, seed: int = 0) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +15,8 @@ from mechheads.gating.tasks.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations, relation_names
 from mechheads.messages.arguments import check_at_least, did_you_mean
+from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 ALIASES = {"capitals": "country_to_capital"}
 PATTERNS = ("ABA", "ABB")

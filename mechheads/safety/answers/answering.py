@@ -28,18 +28,11 @@ from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template
 
 
 class HeadsOff(NamedTuple):
-    """A condition: the heads that are ablated together, and how."""
+    """A condition: the heads that are ablated together, and how; workers are told its name too."""
 
     way: Ablation
     heads: Sequence[HeadId] = ()
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A condition and its name."""
-
-    name: str
-    off: HeadsOff
+    name: str = ""
 
     def __str__(self) -> str:
         return f"the condition {self.name!r}"
@@ -58,8 +51,8 @@ class Write:
     sampling: Sampling
     limits: Limits
 
-    def __call__(self, model: Model, condition: Condition) -> UInt8[np.ndarray, " byte"]:
-        run, (way, heads) = None, condition.off
+    def __call__(self, model: Model, condition: HeadsOff) -> UInt8[np.ndarray, " byte"]:
+        run, (way, heads, _) = None, condition
         with settings(budget=self.limits):
             if way.kind == "mean":
                 run = HeadCache.run(model, self.averaged, sites=("z",))
@@ -176,7 +169,7 @@ class Answering:
             written[index] = Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished))
 
         write = Write(prompts, self.sides.harmful.prompts, self.settings.sampling(), current().limits.in_one_process)
-        named = [Condition(name, off) for name, off in sets.items()]
+        named = [off._replace(name=name) for name, off in sets.items()]
         return IndependentUnits(self.model, write, current().limits)(named, take)
 
     def provenance(self) -> dict[str, Any]:

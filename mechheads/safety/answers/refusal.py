@@ -290,8 +290,7 @@ def _how_far(answers: pd.DataFrame, table: pd.DataFrame) -> str:
 def _independent(tokens: Tokens) -> list[str]:
     """A label for each prompt, the same for prompts of one cluster and for equal prompts."""
     first: dict[tuple[int, ...], str] = {}
-    rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), tokens.cluster, strict=True)
-    return [first.setdefault(tuple(ids[:length]), label) for ids, length, label in rows]
+    return [first.setdefault(tuple(ids), label) for ids, label in zip(tokens.unpadded, tokens.cluster, strict=True)]
 
 
 def _conclude(answers: pd.DataFrame, table: pd.DataFrame, cluster: Sequence[str], name: str) -> tuple[bool, str]:

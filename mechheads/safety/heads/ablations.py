@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -26,11 +26,9 @@ from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_h
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.base import Hook
+from mechheads.model.model import Model
+from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.groups import Group, Groups
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
-    from mechheads.runs.head_cache import HeadCache
 
 Kind = Literal["undifferentiated", "scaling", "zero", "mean", "resample"]
 Through = Literal["q", "k"]

@@ -50,89 +50,8 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.ablations import PATCH, Ablation, AblationLike
-from mechheads.safety.heads.groups import Groups
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides, Template
-
-Heads = Sequence[HeadLike] | HeadLike | None
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What was measured.
-
-    Attributes:
-        lost: how far R falls, less what the ablation does to the answer to the look-alike.
-        direct: the part of R's fall that goes directly to the logits.
-    """
-
-    lost: Float[np.ndarray, "layer head prompt"]
-    direct: Float[np.ndarray, "layer head prompt"]
-    cluster: list[str]
-    about: dict[str, Any]
-
-    @classmethod
-    def of(cls, lost: np.ndarray, direct: np.ndarray, found: HeadScores) -> Lost:
-        about = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
-        return cls(lost, direct, found.dataset["cluster"].values.tolist(), about)
-
-
-@dataclass(frozen=True, eq=False)
-class RefusalLoss:
-    """Harmful requests that end with the opening of a refusal, and how a head is changed.
-
-    Attributes:
-        harmful: the requests with the opening; ``answered``: their look-alikes with the model's answers, None if
-            nothing is subtracted.
-        opening: R, the log-probability of the opening.
-        groups: which heads are changed together.
-        store: where finished heads are stored.
-    """
-
-    model: Model
-    harmful: Prompts
-    answered: Prompts | None
-    intervention: Intervention
-    opening: OpeningLogProb
-    groups: Groups
-    seed: int
-    store: Store
-
-    def measure(self, heads: Heads) -> Lost:
-        """The total and the direct effect of every head.
-
-        Raises:
-            KeyboardInterrupt: if Ctrl-C came before the first head was finished.
-        """
-        every, store = self.groups.units(heads), self.store
-        found = self._change(every)
-        stopped = found.provenance["interrupted"]
-        if stopped:
-            every, store = tuple(head for head in every if head not in set(found.missing)), NO_STORE
-            stop_if(not every)
-        change = found.dataset["values"].values
-        moved = 0.0
-        if self.answered is not None:
-            job = self._job(self.answered, self._shift, every, store=store)
-            measured = measure(effects(job), batches(job))
-            moved = self.groups.spread(measured.heads[:, :, 0])
-            found = found.with_provenance(interrupted=stopped or measured.interrupted)
-        return Lost.of(-change[:, :, 0] - moved, -change[:, :, 1], found)
-
-    def _change(self, heads: Sequence[HeadId]) -> HeadScores:
-        """The total and the direct change of R."""
-        return measure_repair(self._job(self.harmful, self.opening, heads, store=self.store))
-
-    @property
-    def _shift(self) -> Metric:
-        """Ships over as many tokens as the opening has."""
-        return declare(reads=self.opening.reads, unit="nats", null=None)(kl_divergence)
-
-    def _job(self, prompts: Prompts, metric: Metric, heads: Sequence[HeadId], *, store: Store) -> Job:
-        """A job that changes each group of heads."""
-        spec = Spec(prompts, self.intervention, metric, heads, seed=self.seed)
-        return replace(make_ready(self.model, spec, store=store), together=self.groups.size)
-
 
 LEAST_REFUSAL = 0.1
 """A model whose mean probability of refusing a harmful request is below this counts as not refusing."""
@@ -224,10 +143,43 @@ def refusal_contribution(
         change = _Change(way.intervention, with_answer(model, sides.harmless.prompts, metric.reads - 1))
         about = way.about(model)
     about |= {"by": way.kind, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
+    about["heads"] = "all" if heads is None else every
+    moved: float | np.ndarray = 0.0
+
+    def job(prompts: Prompts, metric: Metric, heads: Sequence[HeadId], store: Store) -> Job:
+        spec = Spec(prompts, change.intervention, metric, heads, seed=seed)
+        return replace(make_ready(model, spec, store=store), together=groups.size)
+
     with Store(store, analysis="refusal_contribution", group=way.group, **change.known_by) as kept:
-        asked = RefusalLoss(model, harmful, change.answered, change.intervention, metric, groups, seed, kept)
-        found = asked.measure(heads)
-    return _scores(found, refusal, about | {"heads": "all" if heads is None else every}, seed)
+        found = measure_repair(job(harmful, metric, every, kept))
+        if stopped := found.provenance["interrupted"]:
+            missing, kept = set(found.missing), NO_STORE
+            every = tuple(head for head in every if head not in missing)
+            stop_if(not every)
+        if change.answered is not None:
+            shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
+            answered = job(change.answered, shift, every, kept)
+            measured = measure(effects(answered), batches(answered))
+            moved = groups.spread(measured.heads[:, :, 0])
+            stopped = stopped or measured.interrupted
+    lost = -found.dataset["values"].values
+    cluster, direct = found.dataset["cluster"].values.tolist(), lost[:, :, 1]
+    low, high = clustered_interval(direct, cluster)
+    measured_by = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
+    return HeadScores.from_values(
+        lost[:, :, 0] - moved,
+        name=f"Refusal Contribution, {way.kind}",
+        kind="refusal_contribution",
+        cluster=cluster,
+        seed=seed,
+        provenance=make_provenance(measured_by, about, interrupted=stopped),
+        variables={
+            "direct": (("layer", "head"), mean_over_prompts(direct)),
+            "direct_low": (("layer", "head"), low),
+            "direct_high": (("layer", "head"), high),
+            "refusal": (("prompt",), refusal),
+        },
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,11 +210,7 @@ def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts) -> _Cha
 
 def shared_end(*sides: Tokens) -> int:
     """The number of last tokens that all prompts share (the template's tokens after the request); at least 1."""
-    rows = [
-        row[:length]
-        for tokens in sides
-        for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)
-    ]
+    rows = [row for tokens in sides for row in tokens.unpadded]
     n = 0
     while n < min(map(len, rows)) and len({row[-1 - n] for row in rows}) == 1:
         n += 1
@@ -276,21 +224,3 @@ def _warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -
             f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
             "refusal that a head could contribute to, so the scores are mostly noise"
         )
-
-
-def _scores(found: Lost, refusal: Float[np.ndarray, " prompt"], about: Mapping[str, Any], seed: int) -> HeadScores:
-    low, high = clustered_interval(found.direct, found.cluster)
-    return HeadScores.from_values(
-        found.lost,
-        name=f"Refusal Contribution, {about['by']}",
-        kind="refusal_contribution",
-        cluster=found.cluster,
-        seed=seed,
-        provenance=make_provenance(found.about, about),
-        variables={
-            "direct": (("layer", "head"), mean_over_prompts(found.direct)),
-            "direct_low": (("layer", "head"), low),
-            "direct_high": (("layer", "head"), high),
-            "refusal": (("prompt",), refusal),
-        },
-    )

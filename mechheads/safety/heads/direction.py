@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +21,13 @@ from torch import Tensor
 from mechheads.heads import HeadLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.prompts import Requests, Sides, Template
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 
 @analysis

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
 from mechheads.messages.arguments import check_known
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
+from mechheads.model.model import Model
 
 Group = Literal["query", "kv"]
 

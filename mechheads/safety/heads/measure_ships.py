@@ -112,7 +112,9 @@ def measure(
     with kind.stored_in(current().store, ablations[0].group) as kept:
         jobs = asked.jobs(ablations, store=kept)
         reading = kind.reading(jobs[0])
-        found = [empty(jobs[0], about_pass(asked, ablation, r), n_draws) for ablation in ablations]
+        of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
+        about = (make_provenance(model, way.about(model), asked.requests.about(model), of_angle) for way in ablations)
+        found = [empty(jobs[0], each, n_draws) for each in about]
         with until_interrupted() as interrupts:
             for job, one in zip(jobs, found, strict=True):
                 finished = fill(Work(job, kind, UnitRuns(job), reading), kind, one)
@@ -121,12 +123,6 @@ def measure(
     interrupts.warn(f"{done} of {len(jobs[0].heads) * len(ablations)} heads")
     stopped = {"interrupted": interrupts.interrupted}
     return [replace(one, provenance=make_provenance(one.provenance, stopped)) for one in found]
-
-
-def about_pass(asked: Pass, ablation: Ablation, r: int | None) -> dict[str, Any]:
-    """The provenance of what a pass measures for one ablation."""
-    of_angle = {} if r is None else {"r": r, "angle_interval": "95%, jackknife over prompts on the log scale"}
-    return make_provenance(asked.model, ablation.about(asked.model), asked.requests.about(asked.model), of_angle)
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ def check_r(r: int, tokens: Tokens, model: Model) -> None:
     """
     if not 1 <= r <= model.d_model:
         raise ValueError(f"r is {r}; it must be at least 1 and at most d_model, {model.d_model}")
-    different = len({tuple(row) for row in _rows(tokens)})
+    different = len(set(map(tuple, tokens.unpadded)))
     if different == 1 and len(tokens) > 1:
         raise ValueError(
             f"all {len(tokens)} prompts are identical, so the angle of Generalized Ships is undefined; "
@@ -222,7 +218,3 @@ def check_r(r: int, tokens: Tokens, model: Model) -> None:
             f"r is {r}, but the number of different prompts is {different}; Generalized Ships needs more prompts "
             "than r: with fewer the singular vectors span the same space in every run"
         )
-
-
-def _rows(tokens: Tokens) -> list[list[int]]:
-    return [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,14 +18,12 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import encode
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import verdict
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
@@ -128,8 +126,8 @@ def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
 
 def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]]) -> Prompts:
     tokens = prompts.tokens(model)
-    rows = zip(tokens.ids.tolist(), tokens.lengths.tolist(), added, strict=True)
-    return Prompts([[*row[:length], *more] for row, length, more in rows], cluster=tokens.cluster)
+    rows = zip(tokens.unpadded, added, strict=True)
+    return Prompts([[*row, *more] for row, more in rows], cluster=tokens.cluster)
 
 
 def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:

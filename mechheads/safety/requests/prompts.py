@@ -9,16 +9,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mechheads.messages.arguments import check_known
+from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike
 from mechheads.safety.requests.loaders import Part, open_requests
 from mechheads.safety.requests.requests import Request, load_requests
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 Template = Literal["query", "bare", "chat"]
 Requests = Sequence[str] | Prompts | str | Path | None

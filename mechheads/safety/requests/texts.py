@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,11 +13,9 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_several
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
+from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 
 def ordinary_texts() -> tuple[str, ...]:

@@ -13,8 +13,11 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.behaviour import function_vector, function_vector_heads
 from mechheads.labels import shuffled_labels
+from support.levels import ONE_FIRST
 from support.oracles import activations, blend, forward, ids_of, name, with_z
 from support.texts import WORD_PAIRS
+
+ARCHITECTURES = ONE_FIRST
 
 TEMPLATE = " {source} is {target} the"
 WORDS = mh.Relation("words", None, WORD_PAIRS)

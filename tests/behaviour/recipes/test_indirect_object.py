@@ -19,6 +19,9 @@ import mechheads.behaviour.recipes.indirect_object_roles as object_roles
 from mechheads.behaviour import indirect_object_pairs, indirect_object_roles
 from support import oracles
 from support.blank import Blank
+from support.levels import ONE_FIRST
+
+ARCHITECTURES = ONE_FIRST
 
 NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome", "Nowhere"]
 TEMPLATES = (" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to")

@@ -11,7 +11,10 @@ import torch
 import mechheads as mh
 from benchmarks.truth.behaving import make_behaving
 from mechheads.behaviour import retrieval_heads
+from support.levels import ONE_FIRST
 from support.oracles import activations, forward, name
+
+ARCHITECTURES = ONE_FIRST
 
 NEEDLES = (
     (" Paris is the", "big store of John", " Paris"),

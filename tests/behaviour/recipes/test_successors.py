@@ -16,6 +16,9 @@ from mechheads.behaviour import successor_scores
 from mechheads.labels import open_weights
 from mechheads.labels.readings import Readings
 from support.blank import Blank
+from support.levels import ONE_FIRST
+
+ARCHITECTURES = ONE_FIRST
 
 SEQUENCES = {
     "places": ["France", "Italy", "Nowhere", "Spain", "Germany", "Paris"],

@@ -22,29 +22,27 @@ from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_g
 from mechheads.gating.fit import fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
 from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
-from mechheads.gating.fit.gates import Rows, _final_states, log_probs, parts, rows_at_once, value_and_gradient
-from mechheads.gating.fit.shared_row import shared_row
+from mechheads.gating.fit.gates import (
+    Rows,
+    _final_states,
+    log_probs,
+    parts,
+    rows_at_once,
+    shared_row,
+    value_and_gradient,
+)
 from support import gated_micro
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
-from support.levels import architectures
+from support.levels import TWO_FIRST
 
-TINY = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 TEXTS = Task(
     [" The capital of France is", " When John went to the store", " no", " a big dog gave Mary a book"],
     [" Paris", " Mary and John", " yes", " cat dog"],
     name="texts",
 )
 ALL = Rows(1000, False)
-
-
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
-
-
-@pytest.fixture(scope="module", params=TINY)
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def some_gates(model: mh.Model, n: int = 3) -> Tensor:
@@ -574,13 +572,6 @@ def test_a_model_made_in_inference_mode(tiny: Callable[[str], Path]) -> None:
         model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="give no gradients; load it outside"):
         fit_gates(model, TEXTS, seeds=1, updates=1)
-
-
-def test_fitting_inside_inference_mode_works(llama: mh.Model) -> None:
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gates = fit_gates(llama, TEXTS, seeds=1, updates=1)
-    assert np.isfinite(gates["drop"]).all()
 
 
 def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]) -> None:

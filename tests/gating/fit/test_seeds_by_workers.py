@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from mechheads.gating.fit import fit
 from mechheads.gating.fit.gates import log_probs
 from mechheads.workers.messages import Request
 from support.ctrl_c import stopped_at
-from support.made_workers import MadeWorkers
+from support.made_workers import MadeWorkers, pressing
 
 TEXTS = Task(
     [" The capital of France is", " When John went to the store", " no", " a big dog gave Mary a book"],
@@ -98,23 +96,12 @@ def test_workers_go_on_with_what_one_process_began(
         path.unlink()
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_finishes_the_seeds_in_flight(llama: mh.Model) -> None:
     options = FIT | {"seeds": 4}
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request):
-            seen.append(request)
-            if len(seen) == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.warns(UserWarning, match="interrupted after [12] of 4 seeds of the fit none$"):
-            part = mh.settings(workers=MadeWorkers(2, trouble))(fit_gates)(llama, TEXTS, **options)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    workers, seen = pressing(1, at=1)
+    with pytest.warns(UserWarning, match="interrupted after [12] of 4 seeds of the fit none$"):
+        part = mh.settings(workers=workers)(fit_gates)(llama, TEXTS, **options)
     assert part.interrupted
     begun = np.isfinite(part["none"]).all(axis=(1, 2))
     assert begun.sum() == len(seen) < 4

@@ -23,11 +23,6 @@ TEXTS = Task(
 WORDS = TEXTS.items([0, 2])
 
 
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
-
-
 def one_by_one(model: mh.Model, task: Task, head: tuple[int, int], kind: str, seed: int = 0) -> np.ndarray:
     """Change of each item's mean log-probability: a full pass of each alone, the head's z replaced by hand."""
     tokens = task.tokens(model)

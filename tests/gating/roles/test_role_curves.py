@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import numpy as np
@@ -13,18 +11,11 @@ import torch
 import mechheads as mh
 from mechheads.gating import ROLES, Task, head_roles, role_curve
 from mechheads.gating.fit.gates import log_probs
-from mechheads.workers.messages import Request
-from support import gated_micro
 from support.gated_micro import HURTS, NEEDED, capitals, log_p
 from support.made_gates import made_gates
-from support.made_workers import MadeWorkers
+from support.made_workers import MadeWorkers, pressing
 
 TEXTS = Task([" The capital of France is", " no", " a big dog"], [" Paris", " yes cat", " gave"], cluster=list("abc"))
-
-
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
 
 
 def by_hand(kept: float, hurting: float) -> np.ndarray:
@@ -137,18 +128,11 @@ def test_workers_measure_the_curves_of_one_process_to_the_bit(llama: mh.Model, o
     assert ours.provenance == alone.provenance
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_finishes_the_curves_in_flight(llama: mh.Model) -> None:
-    def press(replica: int, request: Any) -> None:
-        if isinstance(request, Request) and not workers.computed:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    workers = MadeWorkers(2, press)
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.warns(UserWarning, match="interrupted after [12] of 4 curves; the rest are NaN"):
-            found = mh.settings(workers=workers)(role_curve)(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    workers, _ = pressing(1, at=1)
+    with pytest.warns(UserWarning, match="interrupted after [12] of 4 curves; the rest are NaN"):
+        found = mh.settings(workers=workers)(role_curve)(llama, TEXTS, random_gates(llama), counts=[2], draws=1)
     assert int(found.table["score"].notna().sum()) == len(workers.computed) < 4
     assert found.interrupted
 

@@ -10,15 +10,9 @@ import pytest
 import mechheads as mh
 from mechheads.gating import ROLES, FitSettings, Gates, Roles, Task, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Course
-from support import gated_micro, tiny as tiny_models
+from support import tiny as tiny_models
 from support.gated_micro import CAPITALS, DEAD, HURTS, NEEDED, capitals
 from support.made_gates import made_gates
-
-
-@pytest.fixture(scope="module")
-def micro(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    return gated_micro.build(tmp_path_factory.mktemp("micro") / "model")
-
 
 # What was put in is found
 

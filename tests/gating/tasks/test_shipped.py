@@ -22,6 +22,8 @@ from mechheads.labels import relation_names
 from support.levels import few
 from support.texts import WORD_PAIRS
 
+ARCHITECTURES = ["gpt2", "llama"]
+
 ANSWERS: dict[str, Callable[..., float]] = {
     "given": lambda has, more: has + more,
     "eaten": lambda cookies, eaten: cookies - eaten,
@@ -216,11 +218,6 @@ def test_common_sense_without_options() -> None:
 
 
 # Induction ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def test_induction_follows_its_pattern(small: mh.Model) -> None:

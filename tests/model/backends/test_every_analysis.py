@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import mechheads as mh
-from support.every_analysis import ANALYSES, MORE
+from support.every_analysis import ANALYSES, MORE, assert_same_numbers
 from support.releases import only_on_3
 
 pytestmark = only_on_3
@@ -24,10 +22,4 @@ def both(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> tuple[m
 
 @pytest.mark.parametrize("analysis", [*ANALYSES, *MORE])
 def test_every_analysis_gives_the_numbers_of_the_bridge(analysis: str, both: tuple[mh.Model, mh.Model]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found, wanted = ((ANALYSES | MORE)[analysis].numbers(model) for model in both)
-    if isinstance(wanted, (str, list)):
-        assert found == wanted
-    else:
-        np.testing.assert_allclose(found, wanted, atol=2e-4, rtol=2e-4)
+    assert_same_numbers(analysis, both, 2e-4)

@@ -17,7 +17,7 @@ from benchmarks.tiny_families import FAMILIES
 from mechheads.limits import Limits
 from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
-from support.every_analysis import ANALYSES, MORE as OTHERS
+from support.every_analysis import assert_same_numbers
 from support.levels import architectures, few
 from support.releases import only_on_4
 
@@ -76,8 +76,7 @@ def test_other_attentions_are_computed_step_by_step(family: Callable[[str], Path
 def test_analyses_give_the_numbers_of_step_by_step(tiny: Callable[[str], Path], name: str) -> None:
     models = both(tiny(name))
     for analysis in ("cache", "ablate", "patch k", "patch pattern", "paths", "attribution", "ships"):
-        found, wanted = ((ANALYSES | OTHERS)[analysis].numbers(model) for model in models)
-        np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-5, err_msg=analysis)
+        assert_same_numbers(analysis, models, 1e-5)
 
 
 @pytest.mark.parametrize("name", architectures(*MORE))

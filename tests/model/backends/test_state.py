@@ -91,9 +91,9 @@ def test_a_run_of_a_model_that_has_changed_gives_no_logits(small: mh.Model) -> N
 def test_a_model_in_training_mode_is_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     model = mh.load(tiny("gpt2"), backend="bridge")  # HookedTransformer has no dropout
     model.model.train()
-    for analysis in (mh.ablate, mh.generate, lambda *given, **more: given[0].cache(given[1], **more)):
-        with pytest.raises(ValueError, match=r"model is in training mode .*call its eval\(\) first"):
-            analysis(model, CLEAN)
+    for call in (mh.ablate, mh.generate, mh.Model.cache, lambda model, _: mh.wrap(model.model)):
+        with pytest.raises(ValueError, match=r"is in training mode.*call its eval\(\) first"):
+            call(model, CLEAN)
     model.model.eval()
     mh.ablate(model, CLEAN)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +13,7 @@ from mechheads.generation.generate import Sampling, generate_under
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import Ablation, AnswerSettings, attack_curve, refusal_brittleness, refusal_test
 from mechheads.workers.messages import Request
-from support.made_workers import MadeWorkers
+from support.made_workers import MadeWorkers, pressing
 
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
 BRIEF = AnswerSettings(template="bare", max_new_tokens=4)
@@ -90,24 +88,13 @@ def test_a_curve_takes_workers_that_are_lost(llama: mh.Model):
     assert not curve.missing
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_finishes_the_conditions_in_flight(llama: mh.Model):
-    seen: list[Any] = []
-
-    def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request):
-            seen.append(request)
-            if len(seen) == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.warns(UserWarning, match=r"interrupted after \d of 12 answers were judged"):
-            part = mh.settings(workers=MadeWorkers(2, trouble), seed=3)(attack_curve)(
-                llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, **FEW
-            )
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    workers, seen = pressing(1, at=1)
+    with pytest.warns(UserWarning, match=r"interrupted after \d of 12 answers were judged"):
+        part = mh.settings(workers=workers, seed=3)(attack_curve)(
+            llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, draws=0, **FEW
+        )
     assert part.provenance["interrupted"]
     done = part.more["answers"].dropna(subset=["verdict"])
     assert len(done) == 2 * len(seen) < 6

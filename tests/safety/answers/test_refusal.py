@@ -289,7 +289,6 @@ def check_interrupted(part: mh.safety.RefusalTest, llama: mh.Model) -> None:
     assert part.critical is False and part.provenance["interrupted"] is True
     assert part.missing and repr(part) and part._repr_html_()
     assert len(part.answers) == 3 * (3 + 2)
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
 
 
 def test_ctrl_c_while_harmful_requests_are_answered(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -464,7 +463,6 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
         wanted = np.mean([loss_of(copy, ids) for ids in weight_surgery.rows(llama, TEXTS)])
         assert row["loss"] == pytest.approx(wanted, abs=1e-5)
     assert len(set(found.table["loss"].round(6))) == 3
-    assert not any(point.fwd_hooks for point in llama.model.hook_dict.values())
 
 
 def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):

@@ -28,6 +28,8 @@ from support import oracles, weight_surgery
 from support.levels import few
 from support.micro import micro  # noqa: F401
 
+ARCHITECTURES = few(("gpt2", "llama", "neox"), "llama")
+
 pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
@@ -35,11 +37,6 @@ HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat"
 BEGINS = " no yes one"
 QUIET: dict[str, Any] = {"opening": BEGINS}
 HEADS = [(0, 0), (1, 3), (2, 1)]
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "neox"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def begins(model: mh.Model) -> list[int]:

@@ -20,17 +20,14 @@ from mechheads.safety.answers.verdicts import verdict
 from support import oracles
 from support.levels import few
 
+ARCHITECTURES = few(("gpt2", "llama"), "llama")
+
 pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes"]
 OPENINGS = [" no yes one", " no no two"]
 QUIET: dict[str, Any] = {"openings": OPENINGS}
 STEP = 0.02
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def openings(model: mh.Model) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,8 @@ from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
 from mechheads.safety.heads.groups import Group
 from support.levels import few
 
+ARCHITECTURES = few(("gpt2", "llama", "gemma"), "llama")
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
@@ -35,11 +36,6 @@ pytestmark = [
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
-
-
-@pytest.fixture(scope="module", params=few(("gpt2", "llama", "gemma"), "llama"))
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 @pytest.mark.parametrize("ablation", [None, "undifferentiated"])

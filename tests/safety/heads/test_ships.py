@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -33,9 +32,10 @@ from mechheads.safety import (
 from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
 from mechheads.safety.heads.measure_ships import Pass
 from support import oracles
-from support.levels import architectures
+from support.levels import TWO_FIRST
 
-TINY = architectures("gpt2", "llama", "neox", "gemma")
+ARCHITECTURES = TWO_FIRST
+
 REQUESTS = [
     "When John went to the store",
     " Paris or Rome",
@@ -44,11 +44,6 @@ REQUESTS = [
     "I help",
 ]
 QUIET: dict[str, Any] = {"template": "bare"}
-
-
-@pytest.fixture(scope="module", params=TINY)
-def small(request: pytest.FixtureRequest, loaded: Callable[[str], mh.Model]) -> mh.Model:
-    return loaded(request.param)
 
 
 def plain_ablation(
@@ -60,29 +55,18 @@ def plain_ablation(
     else:
         q = oracles.activations(model, ids)[oracles.name(layer, "q")] * epsilon
         z = oracles.z_when(model, ids, layer, head, "q", q)
-    seen: list[Tensor] = []
+    return logits_and_state(model, ids, oracles.z_hooks({(layer, head): z}))
 
-    def replace(value: Tensor, hook: Any) -> Tensor:
-        value = value.clone()
-        value[0, :, head] = z
-        return value
+
+def logits_and_state(model: mh.Model, ids: Tensor, hooks: Any = ()) -> tuple[Tensor, Tensor]:
+    """Logits [pos, d_vocab], and the last state before the final norm."""
+    seen: list[Tensor] = []
 
     def see(value: Tensor, hook: Any) -> None:
         seen.append(value[0, -1].clone())
 
-    at_end = (f"blocks.{model.n_layers - 1}.hook_resid_post", see)
-    logits = oracles.forward(model, ids, [(oracles.name(layer, "z"), replace), at_end])[0]
+    logits = oracles.forward(model, ids, [*hooks, (f"blocks.{model.n_layers - 1}.hook_resid_post", see)])[0]
     return logits, seen[0]
-
-
-def intact_state(model: mh.Model, ids: Tensor) -> Tensor:
-    seen: list[Tensor] = []
-
-    def see(value: Tensor, hook: Any) -> None:
-        seen.append(value[0, -1].clone())
-
-    oracles.forward(model, ids, [(f"blocks.{model.n_layers - 1}.hook_resid_post", see)])
-    return seen[0]
 
 
 def final_norm(model: mh.Model, states: Tensor) -> np.ndarray:
@@ -112,8 +96,8 @@ def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh
     found = safety_heads(small, REQUESTS, ablation=Ablation(ablation, epsilon=0.3), r=2, **QUIET)
     tokens = mh.Prompts(REQUESTS).tokens(small)
     rows = [oracles.ids_of(tokens, i) for i in range(len(tokens))]
-    base = [oracles.forward(small, ids)[0] for ids in rows]
-    intact = final_norm(small, torch.stack([intact_state(small, ids) for ids in rows]))
+    base, states = zip(*(logits_and_state(small, ids) for ids in rows), strict=True)
+    intact = final_norm(small, torch.stack(states))
     for layer, head in [(0, 0), (1, 3), (2, 1), (2, 2)]:
         runs = [plain_ablation(small, ids, layer, head, ablation, 0.3) for ids in rows]
         expected = [oracles.kl(b, logits) for b, (logits, _) in zip(base, runs, strict=True)]
