@@ -315,6 +315,14 @@ test("the table shows as many usual columns as there is room for; more scroll be
   assert.ok(before[1] < usual && before[2] < before[1] && before[2] >= 3, String(before));
 });
 
+test("what is typed stands as code in the notes", async (t) => {
+  const payload = small();
+  payload.page.models[0].notes = ["roles are a first look; `mechheads roles` fits longer"];
+  const page = await open(t, browser, payload);
+  assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads roles");
+  assert.doesNotMatch(await page.locator(".mh-end-lists").textContent(), /`/);
+});
+
 test("a number of the table has the digits of its interval, its tooltip all of them, its heading the unit and the meaning", async (t) => {
   const page = await open(t, browser, small(), { hash: "columns=patching,patching_ci_low,ships_undifferentiated" });
   const cell = head(page, "table", 3).locator("td").first();

@@ -36,6 +36,8 @@ test("the map has the colours of a column, the scatter two of them, the table al
   assert.deepEqual([await axes.nth(0).inputValue(), await axes.nth(1).inputValue()], ["to_first", "to_previous"]);
   assert.deepEqual(await page.locator(".mh-view-table thead th").allTextContents(), ["Head", "To the first token", "To the previous token"].map((name, at) => (at ? name : `${name}\u25b2`)));
   assert.equal(await page.locator(".mh-detail-title").textContent(), "L1H2");
+  const long = (await page.locator(".mh-table .is-number").allTextContents()).filter((text) => /[1-9]\d\d|\d\.\d*[1-9]\d{2,}/.test(text));
+  assert.deepEqual(long, [], "without an interval, a number has two digits");
   assert.deepEqual(chosen(page), {});
   assert.deepEqual(await faults(page), []);
 });
@@ -70,4 +72,18 @@ test("a narrow page begins with its map and not with the card", async (t) => {
   assert.equal(await page.evaluate(() => scrollY), 0);
   await head(page, "map", 3).click();
   await page.waitForFunction(() => scrollY > 0);
+  const ends = await page.locator(".mh-view-map .mh-ends > *").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().x));
+  assert.deepEqual(ends, [...ends].sort((a, b) => a - b), "the two ends of the scale stand beside it");
+});
+
+test("closing a card that stands below the rest leads back to what opened it", async (t) => {
+  const page = await open(t, browser, small(), { viewport: { width: 390, height: 800 } });
+  const title = page.locator(".mh-detail-title");
+  await head(page, "map", 3).click();
+  await title.waitFor();
+  await page.waitForFunction(() => Math.abs(document.querySelector(".mh-detail").getBoundingClientRect().y) < 100);
+  await page.getByRole("button", { name: "Next head" }).click();
+  await page.getByRole("button", { name: "Close" }).click();
+  const mark = await head(page, "map", 3).boundingBox();
+  assert.ok(mark.y > 0 && mark.y < 800, `the head stands at ${mark.y}`);
 });
