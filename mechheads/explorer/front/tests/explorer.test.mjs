@@ -1,7 +1,7 @@
 /** Walks the explorer by mouse and by keyboard. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, counts, head, launch, open, press, saved } from "./browser.mjs";
+import { chosen, counts, faults, head, launch, open, press, saved } from "./browser.mjs";
 import { small, two } from "./samples.mjs";
 
 let browser;
@@ -330,8 +330,9 @@ test("a number of the table has the digits of its interval, its tooltip all of t
   assert.equal(await cell.getAttribute("title"), `Patching: ${value} [${low}, ${high}] share restored`);
   const shown = Number((await cell.textContent()).replace("\u2212", "-"));
   assert.ok(Math.abs(shown - value) <= (high - low) / 20, `${shown} is not ${value}`);
-  const heading = page.getByRole("columnheader", { name: "Ships, undifferentiated (nats)" });
+  const heading = page.getByRole("columnheader", { name: "Ships, undiff.: Ships, undifferentiated (nats)" });
   assert.equal(await heading.locator(".mh-heading").textContent(), "Ships, undiff.");
+  assert.deepEqual(await faults(page), []);
   assert.match(await heading.getAttribute("title"), /^Ships, undifferentiated \(nats\): The change of/);
   await page.getByText("Columns", { exact: true }).click();
   await page.getByRole("checkbox", { name: "Ships, undifferentiated (nats)", exact: true, description: /^The change of/ }).uncheck();

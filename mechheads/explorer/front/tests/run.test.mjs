@@ -57,6 +57,17 @@ test("no word of categories and views that it does not have; each example of the
   }
 });
 
+test("prompts that have a number for a name show their words", async (t) => {
+  const payload = run();
+  payload.blocks["mh-shared-0"].prompts[0].name = "mine, prompt 0";
+  const page = await open(t, browser, payload);
+  await page.locator(".card-panel > *").first().waitFor();
+  const options = await page.locator(".card-panel select").first().locator("option").allTextContents();
+  const words = payload.blocks["mh-shared-0"].prompts[0].tokens.join("").trim();
+  assert.match(options[0], /^mine, prompt 0: \S.* \(\d+ tokens\)$/);
+  assert.ok(options[0].includes(words.slice(0, 10)), options[0]);
+});
+
 test("a colour that is taken away stays away in a link", async (t) => {
   const page = await open(t, browser, run());
   await page.locator(".mh-view-map select").first().selectOption("");
@@ -72,6 +83,8 @@ test("a narrow page begins with its map and not with the card", async (t) => {
   assert.equal(await page.evaluate(() => scrollY), 0);
   await head(page, "map", 3).click();
   await page.waitForFunction(() => scrollY > 0);
+  const tops = await page.locator(".mh-header .mh-buttons button").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().y));
+  assert.deepEqual(tops, tops.map(() => tops[0]), "the buttons stand on one line");
   const ends = await page.locator(".mh-view-map .mh-ends > *").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().x));
   assert.deepEqual(ends, [...ends].sort((a, b) => a - b), "the two ends of the scale stand beside it");
 });

@@ -16,6 +16,9 @@ const PADDING = 2 * 10;
 /** Texts wider than this share of the table, within these pixels, are cut off. */
 const WIDEST = { share: 0.3, least: 110, most: 180 };
 
+/** Smaller shares have four decimal places instead of two digits. */
+const LEAST_SHARE = 0.001;
+
 /** What a cell shows: numbers with the digits that their interval earns, or two without one. */
 export function cellText(model: Model, column: Column, head: number): string {
   const value = column.values[head];
@@ -23,7 +26,8 @@ export function cellText(model: Model, column: Column, head: number): string {
   if (column.role === "place") return String(value);
   const ends = endsOf(model, column);
   const decimals = places(ends?.low?.[head], ends?.high?.[head]);
-  return decimals === null ? show(value, 2) : showTo(value, decimals);
+  if (decimals !== null) return showTo(value, decimals);
+  return column.unit.startsWith("share") && Math.abs(value) < LEAST_SHARE ? showTo(value, 4) : show(value, 2);
 }
 
 /** The same to the last digit, with what it measures. */
