@@ -1,7 +1,7 @@
 /** The page of a run: coloured by what the run says of each head, and no word of what it does not have. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, counts, faults, head, launch, open } from "./browser.mjs";
+import { cardsRead, chosen, counts, faults, head, launch, open } from "./browser.mjs";
 import { small } from "./samples.mjs";
 
 let browser;
@@ -60,8 +60,8 @@ test("no word of categories and views that it does not have; each example of the
 test("prompts that have a number for a name show their words", async (t) => {
   const payload = run();
   payload.blocks["mh-shared-0"].prompts[0].name = "mine, prompt 0";
-  const page = await open(t, browser, payload);
-  await page.locator(".card-panel > *").first().waitFor();
+  const page = await open(t, browser, payload, { hash: "head=L1H4" });
+  await cardsRead(page);
   const options = await page.locator(".card-panel select").first().locator("option").allTextContents();
   const words = payload.blocks["mh-shared-0"].prompts[0].tokens.join("").trim();
   assert.match(options[0], /^mine, prompt 0: \S.* \(\d+ tokens\)$/);
