@@ -34,7 +34,8 @@ export function examplesOf(model: Model): Example[] {
   const head = { line: name, what: `one head; ${name.replace(/H.*/, "")} is its layer` };
   const own = model.views.find((view) => view.own);
   if (own) {
-    const mine = [{ line: above(model, own.value, 0.9), what: NUMBERS }, { line: `${quoted(own.name)} = yes`, what: VERDICT }];
+    const said = (["yes", "unclear"] as const).find((verdict) => own.verdict.values.includes(verdict)) ?? "no";
+    const mine = [{ line: above(model, own.value, 0.9), what: NUMBERS }, { line: `${quoted(own.name)} = ${said}`, what: VERDICT }];
     return [head, ...mine, ...known.filter(({ what }) => what !== NUMBERS && what !== VERDICT)];
   }
   return known.length ? [head, ...known] : [head, ...ofNumbers(model)];
