@@ -19,6 +19,7 @@ SHOWN = 20
 """How many heads are listed."""
 WITHIN = 8
 """How many larger changes are named that lie within their intervals."""
+_OTHER_RELATIONS = "Phi is not compared: it is that of the best relation, and the two had other relations."
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,19 @@ def start_with(changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _common(base: Atlas, atlas: Atlas) -> dict[str, tuple[HeadScores, HeadScores]]:
-    """The views that both have in the same unit."""
-    both = {name: (scores, atlas.views[name]) for name, scores in base.views.items() if name in atlas.views}
+    """The views that both have in the same unit, and of the same relations."""
+    unlike = {"phi"} if _has_other_relations(base, atlas) else set()
+    shared = (base.views.keys() & atlas.views.keys()) - unlike
+    both = {name: (scores, atlas.views[name]) for name, scores in base.views.items() if name in shared}
     return {name: (before, after) for name, (before, after) in both.items() if before.unit == after.unit}
+
+
+def _has_other_relations(base: Atlas, atlas: Atlas) -> bool:
+    """Whether the best of other relations was sought in each of the two."""
+    if base.labels is None or atlas.labels is None:
+        return False
+    first, second = (set(labels.dataset["relation"].values.tolist()) for labels in (base.labels, atlas.labels))
+    return first != second
 
 
 def _page_entry(number: int, base: Atlas, atlas: Atlas, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -136,7 +147,8 @@ def _page_entry(number: int, base: Atlas, atlas: Atlas, models: Sequence[dict[st
     first, largest = sorted(rows)[:SHOWN], sorted(rows, key=lambda row: row[2])[:SHOWN]
     within = [row for row in largest if row[1] and row not in first][:WITHIN]
     listed = {"rows": first, "within": within}
-    return {"model": number, "of": 0, "views": views} | {
+    unlike = _OTHER_RELATIONS if _has_other_relations(base, atlas) else ""
+    return {"model": number, "of": 0, "views": views, "unlike": unlike} | {
         part: [_row(changes[name], name, head, heads[head]) for *_, name, head in each] for part, each in listed.items()
     }
 

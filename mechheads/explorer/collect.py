@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mechheads.behaviour import HeadExamples, HeadProfile
+from mechheads.explorer.payload import shown_names
 from mechheads.gating import Roles
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels import HeadLabels
@@ -83,6 +84,8 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     groups.sort(key=lambda group: min(map(given.index, group.everything)))
     for group in groups:
         group.check()
+    if len(groups) == 1 and groups[0].name not in ("", groups[0].shown):
+        groups[0].shown += f" ({shown_names([groups[0].name])[0]})"
     if live is not None:
         check_size(live, groups[0].sizes)
     if head is not None and groups[0].sizes is not None:

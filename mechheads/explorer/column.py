@@ -51,7 +51,7 @@ def restored(scores: HeadScores) -> Verdicts:
     """Yes if a share is large enough, no if it is surely smaller."""
     rule = (
         f"Yes if it is at least {LEAST_RESTORED:g} in either direction, the interval excludes 0 and q is at most "
-        f"{FDR:g}; no if the whole interval lies between -{LEAST_RESTORED:g} and {LEAST_RESTORED:g}."
+        f"{FDR:g}; no if the whole interval lies within \u00b1{LEAST_RESTORED:g}."
     )
     return _beyond(scores, rule, LEAST_RESTORED)
 

@@ -34,7 +34,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
 
     What is of one model stands together, beside what else is known of its heads. Scores, labels, profiles, safety
     heads and roles become columns with a verdict on each head; runs become patterns; curves and tables stand at the
-    end. Scores, atlases and models have the name of their key in a dict, else their own.
+    end. Scores, atlases and models have the name of their key in a dict, else their own; one model alone has both.
 
     Args:
         what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run

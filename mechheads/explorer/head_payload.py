@@ -364,7 +364,7 @@ def _nearest(table: pd.DataFrame) -> Any:
 
 
 COPYING = (
-    "Whether the head raises the tokens that it attends to, by the eigenvalues of its weights: 1 copies all, -1 "
+    "Whether the head raises the tokens that it attends to, by the eigenvalues of its weights: 1 copies all, \u22121 "
     "suppresses all."
 )
 PATHS = (

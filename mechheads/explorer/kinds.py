@@ -328,8 +328,8 @@ _KINDS: dict[str, Callable[[About], Column]] = {
     "profile": _profile,
     "copying": _of_one_kind(
         "Copying by weights",
-        "Whether the head raises the tokens that it attends to, by its weights: 1 copies, -1 suppresses.",
-        "By its weights it copies by {value}: 1 copies all that it attends to, -1 suppresses it.",
+        "Whether the head raises the tokens that it attends to, by its weights: 1 copies, \u22121 suppresses.",
+        "By its weights it copies by {value}: 1 copies all that it attends to, \u22121 suppresses it.",
         BY_WEIGHTS,
     ),
     "composition": _composition,

@@ -81,7 +81,7 @@ COLUMNS = {
     "copying_by_weights": Column(
         "Copying by weights",
         "share of the eigenvalues",
-        "Whether the head raises the tokens that it attends to, by its weights: 1 copies, -1 suppresses.",
+        "Whether the head raises the tokens that it attends to, by its weights: 1 copies, \u22121 suppresses.",
         BY_WEIGHTS,
         True,
         method=COPYING,

@@ -178,6 +178,13 @@ def test_atlases_have_the_names_of_their_keys():
     assert atlas.model == "one"
 
 
+def test_one_model_alone_has_the_name_of_its_key_and_its_own():
+    atlas = Atlas("/models/one", patching=of_model("/models/one"))
+    assert [each.atlas.model for each in collect({"mine": of_model("/models/one"), "atlas": atlas})] == ["atlas (one)"]
+    assert shown({"atlas": atlas}).page["title"] == "The attention heads of atlas (one)"
+    assert [each.atlas.model for each in collect({"mine": atlas.patching})] == ["/models/one"]
+
+
 def test_a_model_gets_a_quick_atlas_unless_there_is_one(small, patched, monkeypatch, tmp_path):
     built: list[bool] = []
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import mechheads as mh
 from mechheads.explorer.changes import SHOWN, change_of
 from mechheads.explorer.payload import atlas_payload
+from mechheads.labels import HeadLabels
 from mechheads.studies.atlas import Atlas
 
 LAYERS, HEADS, PROMPTS = 3, 4, 12
@@ -100,3 +103,22 @@ def test_a_large_change_within_its_interval_is_named_apart():
     (entry,) = page_of(*each)["changes"]
     assert len(entry["rows"]) == SHOWN and all(row["beyond"] for row in entry["rows"])
     assert [row["head"] for row in entry["within"] if not row["beyond"]] == ["L4H4"]
+
+
+def test_phi_of_other_relations_is_not_compared(atlas):
+    """The best of many relations is larger than the best of a few, whatever the model."""
+    data = atlas.labels.dataset
+    best = np.array([name and f"my_{name}" for name in data["best_relation"].values.ravel()], dtype=object)
+    others = data.assign_coords(relation=[f"my_{name}" for name in data["relation"].values])
+    others["best_relation"] = data["best_relation"].dims, best.reshape(data["best_relation"].shape)
+
+    def change(labels: HeadLabels) -> dict:
+        (found,) = atlas_payload([atlas, replace(atlas, labels=labels)]).page["changes"]
+        return found
+
+    same, told = change(atlas.labels), change(type(atlas.labels)(others))
+    names = [view["name"] for view in same["views"]]
+    assert "phi" in names and same["unlike"] == ""
+    assert [view["name"] for view in told["views"]] == [name for name in names if name != "phi"]
+    assert "other relations" in told["unlike"]
+    assert "phi" not in {row["view"] for row in told["rows"] + told["within"]}

@@ -289,4 +289,5 @@ def test_messages_of_the_widget_are_answered(small):
 def test_a_widget_saves_its_page_without_the_kernel():
     (found,) = sent({"type": "page", "id": "b"}, None)
     assert found["id"] == "b" and found["html"] == page_html(atlas_payload([demo()]))
-    assert found["html"].count('id="mh-root"') == 1 and sent({"type": "text", "id": "c", "text": "a"}, None) == []
+    assert found["html"].partition('id="mh-root"')[0].endswith("<body><div ")  # the first one: here the view is written
+    assert sent({"type": "text", "id": "c", "text": "a"}, None) == []

@@ -1,7 +1,7 @@
 /** The whole page. */
 import { useEffect, useRef } from "preact/hooks";
 
-import { close, compareSome, copyLink, helpOpen, saveView, step } from "./actions";
+import { close, compareSome, copyLink, helpOpen, isServed, saveView, step } from "./actions";
 import { Answer } from "./Answer";
 import { Card } from "./card/Card";
 import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
@@ -77,11 +77,8 @@ function Top() {
       <h1><bdi>{title}</bdi></h1>
       {models.length > 1 && <Models />}
       <div class="mh-buttons">
-        {hasAddress() ? (
-          <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>
-        ) : (
-          <button type="button" onClick={() => void saveView()}>Save this view</button>
-        )}
+        {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>}
+        {!isServed() && <button type="button" onClick={() => void saveView()}>Save this view</button>}
         <button type="button" onClick={() => (helpOpen.value = true)} aria-keyshortcuts="?">Help</button>
       </div>
       <SearchLine />
@@ -116,9 +113,10 @@ function Models() {
   );
 }
 
-/** The card of a head, or a comparison. */
+/** The card of a head, or a comparison. Where it stands below the rest, closing it leads back to what opened it. */
 function Detail() {
   const box = useRef<HTMLElement>(null);
+  const opener = useRef<Element | null>(null);
   const pair = state.compared.value;
   const versus = versusOf();
   const head = state.head.value;
@@ -127,9 +125,13 @@ function Detail() {
   useEffect(() => {
     const element = box.current;
     if (!isDrawn && page.value.start?.chosen) return;
-    if (element && getComputedStyle(element).position === "static") element.scrollIntoView({ block: "start" });
-    else element?.scrollTo({ top: 0 });
+    if (element && getComputedStyle(element).position === "static") {
+      const { activeElement } = document;
+      if (!element.contains(activeElement) && activeElement !== document.body) opener.current = activeElement;
+      element.scrollIntoView({ block: "start" });
+    } else element?.scrollTo({ top: 0 });
   }, [key]);
+  useEffect(() => () => opener.current?.scrollIntoView({ block: "center" }), []);
   const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : versus ? `${versus.left.name} and ${versus.right.name}` : head === null ? "" : titleOf({ model, head });
   return (
     <section class={`mh-detail ${pair || versus ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>

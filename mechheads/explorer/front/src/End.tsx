@@ -27,7 +27,7 @@ export function End() {
             <h2 tabIndex={-1}>What was left out</h2>
             {rest && <p>{rest.text}</p>}
             {interrupted && !rest?.text.includes("interrupted") && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
-            <ul>{notes.map((text) => <li key={text}>{text}</li>)}</ul>
+            <ul>{notes.map((text) => <li key={text}><WithCode text={text} /></li>)}</ul>
           </section>
         )}
       </div>
@@ -77,6 +77,11 @@ export function End() {
       <p class="mh-muted">{`mechheads ${page.value.version}. This page is one file and needs no network.`}</p>
     </footer>
   );
+}
+
+/** A text in which what is typed stands between backticks. */
+function WithCode({ text }: { text: string }) {
+  return <>{text.split("`").map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}</>;
 }
 
 function OneTable({ table: { name, unit, columns, rows, of } }: { table: Table }) {

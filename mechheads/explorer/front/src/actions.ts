@@ -8,7 +8,7 @@ import { hitsOf } from "./hits";
 import { copy, download } from "./lists";
 import { countOf, model, titleOf } from "./page";
 import { announce, tell } from "./say";
-import { choose, hovered, open, same, state, toHash, type Ref } from "./state";
+import { choose, hasAddress, hovered, open, same, state, toHash, type Ref } from "./state";
 
 export const helpOpen = signal(false);
 
@@ -56,7 +56,12 @@ export async function copyLink(): Promise<void> {
   tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows this view in any copy of it." : "The link is copied. It shows exactly this view.");
 }
 
-/** Saves the page as a file that opens as it is now: in a notebook it has no address that a link could hold. */
+/** Whether a link is all that somebody else needs. A page in a notebook has no address, and that of a file leads nobody else to it. */
+export function isServed(): boolean {
+  return hasAddress() && location.protocol !== "file:";
+}
+
+/** Saves the page as a file that opens as it is now. */
 export async function saveView(): Promise<void> {
   const view = toHash();
   let page: string;
@@ -66,7 +71,7 @@ export async function saveView(): Promise<void> {
     return tell(messageOf(reason));
   }
   download(page, "mechheads-view.html", "text/html");
-  tell("The page is saved as a file that opens at this view. It needs no notebook.");
+  tell(`The page is saved as a file that opens at this view.${hasAddress() ? "" : " It needs no notebook."}`);
 }
 
 function pageOfFrame(view: string): string {

@@ -56,6 +56,8 @@ export interface Change {
     beyond: number;
     surely: number;
   }[];
+  /** What both have but cannot be compared, in a sentence; empty if there is nothing. */
+  unlike?: string;
   /** The first by certainty, then by size. */
   rows: ChangedHead[];
   /** Of the largest changes those that are not among `rows`, because they lie within their intervals. */

@@ -42,6 +42,14 @@ test("a line has the value, its interval, its rank by size and its sentence", ()
   assert.deepEqual(linesOf(model, 1)[0].rank, { rank: 1, of: 3 });
 });
 
+test("a share is a percentage in its sentence, as at the top of the page", () => {
+  const views = [{ ...model.views[0], unit: "share restored", sentence: "It restores {value} of it." }];
+  const [line] = linesOf({ ...model, views }, 0);
+  assert.equal(line.sentence, "It restores 10% of it.");
+  const negative = linesOf({ ...model, views }, 1)[0];
+  assert.equal(negative.sentence, "It restores \u221250% of it.");
+});
+
 test("what is missing says so, and whether the work was interrupted", () => {
   assert.equal(linesOf(model, 2)[0].value, null);
   assert.equal(linesOf(model, 2)[0].rank, null);

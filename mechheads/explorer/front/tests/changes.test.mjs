@@ -55,6 +55,13 @@ test("it says so if nothing changed beyond the intervals, or at all", async (t) 
   assert.match(await same.locator(".mh-changes > p").textContent(), /^No head changed at all/);
 });
 
+test("it says which views of the two are of different questions", async (t) => {
+  const payload = twice();
+  payload.page.changes[0].unlike = "Phi is not compared.";
+  const page = await open(t, browser, payload);
+  assert.equal(await page.locator(".mh-unlike").textContent(), "Phi is not compared.");
+});
+
 test("larger changes within their intervals are named below the list", async (t) => {
   const [row] = ROWS;
   const page = await open(t, browser, twice({ within: [{ ...row, head: "L2H3", difference: 0.9, beyond: false }] }));

@@ -1,7 +1,7 @@
 /** Walks the explorer by mouse and by keyboard. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, counts, head, launch, open, press, saved } from "./browser.mjs";
+import { chosen, counts, faults, head, launch, open, press, saved } from "./browser.mjs";
 import { small, two } from "./samples.mjs";
 
 let browser;
@@ -315,6 +315,14 @@ test("the table shows as many usual columns as there is room for; more scroll be
   assert.ok(before[1] < usual && before[2] < before[1] && before[2] >= 3, String(before));
 });
 
+test("what is typed stands as code in the notes", async (t) => {
+  const payload = small();
+  payload.page.models[0].notes = ["roles are a first look; `mechheads roles` fits longer"];
+  const page = await open(t, browser, payload);
+  assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads roles");
+  assert.doesNotMatch(await page.locator(".mh-end-lists").textContent(), /`/);
+});
+
 test("a number of the table has the digits of its interval, its tooltip all of them, its heading the unit and the meaning", async (t) => {
   const page = await open(t, browser, small(), { hash: "columns=patching,patching_ci_low,ships_undifferentiated" });
   const cell = head(page, "table", 3).locator("td").first();
@@ -322,8 +330,9 @@ test("a number of the table has the digits of its interval, its tooltip all of t
   assert.equal(await cell.getAttribute("title"), `Patching: ${value} [${low}, ${high}] share restored`);
   const shown = Number((await cell.textContent()).replace("\u2212", "-"));
   assert.ok(Math.abs(shown - value) <= (high - low) / 20, `${shown} is not ${value}`);
-  const heading = page.getByRole("columnheader", { name: "Ships, undifferentiated (nats)" });
+  const heading = page.getByRole("columnheader", { name: "Ships, undiff.: Ships, undifferentiated (nats)" });
   assert.equal(await heading.locator(".mh-heading").textContent(), "Ships, undiff.");
+  assert.deepEqual(await faults(page), []);
   assert.match(await heading.getAttribute("title"), /^Ships, undifferentiated \(nats\): The change of/);
   await page.getByText("Columns", { exact: true }).click();
   await page.getByRole("checkbox", { name: "Ships, undifferentiated (nats)", exact: true, description: /^The change of/ }).uncheck();

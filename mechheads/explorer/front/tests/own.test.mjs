@@ -66,6 +66,17 @@ test("beside an atlas, the reader's own scores come first everywhere", async (t)
   assert.equal(await page.locator(".mh-help dt").first().innerText(), "Direct part");
 });
 
+test("the menu of conditions begins with the reader's own, says how many heads meet each, and no example finds none", async (t) => {
+  const { page: about, blocks } = small();
+  const view = about.models[0].views.find(({ name }) => name === "direct");
+  Object.assign(view, { own: true, verdict: { ...view.verdict, values: view.verdict.values.map(() => "unclear") } });
+  const page = await open(t, browser, { page: about, blocks });
+  const options = await page.getByLabel("Add a condition").locator("option").allTextContents();
+  assert.match(options[1], /^Direct part \(0\): /);
+  assert.match(options.at(-1), /^\D+ \(\d+\): /);
+  assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /, direct = unclear$/);
+});
+
 test("one result stands against layers", async (t) => {
   const page = await open(t, browser, own({ n: 1 }));
   assert.deepEqual([await selected(page, "Across"), await selected(page, "Up")], ["layer", "my_ablation"]);

@@ -1,7 +1,7 @@
 /** The page of a run: coloured by what the run says of each head, and no word of what it does not have. */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { chosen, counts, faults, head, launch, open } from "./browser.mjs";
+import { cardsRead, chosen, counts, faults, head, launch, open } from "./browser.mjs";
 import { small } from "./samples.mjs";
 
 let browser;
@@ -36,6 +36,8 @@ test("the map has the colours of a column, the scatter two of them, the table al
   assert.deepEqual([await axes.nth(0).inputValue(), await axes.nth(1).inputValue()], ["to_first", "to_previous"]);
   assert.deepEqual(await page.locator(".mh-view-table thead th").allTextContents(), ["Head", "To the first token", "To the previous token"].map((name, at) => (at ? name : `${name}\u25b2`)));
   assert.equal(await page.locator(".mh-detail-title").textContent(), "L1H2");
+  const long = (await page.locator(".mh-table .is-number").allTextContents()).filter((text) => /[1-9]\d\d|\d\.\d*[1-9]\d{2,}/.test(text));
+  assert.deepEqual(long, [], "without an interval, a number has two digits");
   assert.deepEqual(chosen(page), {});
   assert.deepEqual(await faults(page), []);
 });
@@ -55,6 +57,17 @@ test("no word of categories and views that it does not have; each example of the
   }
 });
 
+test("prompts that have a number for a name show their words", async (t) => {
+  const payload = run();
+  payload.blocks["mh-shared-0"].prompts[0].name = "mine, prompt 0";
+  const page = await open(t, browser, payload, { hash: "head=L1H4" });
+  await cardsRead(page);
+  const options = await page.locator(".card-panel select").first().locator("option").allTextContents();
+  const words = payload.blocks["mh-shared-0"].prompts[0].tokens.join("").trim();
+  assert.match(options[0], /^mine, prompt 0: \S.* \(\d+ tokens\)$/);
+  assert.ok(options[0].includes(words.slice(0, 10)), options[0]);
+});
+
 test("a colour that is taken away stays away in a link", async (t) => {
   const page = await open(t, browser, run());
   await page.locator(".mh-view-map select").first().selectOption("");
@@ -70,4 +83,20 @@ test("a narrow page begins with its map and not with the card", async (t) => {
   assert.equal(await page.evaluate(() => scrollY), 0);
   await head(page, "map", 3).click();
   await page.waitForFunction(() => scrollY > 0);
+  const tops = await page.locator(".mh-header .mh-buttons button").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().y));
+  assert.deepEqual(tops, tops.map(() => tops[0]), "the buttons stand on one line");
+  const ends = await page.locator(".mh-view-map .mh-ends > *").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().x));
+  assert.deepEqual(ends, [...ends].sort((a, b) => a - b), "the two ends of the scale stand beside it");
+});
+
+test("closing a card that stands below the rest leads back to what opened it", async (t) => {
+  const page = await open(t, browser, small(), { viewport: { width: 390, height: 800 } });
+  const title = page.locator(".mh-detail-title");
+  await head(page, "map", 3).click();
+  await title.waitFor();
+  await page.waitForFunction(() => Math.abs(document.querySelector(".mh-detail").getBoundingClientRect().y) < 100);
+  await page.getByRole("button", { name: "Next head" }).click();
+  await page.getByRole("button", { name: "Close" }).click();
+  const mark = await head(page, "map", 3).boundingBox();
+  assert.ok(mark.y > 0 && mark.y < 800, `the head stands at ${mark.y}`);
 });

@@ -4,7 +4,7 @@
  */
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { launch, open } from "./browser.mjs";
+import { launch, open, saved } from "./browser.mjs";
 import { small } from "./samples.mjs";
 
 let browser;
@@ -122,6 +122,19 @@ test("show a colleague exactly this view: 1 more action", async (t) => {
   }
   assert.equal(link.hash, "#head=L1H4&filter=country_to_capital&sort=-patching&pane=paths");
   you.done(5);
+});
+
+test("send a colleague exactly this view as one file: 1 more action", async (t) => {
+  const you = await opened(t);
+  await carrier(you);
+  const file = await saved(you.page, () => you.click("button", "Save this view"));
+  assert.match(await you.page.locator(".mh-told").innerText(), /saved as a file that opens at this view\.$/);
+  const theirs = await open(t, browser, String(file.content), { viewport: { width: 1440, height: 1000 } });
+  await theirs.locator(".mh-detail .card-panel > *").first().waitFor();
+  for (const part of [".card-lines", ".mh-search-note", ".mh-table"]) {
+    assert.equal(await theirs.locator(part).innerText(), await you.page.locator(part).innerText(), part);
+  }
+  you.done(4);
 });
 
 test("all induction heads that a refusal hangs on: 2 actions", async (t) => {

@@ -37,7 +37,7 @@ export function PairPlot({ name, x, y, dots }: Props) {
     event.stopPropagation();
     setAt(sorted[next]?.pair ?? null);
   };
-  const caption = `${y.title} against ${x.title}. On the line, the two are equal`;
+  const caption = `${y.title} against ${x.title}. On the line, the two are equal.`;
   return (
     <Figure name={name} caption={caption}>
       <div ref={box} class="card-wide">

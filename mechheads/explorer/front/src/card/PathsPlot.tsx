@@ -52,7 +52,7 @@ export function PathsPlot({ name, centre, links, unit, none, model }: Props) {
   const offset = (rows: { height: number }) => TOP + (height - TOP - rows.height) / 2;
   const summary = `${links.senders.length} senders and ${links.receivers.length} receivers of ${centre}`;
   return (
-    <Figure name={name} caption={`Widths by ${unit || "value"}; dashed lines are negative. A click opens the head`}>
+    <Figure name={name} caption={`Widths by ${unit || "value"}; dashed lines are negative. A click opens the head.`}>
       <div ref={box} class="card-wide">
         {width > 0 && (
           <svg class="card-drawing card-paths" width={drawn} height={height} viewBox={`0 0 ${drawn} ${height}`} role="group" aria-label={summary}>

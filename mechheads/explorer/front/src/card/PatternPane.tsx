@@ -16,6 +16,16 @@ interface Props {
   name: string;
 }
 
+const LONGEST = 60;
+
+/** The name of a prompt and its number of tokens; if the name is a number, its words too. */
+function titleOf(prompt: Shared["prompts"][number] | undefined, number: number): string {
+  const { name, tokens } = prompt ?? { name: `prompt ${number + 1}`, tokens: [] };
+  const words = /\bprompt \d+$/.test(name) ? tokens.join("").trim() : "";
+  const cut = words.length > LONGEST ? `${words.slice(0, LONGEST - 1)}\u2026` : words;
+  return `${inText(words ? `${name}: ${cut}` : name)} (${tokens.length} tokens)`;
+}
+
 export function PatternPane({ pane, shared, name }: Props) {
   const at = (prompt: number | null) => pane.prompts.find((each) => each.prompt === prompt);
   const found = at(state.prompt.value) ?? pane.prompts[0];
@@ -25,7 +35,7 @@ export function PatternPane({ pane, shared, name }: Props) {
     return useMemo(() => (each && tokens ? decode(tokens, each.attention) : null), [each, tokens]);
   });
   if (!found || !left) return <Empty what="No pattern was kept for this head." command="mechheads atlas" />;
-  const text = (prompt: number) => `${inText(shared.prompts[prompt]?.name ?? `prompt ${prompt + 1}`)} (${shared.prompts[prompt]?.tokens.length ?? 0} tokens)`;
+  const text = (prompt: number) => titleOf(shared.prompts[prompt], prompt);
   const others = pane.prompts.filter(({ prompt }) => prompt !== found.prompt);
   return (
     <div>

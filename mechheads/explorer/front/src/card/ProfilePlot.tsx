@@ -1,4 +1,5 @@
 /** Two heads, by where they stand among all heads in each column. */
+import { shortened } from "../table";
 import { scale } from "./numbers";
 import { Figure, useWidth } from "./parts";
 
@@ -22,7 +23,7 @@ const AXIS = 24;
 
 export function ProfilePlot({ name, rows, one, other }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
-  const label = Math.min(190, Math.round(width * 0.45));
+  const label = Math.min(245, Math.round(width * 0.45));
   const most = Math.floor(label / 6.8);
   const x = scale([0, 1], label + 8, Math.max(width - 10, label + 20));
   const height = rows.length * ROW + AXIS;
@@ -68,7 +69,8 @@ interface RowProps {
 
 function Row({ row, x, y, label, most, one, other }: RowProps) {
   const said = `${row.label}: ${one} ${row.texts[0]}, ${other} ${row.texts[1]}`;
-  const name = row.label.length > most ? `${row.label.slice(0, most - 1)}\u2026` : row.label;
+  const short = row.label.length > most ? shortened(row.label) : row.label;
+  const name = short.length > most ? `${short.slice(0, most - 1)}\u2026` : short;
   return (
     <g role="img" aria-label={said}>
       <title>{said}</title>

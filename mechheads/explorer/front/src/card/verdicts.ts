@@ -88,12 +88,15 @@ interface Blanks {
   relation: string;
 }
 
-/** The view's sentence with its blanks filled. */
+/** The view's sentence with its blanks filled: shares as percentages, as in the sentences at the top. */
 export function fill(view: View, { value, low, high, relation }: Blanks): string {
+  const [times, sign] = view.unit.startsWith("share") ? [100, "%"] : [1, ""];
+  const [from, to] = [known(low) ? times * low : null, known(high) ? times * high : null];
+  const said = (number: Num) => (known(number) ? measured(number, from, to) + sign : "unknown");
   const texts: Record<string, string> = {
-    value: measured(value, low, high),
-    low: known(low) ? measured(low, low, high) : "unknown",
-    high: known(high) ? measured(high, low, high) : "unknown",
+    value: said(times * value),
+    low: said(from),
+    high: said(to),
     unit: view.unit,
     relation: relation.replace(/_/g, " ") || "any relation",
   };

@@ -20,6 +20,7 @@ export function Changes({ change }: { change: Change }) {
     <section class="mh-changes" aria-label="What changed most">
       <h3>What changed most</h3>
       <p>{sentence(change)}</p>
+      {change.unlike && <p class="mh-unlike">{change.unlike}</p>}
       {change.rows.length > 0 && (
         <div class="mh-scroll" tabIndex={0} role="region" aria-label="Heads that changed most">
           <table class="mh-differences mh-changed">

@@ -1,5 +1,5 @@
 /** What can stand in the search line, as a menu. */
-import type { Model } from "../data";
+import type { Model, View } from "../data";
 import { quoted } from "./names";
 
 interface Condition {
@@ -16,15 +16,18 @@ interface Group {
 export function conditionsOf({ behaviours, categories, views }: Model): Group[] {
   const named = (names: readonly string[]) => names.map((name) => ({ text: name, line: quoted(name) }));
   const groups = [
+    { label: "Your own say yes, of so many heads", conditions: views.filter(({ own }) => own).map(saysYes) },
     { label: "Does this on ordinary text", conditions: named(behaviours?.names.map(({ name }) => name) ?? []) },
     { label: "Category by weights", conditions: named(categories?.names ?? []) },
     { label: "Relation by weights", conditions: named(categories?.relations.map(({ name }) => name) ?? []) },
-    {
-      label: "A view says yes",
-      conditions: views.map(({ name, title, verdict }) => ({ text: `${title}: ${verdict.texts.yes}`, line: `${quoted(name)} = yes` })),
-    },
+    { label: "A view says yes, of so many heads", conditions: views.filter(({ own }) => !own).map(saysYes) },
   ];
   return groups.filter(({ conditions }) => conditions.length > 0);
+}
+
+function saysYes({ name, title, verdict }: View): Condition {
+  const count = verdict.values.filter((value) => value === "yes").length;
+  return { text: `${title} (${count}): ${verdict.texts.yes}`, line: `${quoted(name)} = yes` };
 }
 
 /** The line with one more condition, which must hold too. */

@@ -1,7 +1,6 @@
 /** Lines that the search line understands in a model, as examples. */
 import { nameOf } from "../card/heads";
 import type { Model } from "../data";
-import { countOf } from "../page";
 import { numbersOf, usual } from "../table";
 import { quoted } from "./names";
 import { understand } from "./parse";
@@ -28,14 +27,15 @@ const LINES: readonly (readonly [line: string, what: string])[] = [
 ];
 const PLACEHOLDER = ["induction and ships = yes", "patching > 0.2"];
 
-/** A head, the reader's own scores, then what the model has: of one without names and verdicts, its numbers. */
+/** The first head, the reader's own scores, then what the model has: of one without names and verdicts, its numbers. */
 export function examplesOf(model: Model): Example[] {
-  const name = nameOf(model, Math.floor(0.77 * countOf(model)));
+  const name = nameOf(model, Math.max(0, numbersOf(model, usual(model).by)?.ranks.indexOf(1) ?? 0));
   const known = LINES.filter(([line]) => understand(line, model).error === null).map(([line, what]) => ({ line, what }));
   const head = { line: name, what: `one head; ${name.replace(/H.*/, "")} is its layer` };
   const own = model.views.find((view) => view.own);
   if (own) {
-    const mine = [{ line: above(model, own.value, 0.9), what: NUMBERS }, { line: `${quoted(own.name)} = yes`, what: VERDICT }];
+    const said = (["yes", "unclear"] as const).find((verdict) => own.verdict.values.includes(verdict)) ?? "no";
+    const mine = [{ line: above(model, own.value, 0.9), what: NUMBERS }, { line: `${quoted(own.name)} = ${said}`, what: VERDICT }];
     return [head, ...mine, ...known.filter(({ what }) => what !== NUMBERS && what !== VERDICT)];
   }
   return known.length ? [head, ...known] : [head, ...ofNumbers(model)];

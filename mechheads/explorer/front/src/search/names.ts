@@ -110,7 +110,7 @@ function implementing(model: Model, relation: number): Found<Test> {
 export function equals(model: Model, name: string, word: string): Found<Test> | null {
   const typed = key(word);
   if (/^(yes|no|unclear)$/.test(typed)) {
-    const view = viewNamed(model, key(name));
+    const view = viewNamed(model, name);
     if (view) return { is: (head) => view.is.verdict.values[head] === typed, note: view.note };
   }
   const column = model.columns.find((each) => each.kind === "text" && (key(each.name) === key(name) || key(each.label) === key(name)));
@@ -119,7 +119,8 @@ export function equals(model: Model, name: string, word: string): Found<Test> | 
 }
 
 /** A view by its name, its title, or the beginning of its name. */
-function viewNamed({ views }: Model, typed: string): Found<View> | null {
+export function viewNamed({ views }: Model, name: string): Found<View> | null {
+  const typed = key(name);
   const exact = views.find((view) => key(view.name) === typed || key(view.title) === typed);
   if (exact) return { is: exact };
   const [first, ...others] = typed ? views.filter((view) => key(view.name).startsWith(typed)) : [];

@@ -10,7 +10,7 @@
  */
 import type { Model } from "../data";
 import { near } from "./near";
-import { about, conditionNamed, conditionWith, equals, isText, namesIn, outside, quoted, valueNamed, type Found, type Test, type Value } from "./names";
+import { about, conditionNamed, conditionWith, equals, isText, namesIn, outside, quoted, valueNamed, viewNamed, type Found, type Test, type Value } from "./names";
 import { NotUnderstood, numberIn, split, type Kind, type Token } from "./tokens";
 
 export interface Understood {
@@ -138,8 +138,14 @@ class Parser {
       this.at++;
       return this.noted(part);
     }
-    if (valueNamed(this.model, first.text)) {
-      throw new NotUnderstood(`${first.text} needs a condition, such as ${first.text} > 0.2`, first.start, first.end);
+    for (let n = words; n > 0; n--) {
+      const { end } = this.peek(n - 1);
+      const name = this.line.slice(first.start, end).replaceAll('"', "");
+      if (!valueNamed(this.model, name)) continue;
+      const view = viewNamed(this.model, name);
+      const typed = n > 1 && view ? quoted(view.is.name) : first.text;
+      const near = view ? [`${quoted(view.is.name)} = yes`] : [];
+      throw new NotUnderstood(`${name} needs a condition, such as ${typed} > 0.2`, first.start, end, near);
     }
     throw this.unknown(first);
   }

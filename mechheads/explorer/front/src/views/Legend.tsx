@@ -22,9 +22,11 @@ export function Legend({ model: number }: { model: number }) {
     return (
       <div class="mh-legend">
         <span>{titled(numbers.column)}</span>
-        <span>{show(low)}</span>
-        <span class={`mh-ramp ${numbers.column.signed ? "is-signed" : ""}`} aria-hidden="true" />
-        <span>{show(high)}</span>
+        <span class="mh-ends">
+          <span>{show(low, 2)}</span>
+          <span class={`mh-ramp ${numbers.column.signed ? "is-signed" : ""}`} aria-hidden="true" />
+          <span>{show(high, 2)}</span>
+        </span>
         {hits.narrowed && others > 0 && <span class="mh-muted">{`faded: the other ${others.toLocaleString("en-US")}`}</span>}
       </div>
     );

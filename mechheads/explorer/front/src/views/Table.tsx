@@ -175,12 +175,18 @@ function Cell({ at, place, heading, number, title, children }: CellProps) {
   return <td role="gridcell" title={title} {...about}><bdi>{children}</bdi></td>;
 }
 
+/** The label of a heading; if it is cut, what stands there first, as people who speak to the page say what they see. */
+function spoken(column: Column): string {
+  const seen = shortened(column.label);
+  return seen === column.label ? titled(column) : `${seen}: ${titled(column)}`;
+}
+
 function Heading({ column, sort }: { column: Column | null; sort: string }) {
   const name = column?.name ?? "";
   const direction = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
   return (
     <th scope="col" role="columnheader" aria-sort={direction} class={column?.kind === "number" ? "is-number" : ""} title={column ? aboutColumn(column) : undefined}>
-      <button type="button" aria-label={column ? titled(column) : undefined} onClick={() => choose({ sort: nextSort(sort, column) })}>
+      <button type="button" aria-label={column ? spoken(column) : undefined} onClick={() => choose({ sort: nextSort(sort, column) })}>
         <span class="mh-heading">{column ? shortened(column.label) : "Head"}</span>
         <span class="mh-sort" aria-hidden="true">{direction === "none" ? "" : direction === "ascending" ? "\u25b2" : "\u25bc"}</span>
       </button>
