@@ -2,6 +2,8 @@
 
 /** Sizes below this come from rounding. */
 const ROUNDING = 1e-12;
+/** An interval spans at least so many steps of its last digit. */
+const STEPS = 4;
 /** With more decimal places a number is written with a power of ten. */
 const MOST_PLACES = 5;
 
@@ -39,11 +41,15 @@ export function percent(share: Maybe): string {
 }
 
 /**
- * The decimal places that an interval earns: one more than the first digit of its width, so that 0.212 earns 2 and 40 earns 0. Less
- * than 0 stands for tens, hundreds and so on. Null without an interval.
+ * The decimal places that an interval earns, as in the sentences (`results/digits.py`): it spans 4 to 40 steps of the last digit, and
+ * has up to two places more so that the end of an interval without 0 does not read as 0. Less than 0 stands for tens, hundreds and so
+ * on. Null without an interval.
  */
 export function places(low: Maybe, high: Maybe): number | null {
-  return known(low) && known(high) && high - low > ROUNDING ? 1 - Math.floor(Math.log10(high - low)) : null;
+  if (!known(low) || !known(high) || high - low <= ROUNDING) return null;
+  const decimals = -Math.floor(Math.log10((high - low) / STEPS));
+  const near = low > 0 || high < 0 ? Math.min(Math.abs(low), Math.abs(high)) : Infinity;
+  return decimals + [0, 1].filter((more) => Math.round(near * 10 ** (decimals + more)) === 0).length;
 }
 
 /** A number with so many decimal places; with three digits if they are null. */
