@@ -158,6 +158,27 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"pairs": "no/file.csv"}, "there is no file 'no/file.csv'"),
         ({"pairs": ["a", "b"]}, "pairs is a list; give mh.PromptPairs, or a file that PromptPairs.load reads"),
         ({"pairs": mh.PromptPairs([" one two"], [" one"])}, "pair 0 does not align"),
+        ({"pairs": mh.PromptPairs([" one"], [" two"], [" a"], [" a"])}, "pairs: answer and wrong are the same token"),
+        ({"pairs": mh.PromptPairs([" one"], [" one"])}, "pairs: the clean and the corrupted prompts are the same"),
+        ({"pairs": mh.PromptPairs([" one"], [" two"], wrong=[" a"])}, "pairs: wrong is given, but answer is not"),
+        (
+            {"pairs": mh.PromptPairs([" one" * 99], [" two" * 99])},
+            "pairs: prompt 0 has 100 tokens; this model's context",
+        ),
+        ({"pairs": mh.PromptPairs([" one"], [" two"], [" x y z"])}, "pairs: answer[0] = ' x y z' is not one token"),
+        ({"relations": [("one", "two")]}, "relations contains ('one', 'two'); give names, paths of files or"),
+        ({"relations": mh.Relation("mine", None, [("one", "two")])}, "relations: relation 'mine' has no category"),
+        ({"relations": mh.Relation("mine", "Mine", [("one", "xyz")])}, "relations: relation 'mine' has no pair whose"),
+        (
+            {"relations": mh.Relation("mine", "Mine", [("one", "two")])},
+            "none has 2 pairs whose words are one token each",
+        ),
+        ({"requests": [" one" * 99, " two"]}, "requests: prompt 0 has"),
+        ({"requests": [" one"] * 8}, "requests: these are one request; give at least two different ones"),
+        ({"texts": [" one two"]}, "texts have no window of at least 16 tokens; give longer texts"),
+        ({"texts": [[1, 999_999] * 50]}, "texts[0] contains token ids outside 0.."),
+        ({"texts": {" one" * 50: 1}}, "texts is a dict; give a text file, or a list of texts"),
+        ({"only": "own"}, '"own" is the only part to do, but own is empty'),
         ({"relations": ["country_to_captal"]}, 'Did you mean "country_to_capital"?'),
         ({"requests": "JailbreakBanch"}, 'Did you mean "JailbreakBench"?'),
         ({"requests": []}, "requests is empty"),
@@ -249,10 +270,9 @@ def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: 
 
 
 def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model):
-    long = [" one" * 80] * 3
-    before = build_atlas(small, requests=long, only="safety")
-    assert len(before.notes) == 1 and before.notes[0].startswith("safety heads left out: ")
-    assert build_atlas(small, requests=long, only="weights", resume=before).notes == before.notes
+    before = build_atlas(small, quick=True, only="roles")
+    assert before.notes == ["roles left out: gates need more updates than a quick look allows"]
+    assert build_atlas(small, quick=True, only="weights", resume=before).notes == before.notes
 
 
 def test_texts_without_an_end_are_read_as_far_as_they_are_needed(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
