@@ -164,6 +164,8 @@ def build_atlas(
         only=only,
         skip=skip,
     )
+    if not callable(after_each or print):
+        raise ValueError(f"after_each is {after_each!r}; give a function of the atlas")
     work = _Work(model, Questions.of(model, given), resume, after_each or (lambda atlas: None))
     # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
     in_call({"seed": current().seed, "quick": quick, "updates": updates}, work.run)
@@ -545,7 +547,7 @@ def _ran(experiment: Experiment, model: Model) -> object:
     """
     try:
         return experiment(model)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) or is_out_of_memory(error):
             raise
         raise ValueError(f"{type(error).__name__}: {error}") from error

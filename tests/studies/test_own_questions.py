@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
@@ -193,6 +194,8 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"requests": 3}, "requests is 3; give a list of texts, mh.Prompts, or a name or file of requests"),
         ({"task": 3}, "the task is 3; give the name of a task, or the path of a file"),
         ({"updates": 0}, "updates is 0; it must be at least 1"),
+        ({"updates": "two"}, "updates is 'two'; it must be at least 1"),
+        ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
         ({"resume": "atlas"}, "resume is a str; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
 )
@@ -217,13 +220,20 @@ def test_scores_of_your_own_are_stages(small: mh.Model):
     def broken(model: mh.Model) -> mh.HeadScores:
         return {}["missing"]
 
-    own = {"given": scores(small), "mine, z": mine, "broken": broken, "number": lambda _: 3}
+    own = {
+        "given": scores(small),
+        "mine, z": mine,
+        "broken": broken,
+        "number": lambda _: 3,
+        "exit": lambda _: sys.exit(2),
+    }
     atlas = build_atlas(small, own=own, only="own")  # type: ignore[arg-type]
     assert list(atlas.own) == ["given", "mine, z"] and atlas.to_dataframe()["mine_z"].tolist() == [2.0] * 12
     assert "own score 'mine, z'" in atlas.seconds and not atlas.interrupted
     assert atlas.notes == [
         "own score 'broken' left out: KeyError: 'missing'",
         "own score 'number' left out: own['number'] gives a int; it must give HeadScores",
+        "own score 'exit' left out: SystemExit: 2",
     ]
     other = mh.HeadScores.from_scores(np.eye(2), name="mine", kind="demo")
     with pytest.raises(ValueError, match=r"own\['mine'\] has 2 layers of 2 heads, but .* has 3 of 4"):
