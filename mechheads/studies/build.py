@@ -82,9 +82,8 @@ _PAIRS_OF_PATHS = 4
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _OF_EACH_PAIR, _OF_PATHS = 0.14, 0.6
-"""The time of direct parts, circuit and repair, and of the paths, in times of patching every head in the same pairs.
-
-Measured on the default model with 4, 8 and 16 pairs: all together took 0.73, 0.41 and 0.30 of the patching."""
+"""The time of direct parts, circuit and repair, and of paths, in times of patching every head in the same pairs: on the
+default model with 4, 8 and 16 pairs, all together took 0.73, 0.41 and 0.30."""
 _RESULTS = {part: part for part in ("patching", "labels", "weights", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
 CAPITALS = "country_to_capital"
@@ -267,7 +266,7 @@ class _Work:
             seconds["weights"] = weights_seconds(model)
         patching = seconds.get("patching", atlas.seconds.get("patching"))
         if "causes" in self.left and self.pairs is not None and patching:
-            seconds["causes"] = patching * _causes_share(len(self.pairs))
+            seconds["causes"] = patching * (_OF_EACH_PAIR + _OF_PATHS * min(1, _PAIRS_OF_PATHS / len(self.pairs)))
         plan = None
         if "safety" in self.left:
             with self._or_not_left("safety"):
@@ -482,16 +481,6 @@ def capital_pairs(model: Model, n: int) -> PromptPairs | None:
     countries = [(a[0], b[0]) for a, b in zip(known, turned, strict=True)]
     capitals = [(a[1], b[1]) for a, b in zip(known, turned, strict=True)]
     return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
-
-
-def _causes_share(pairs: int) -> float:
-    """The time of the part "causes", in times of patching every head: paths are patched in a few of the pairs.
-
-    >>> from mechheads.studies.build import _causes_share
-    >>> [round(_causes_share(pairs), 2) for pairs in (2, 4, 8, 16, 400)]
-    [0.74, 0.74, 0.44, 0.29, 0.15]
-    """
-    return _OF_EACH_PAIR + _OF_PATHS * min(1, _PAIRS_OF_PATHS / pairs)
 
 
 def _finished(found: HeadScores) -> HeadScores:

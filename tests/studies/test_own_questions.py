@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,18 @@ def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeyp
     assert atlas.direct is not None and atlas.repair is None
     assert "paths, repair and circuit left out: they begin with the heads of the patching" in atlas.notes
     assert atlas.done == []
+
+
+@pytest.mark.parametrize(("n", "seconds"), [(2, 74), (4, 74), (8, 44), (16, 29)])
+def test_paths_of_a_few_pairs_are_estimated_as_such(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], n: int, seconds: int
+):
+    monkeypatch.setattr(build, "timed_plan", lambda *args, **options: SimpleNamespace(seconds=100.0))
+    monkeypatch.setattr(build, "activation_patch", stopped_at(1, mh.activation_patch))
+    ids = [[3 + row, 5] for row in range(n)]
+    with mh.settings(progress=True):
+        build_atlas(small, pairs=mh.PromptPairs(ids, [[1, 5]] * n), only=["patching", "causes"])
+    assert f"patching 100 s, causes {seconds} s;" in capsys.readouterr().err
 
 
 def test_parts_are_chosen_by_name(small: mh.Model):
