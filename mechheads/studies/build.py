@@ -139,9 +139,9 @@ def build_atlas(
             are done are taken from it. A function in ``own`` runs again if its code has changed or cannot be compared.
         after_each: called with the atlas so far after each analysis, for example to save it.
 
-    What is not given is about capitals, harmful requests and the relations and prose of the package. An analysis of these
-    is left out if its words are not in the model's vocabulary, or its prompts are too long for the model's context;
-    ``notes`` says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
+    What is not given is about capitals, harmful requests and the relations and prose of the package. An analysis of
+    these is left out if its words are not in the vocabulary, or its prompts are too long for the context; ``notes``
+    says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
 
     Raises:
         ValueError: before any work, if something does not exist, cannot be read or does not fit the model, or
