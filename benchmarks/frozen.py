@@ -172,6 +172,7 @@ def recipes(words: mh.Relation) -> dict[str, Analysis]:
             answer=[*(one.answer or ())] * many,
             wrong=[*(one.wrong or ())] * many,
             positions={name: [*at] * many for name, at in one.positions.items()},
+            cluster=[f"{at}" for at in range(many)],
         )
         return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mechheads.data import folder
 from mechheads.engine.each import IndependentUnits, in_order
+from mechheads.files.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
@@ -29,7 +30,7 @@ T = TypeVar("T")
 Texts = str | Path | Iterable[str | list[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
 
-_LEAST = 16
+LEAST_WINDOW = 16
 """Shorter ends of a text are left out: they have too few earlier tokens to attend to."""
 _BATCHES_A_WORKER = 16
 """How many batches are read for each worker before they are computed."""
@@ -62,7 +63,7 @@ def check_window(model: Model, window: int | None, usual: int) -> int:
         ValueError: if it is too short, or longer than the model's context.
     """
     window = min(usual, model.n_ctx) if window is None else window
-    check_at_least(_LEAST, window=window)
+    check_at_least(LEAST_WINDOW, window=window)
     if window > model.n_ctx:
         raise ValueError(f"window is {window}, but the model's context has {model.n_ctx} tokens; give at most that")
     return window
@@ -112,7 +113,7 @@ def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Ite
     for alike in waiting.values():
         yield _together(alike, model)
     if empty:
-        raise ValueError(f"texts have no window of at least {_LEAST} tokens; give longer texts")
+        raise ValueError(f"texts have no window of at least {LEAST_WINDOW} tokens; give longer texts")
 
 
 def each_batch(
@@ -221,11 +222,11 @@ def _single_windows(model: Model, texts: Texts, length: int, most: int | None) -
             if most is not None:
                 window = window[: most - seen]
             if len(window) < length:
-                window = window[: len(window) // _LEAST * _LEAST]
+                window = window[: len(window) // LEAST_WINDOW * LEAST_WINDOW]
             if window:
                 seen += len(window)
                 yield window, number
-            if most is not None and most - seen < _LEAST:
+            if most is not None and most - seen < LEAST_WINDOW:
                 return
 
 
@@ -235,7 +236,7 @@ def _texts(texts: Texts) -> Iterable[str | list[int]]:
     if isinstance(texts, (str, Path)):
         if not os.path.isfile(texts):
             raise ValueError(f"texts {str(texts)[:60]!r} is not a file; give a file, or a list of texts")
-        return Path(texts).read_text(encoding="utf-8").split("\n\n")
+        return read_text(Path(texts)).split("\n\n")
     return texts
 
 

@@ -37,7 +37,10 @@ _PLACES: dict[type, str] = {
     HeadWeights: "weights",
 }
 """The field of an atlas for each kind of result that has one."""
-_WANTED = "give scores, labels or another result, an atlas, a run, a model, or a list or dict of these"
+_WANTED = (
+    "give scores (mh.HeadScores.from_scores makes them of an array), labels or another result, an atlas, a run, a "
+    "model, or a list or dict of these"
+)
 _A_MODEL = "a model"
 
 Sizes = tuple[int, int]

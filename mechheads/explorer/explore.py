@@ -18,6 +18,7 @@ from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
 from mechheads.explorer.run_columns import run_table
+from mechheads.files.replacing import check_place
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
@@ -49,8 +50,9 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
         What a notebook shows, or the path of the page. The page is one file and needs no network.
 
     Raises:
-        ValueError: if something cannot be shown, results of one model differ in size, or the model is of another size;
-            before anything is run.
+        ValueError: if something cannot be shown, results of one model differ in size, the model is of another size, or
+            ``path`` can be no file; before anything is run.
+        FileNotFoundError: if there is no such folder; before anything is run.
         ImportError: if a notebook needs Pillow, or anywidget for a widget, and no path was given.
 
     >>> import tempfile, numpy as np
@@ -59,6 +61,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     >>> mh.explore({"mine": mine, "theirs": theirs}, folder / "page.html").name
     'page.html'
     """
+    _check_path(path)
     found = collect(what, model)
     live = _live(found, model)
     patterns = found[0].patterns
@@ -90,6 +93,7 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
     >>> mh.head_card(effect, "L1H1", Path(tempfile.mkdtemp()) / "card.html").name
     'card.html'
     """
+    _check_path(path)
     found = collect(what, model, head)
     one = found[0]
     at = check_head(head, *one.atlas.sizes)
@@ -119,6 +123,13 @@ def live_for(atlas: Atlas, model: Model | None) -> Live | None:
         return None
     check_size(model, atlas.sizes)
     return Live(model)
+
+
+def _check_path(path: str | Path | None) -> None:
+    if not isinstance(path, str | Path | None):
+        raise ValueError(f"path is {path!r}; give the path of a file")
+    if path is not None:
+        check_place(Path(path))
 
 
 def _live(found: Sequence[Collected], model: Model | None) -> Live | None:

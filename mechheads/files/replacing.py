@@ -47,10 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
         OSError: if the disk is full, or the folder may not be written to.
         ValueError: if there is something else than a file at the path, such as a folder or a device.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"cannot save to {path}: this is {'a folder' if path.is_dir() else 'no file'}; give a file")
+    check_place(path)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield unfinished
@@ -62,6 +59,18 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, f"cannot save to {path}: {error.strerror or error}{old}") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Check that a file can be at a path, as ``replacing`` does: so before the work whose result it is to hold.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``replacing``.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot save to {path}: this is {'a folder' if path.is_dir() else 'no file'}; give a file")
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -126,7 +126,7 @@ def label_heads(
 def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -> HeadScores:
     if not isinstance(model, HeadScores):
         loaded = load_relations(relations)
-        _check_categories({relation.name: relation.category for relation in loaded})
+        check_categories({relation.name: relation.category for relation in loaded})
         scoring = options.get("scoring", USUAL)
         options = options | {"scoring": replace(scoring, min_effect=min(floor, scoring.min_effect))}
         return relation_scores(model, None if relations is None else loaded, **options)
@@ -143,11 +143,12 @@ def _categories(scores: HeadScores) -> list[str]:
         )
     names = scores.dataset["relation"].values.tolist()
     categories = scores.dataset["relation_category"].values.tolist()
-    _check_categories(dict(zip(names, categories, strict=True)))
+    check_categories(dict(zip(names, categories, strict=True)))
     return categories
 
 
-def _check_categories(category_of: Mapping[str, str | None]) -> None:
+def check_categories(category_of: Mapping[str, str | None]) -> None:
+    """Raise a ValueError if a relation, by its name, has no category."""
     if without := [name for name, category in category_of.items() if not category]:
         raise ValueError(
             f"relation {without[0]!r} has no category, so it cannot label heads; load it with one: "

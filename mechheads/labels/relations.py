@@ -264,6 +264,11 @@ def _found(name_or_path: str | Path) -> list[dict[str, Any]]:
     known = relation_names()
     if str(name_or_path) in known:
         return relation_fields(folder("relations") / f"{name_or_path}.json")
+    if not isinstance(name_or_path, (str, Path)):
+        raise ValueError(
+            f"relations contains {name_or_path!r}; give names, paths of files or mh.labels.Relation objects, such as "
+            'mh.Relation("mine", "Knowledge", pairs)'
+        )
     file = Path(name_or_path).expanduser()
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable
+from numbers import Real
 from typing import Any, get_args
 
 
@@ -67,12 +68,12 @@ def check_at_least(least: int, **numbers: int) -> None:
     """Check that no argument is smaller than this.
 
     Raises:
-        ValueError: naming the first that is.
+        ValueError: naming the first that is, or is no number.
 
     >>> check_at_least(1, k=5, draws=0)
     Traceback (most recent call last):
     ValueError: draws is 0; it must be at least 1
     """
     for name, number in numbers.items():
-        if number < least:
-            raise ValueError(f"{name} is {number}; it must be at least {least}")
+        if not isinstance(number, Real) or number < least:
+            raise ValueError(f"{name} is {number!r}; it must be at least {least}")

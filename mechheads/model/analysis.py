@@ -6,9 +6,11 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 import numpy as np
+import torch
 
 from mechheads.heads import HeadId, Mlp
 from mechheads.limits import current
@@ -53,6 +55,9 @@ def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
             raise TypeError(f"{function.__name__}(): {error}") from None
         given.apply_defaults()
         model = next(iter(given.arguments.values()), None)
+        if [*given.arguments][:1] == ["model"] and (model is None or isinstance(model, (str, Path, torch.nn.Module))):
+            shown = type(model).__name__ if isinstance(model, torch.nn.Module) else repr(model)
+            raise ValueError(f"model is {shown}; give a model from mh.load or mh.wrap")
         changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
         reservation = None if changes is None else changes.begin(sys._getframe())
         run = partial(in_call, _options(signature, given.arguments), partial(function, *args, **kwargs))

@@ -44,7 +44,8 @@ class Prompts:
         positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
         cluster: a label for each prompt. Prompts with the same label (an entity, a template) are not
-            independent, and intervals are computed over clusters. By default every prompt is its own cluster.
+            independent, and intervals are computed over clusters. By default every prompt is its own cluster, and a
+            prompt that is given several times is one.
 
     Raises:
         ValueError: if there are no prompts, or a list is not as long as ``items``.
@@ -81,6 +82,9 @@ class Prompts:
                 raise ValueError(f"{name} needs one entry for each of the {len(self.items)} prompts, got {got}")
         if "last" in self.positions:
             raise ValueError('positions["last"] is reserved for the last token; choose another name')
+        if self.cluster is None:
+            same = _same(self.items, self.answer, self.wrong, *self.positions.values())
+            object.__setattr__(self, "cluster", same)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -159,6 +163,10 @@ class PromptPairs:
             )
         self.side("clean")
         self.side("corrupted")
+        if self.cluster is None:
+            positions = (part for column in self.positions.values() for part in _sides(column))
+            same = _same(self.clean, self.corrupted, self.answer, self.wrong, *positions)
+            object.__setattr__(self, "cluster", same)
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -171,11 +179,10 @@ class PromptPairs:
     def side(self, side: Side) -> Prompts:
         """The clean or the corrupted prompts. Both carry the same ``answer``, the correct token for the clean side."""
         which = 0 if side == "clean" else 1
-        positions = {
-            name: column[which] if isinstance(column, tuple) else column for name, column in self.positions.items()
-        }
+        positions = {name: _sides(column)[which] for name, column in self.positions.items()}
         items = self.clean if side == "clean" else self.corrupted
-        return Prompts(items, self.answer, self.wrong, positions, self.cluster)
+        every = self.cluster or list(map(str, range(len(self))))  # a prompt may be in several pairs
+        return Prompts(items, self.answer, self.wrong, positions, every)
 
     def tokens(self, model: Reader) -> tuple[Tokens, Tokens]:
         """Tokenise both sides and check that they align; see ``Prompts.tokens``."""
@@ -316,6 +323,22 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
             'pairs.side("corrupted")'
         )
     return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
+
+
+def _sides(column: Any) -> tuple[Any, Any]:
+    """The positions in the clean and in the corrupted prompts."""
+    return column if isinstance(column, tuple) else (column, column)
+
+
+def _same(*columns: Sequence[Any] | None) -> list[str] | None:
+    """Clusters of rows that are the same in every column; None if all rows differ."""
+    given = [column for column in columns if column is not None]
+    rows = [
+        repr([cell.tolist() if hasattr(cell, "tolist") else cell for cell in row]) for row in zip(*given, strict=True)
+    ]
+    first: dict[str, str] = {}
+    labels = [first.setdefault(row, str(at)) for at, row in enumerate(rows)]
+    return labels if len(first) < len(rows) else None
 
 
 def _is_empty(cell: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -29,6 +30,7 @@ from mechheads.results.tables import TableResult
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.findings import (
     Finding,
+    null_of,
     of_agreement,
     of_circuit,
     of_copying,
@@ -351,7 +353,7 @@ class Atlas(Stages):
         (q at most 0.1, 6 prompts).
         """
         asked = dict(_ASKED) | self.asked
-        shown = islice(self.own_views.items(), _OWN_SENTENCES)
+        shown = islice(_in_turn(self.own_views).items(), _OWN_SENTENCES)
         found = [of_own(view.label, view.scores, column) for column, view in shown]
         makers: list[tuple[Any, Callable[[Any], Finding | None]]] = [
             (self.patching, lambda scores: of_patching(scores, asked["pairs"])),
@@ -442,6 +444,20 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
+
+
+def _in_turn(own: Mapping[str, OwnView]) -> dict[str, OwnView]:
+    """A view of each of the user's scores, the one in which a head is furthest from the null, then the next of each."""
+
+    def away(view: OwnView) -> float:
+        return float(np.nanmax(np.abs(view.scores.scores.values - (null_of(view.scores) or 0)), initial=0))
+
+    turns: Counter[tuple[str, int]] = Counter()
+    turn = {}
+    for column in sorted(own, key=lambda column: -away(own[column])):
+        turn[column] = turns[own[column].of]
+        turns[own[column].of] += 1
+    return {column: own[column] for column in sorted(own, key=turn.__getitem__)}
 
 
 def _analysis_of(view: str) -> str:

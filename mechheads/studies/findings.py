@@ -327,7 +327,7 @@ def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, st
     small = rows["q_value"] <= FDR
     beyond = rows[outside & small]
     if not _is_tested(scores) or beyond.empty:
-        return Finding(_largest(scores, rows.iloc[0], words), link | {"head": str(rows.index[0])})
+        return Finding(_largest(scores, rows, words), link | {"head": str(rows.index[0])})
     up = beyond["away"] > 0 if (beyond["away"] > 0).any() else beyond["away"] < 0
     first, others = beyond[up].iloc[:MEASURED], beyond[~up].iloc[:1]
     numbers = [_number(row, scores.unit) for row in first.to_dict("records")]
@@ -344,8 +344,9 @@ def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, st
     return Finding(text, link | {"head": str(first.index[0]), "filter": marked})
 
 
-def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
-    """The largest value, and why it is no more than that."""
+def _largest(scores: HeadScores, rows: Any, words: _Words) -> str:
+    """The largest value, which stands first, and why it is no more than that."""
+    row, alike = rows.iloc[0], int((rows["score"] == rows["score"].iloc[0]).sum())
     said = f"{row.name} {words.verb} {_number(row, scores.unit)}{words.of}"
     of, clusters = _among(scores), _clusters(scores)
     if _is_tested(scores):
@@ -365,8 +366,11 @@ def _largest(scores: HeadScores, row: Any, words: _Words) -> str:
     null = null_of(scores)
     if null is not None and row["ci_low"] <= null <= row["ci_high"]:
         return f"{words.lead}, none of {of} stands out; at most, {said} ({why})."
+    if alike == len(rows) > 1:
+        return f"{words.lead}, each of {of}{said.removeprefix(str(row.name))} ({why})."
     extreme = "the largest" if row["score"] > 0 else "the furthest from 0"
-    return f"{words.lead}, {said}, {extreme} of {of} ({why})."
+    others = "" if alike == 1 else f", as {'does 1 other' if alike == 2 else f'do {alike - 1} others'}"
+    return f"{words.lead}, {said}, {extreme} of {of}{others} ({why})."
 
 
 def _is_tested(scores: HeadScores) -> bool:
@@ -427,6 +431,9 @@ def _among(scores: HeadScores) -> str:
     step, every = scores.together, scores.n_layers * scores.n_heads
     called = ("head", "heads") if step == 1 else ("group of heads", "groups of heads")
     known, of = (every - len(scores.missing)) // step, _count(every // step, *called)
+    finite = int(np.isfinite(scores.scores.values).reshape(scores.n_layers, scores.n_heads, -1).any(-1).sum()) // step
+    if finite < known:
+        return f"the {finite} of {of} whose value is finite"
     return of if not scores.missing else f"the {known} of {of} that {'was' if known == 1 else 'were'} reached"
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.behaviour.windows import Texts
+import torch
+
+from mechheads.behaviour.windows import LEAST_WINDOW, Texts, windows_of
 from mechheads.files.checksums import file_sha256
 from mechheads.gating.tasks.open_task import open_task
 from mechheads.gating.tasks.task import Task
+from mechheads.labels.classify import check_categories
 from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.labels.static import Scoring
+from mechheads.labels.usable_pairs import check_any, keep_pairs
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
@@ -43,6 +49,8 @@ Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
 ASKED = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
 """What the questions of the package are about, as ``Atlas.asked`` says it."""
+LEAST_PAIRS = Scoring().min_pairs
+"""A relation needs so many pairs whose words are one token each."""
 _PACKAGE = "of the package"
 _ENOUGH = 400_000
 """Characters of an iterator of texts that are read: those of 8,000 tokens, however long these are."""
@@ -96,10 +104,25 @@ class Questions:
         """
         parts = chosen(given.only, given.skip)
         check_at_least(1, updates=given.updates)
-        pairs, requests = _pairs(model, given.pairs), _requests(model, given.requests)
-        task, texts = _task(model, given.task), _texts(given.texts)
-        relations = None if given.relations is None else load_relations(given.relations)
+        with _named("pairs"):
+            pairs = _pairs(model, given.pairs)
+        with _named("relations"):
+            relations = None if given.relations is None else load_relations(given.relations)
+            if relations is not None and "labels" in parts:
+                _check_relations(model, relations)
+        with _named("requests"):
+            requests = _requests(model, given.requests)
+            if requests is not None and "safety" in parts:
+                _check_requests(model, requests)
+        with _named("task"):
+            task = _task(model, given.task)
+        with _named("texts"):
+            texts = _texts(given.texts)
+            if texts is not None and "text" in parts:
+                next(windows_of(model, texts, LEAST_WINDOW, LEAST_WINDOW))  # there is none if all are too short
         _check_own(model, given.own)
+        if parts == ("own",) and not given.own:
+            raise ValueError('"own" is the only part to do, but own is empty; give scores, or choose another part')
         names = {"pairs": _name(given.pairs), "requests": _name(given.requests), "task": _name(given.task)}
         if isinstance(given.task, Task):
             names["task"] = "" if task.name == "task" else task.name  # type: ignore[union-attr]
@@ -125,6 +148,17 @@ class Questions:
                 model, study="atlas", quick=given.quick, updates=given.updates, seed=current().seed, **about
             ),
         )
+
+
+@contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """What is said of something that was given begins with the name of its argument."""
+    try:
+        yield
+    except ValueError as error:
+        if str(error).startswith(argument):
+            raise
+        raise ValueError(f"{argument}: {error}") from error
 
 
 def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
@@ -180,16 +214,30 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
     """
     if pairs is None:
         return None
-    try:
-        found = PromptPairs.load(pairs) if isinstance(pairs, (str, Path)) else pairs
-    except ValueError as error:
-        raise ValueError(f"pairs: {error}") from error
+    found = PromptPairs.load(pairs) if isinstance(pairs, (str, Path)) else pairs
     if not isinstance(found, PromptPairs):
         raise ValueError(
             f"pairs is a {type(pairs).__name__}; give mh.PromptPairs, or a file that PromptPairs.load reads"
         )
-    found.tokens(model)
+    clean, corrupted = found.tokens(model)
+    if clean.wrong is not None and clean.answer is None:
+        raise ValueError("wrong is given, but answer is not; give both, answer alone, or neither")
+    if clean.answer is not None and clean.wrong is not None and bool((clean.answer == clean.wrong).all()):
+        raise ValueError("answer and wrong are the same token in every pair, so there is no difference to measure")
+    if torch.equal(clean.ids, corrupted.ids):
+        raise ValueError("the clean and the corrupted prompts are the same in every pair, so patching changes nothing")
     return found
+
+
+def _check_relations(model: Model, relations: Sequence[Relation]) -> None:
+    """Raise a ValueError if one has no category, or their words are not in the model's vocabulary."""
+    check_categories({relation.name: relation.category for relation in relations})
+    known = keep_pairs(relations, model.tokenizer)
+    for kept in known:
+        check_any(kept, model.tokenizer)
+    if all(len(kept.pairs) < LEAST_PAIRS for kept in known):
+        counts = ", ".join(f"{kept.relation.name} ({len(kept.pairs)} of {len(kept.relation.pairs)})" for kept in known)
+        raise ValueError(f"none has {LEAST_PAIRS} pairs whose words are one token each: {counts}; give more pairs")
 
 
 def _requests(model: Model, requests: Requests) -> Sequence[str] | Prompts | None:
@@ -198,6 +246,12 @@ def _requests(model: Model, requests: Requests) -> Sequence[str] | Prompts | Non
     found = opened(requests)
     Side.of(model, found, "query")
     return found
+
+
+def _check_requests(model: Model, requests: Sequence[str] | Prompts) -> None:
+    """Raise a ValueError if the model cannot read them, or they are not different."""
+    if len(set(Side.of(model, requests, "query").prompts.tokens(model).strings)) < 2:
+        raise ValueError("these are one request; give at least two different ones")
 
 
 def _task(model: Model, task: TaskLike | None) -> Task | None:
@@ -225,7 +279,7 @@ def _texts(texts: Texts) -> Texts:
                 "list of texts"
             )
         return file
-    if not isinstance(texts, Iterable):
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping):
         raise ValueError(f"texts is a {type(texts).__name__}; give a text file, or a list of texts")
     kept: list[str | list[int]] = []
     size = 0

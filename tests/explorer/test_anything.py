@@ -206,7 +206,7 @@ def test_a_model_gets_a_quick_atlas_unless_there_is_one(small, patched, monkeypa
 
 def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypatch):
     monkeypatch.setattr(importlib.import_module("mechheads.explorer.collect"), "build_atlas", None)
-    wanted = "give scores, labels or another result, an atlas, a run, a model, or a list or dict of these"
+    wanted = "give scores (mh.HeadScores.from_scores makes them of an array), labels or another result, an atlas"
     for given, message in (
         (3, "what is 3; give scores"),
         ([small, "atlas"], r"what\[1\] is 'atlas'; give"),
@@ -223,6 +223,11 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypat
             mh.explore(given)
     with pytest.raises(ValueError, match=re.escape(wanted)):
         mh.explore(None)
+    for path, message in (("no/page.html", "no folder no"), (".", "this is a folder"), (3, "path is 3; give the path")):
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            mh.explore(small, path)  # type: ignore[arg-type]
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            mh.head_card(small, "L0H0", path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="model is 3; give a model"):
         mh.explore(demo(), model=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mechheads as mh
 from mechheads.model.analysis import analysis
@@ -48,6 +51,14 @@ def test_nothing_of_a_call_is_left_however_it_ends(stop: type[BaseException], ll
 def test_a_call_that_does_not_fit_names_the_argument(llama: mh.Model) -> None:
     with pytest.raises(TypeError, match=r"inner\(\): got an unexpected keyword argument 'nothing'"):
         inner(llama, nothing=1)
+
+
+@pytest.mark.parametrize("no_model", ["gpt2", Path("gpt2"), None, torch.nn.Linear(1, 1)])
+def test_a_name_or_a_module_is_no_model(no_model: Any) -> None:
+    shown = "Linear" if isinstance(no_model, torch.nn.Module) else re.escape(repr(no_model))
+    for call in (mh.build_atlas, mh.profile_heads, lambda model: mh.ablate(model, [" a"])):
+        with pytest.raises(ValueError, match=f"model is {shown}; give a model from mh.load or mh.wrap"):
+            call(no_model)
 
 
 def test_numbers_of_numpy_are_options_too(llama: mh.Model) -> None:

@@ -116,7 +116,7 @@ def test_rows_keep_everything_in_step(gpt2):
     assert part.answer.tolist() == tokens.answer.tolist()[1:]
     assert part.wrong.tolist() == tokens.wrong.tolist()[1:]
     assert part.cluster == ("b", "a")
-    assert mh.Prompts([FRANCE] * 2).tokens(gpt2).cluster == ("0", "1")
+    assert mh.Prompts([FRANCE, f"{FRANCE} the"]).tokens(gpt2).cluster == ("0", "1")
     assert part.strings == tokens.strings[1:]
 
 
@@ -485,3 +485,25 @@ def test_a_list_of_texts_is_no_file_of_pairs(tmp_path):
     (tmp_path / "pairs.json").write_text('["a", "b"]')
     with pytest.raises(ValueError, match=r"pairs\.json, item 0 is no pair; each needs"):
         mh.PromptPairs.load(tmp_path / "pairs.json")
+
+
+def test_what_is_given_several_times_is_one_cluster(small: mh.Model):
+    one, other = FRANCE, " The capital of Spain is"
+    assert mh.Prompts([one, other, one]).tokens(small).cluster == ("0", "1", "0")
+    assert mh.Prompts([one, one], positions={"at": [1, 2]}).tokens(small).cluster == ("0", "1")
+    assert mh.Prompts([one, one], answer=[" Paris", " Rome"]).tokens(small).cluster == ("0", "1")
+    assert mh.Prompts([one, one], cluster=["a", "b"]).tokens(small).cluster == ("a", "b")
+    assert mh.Prompts([[3, 4], torch.tensor([3, 5]), torch.tensor([3, 4])]).tokens(small).cluster == ("0", "1", "0")
+    pairs = mh.PromptPairs([one, one, one], [other, " The capital of Italy is", other])
+    assert [side.cluster for side in pairs.tokens(small)] == [("0", "1", "0")] * 2
+    assert "3 pairs, 2 clusters" in repr(pairs)
+
+
+def test_copies_of_pairs_make_no_head_surer(small: mh.Model):
+    clean = [FRANCE, " The capital of Spain is", " one two three is"]
+    corrupted = [" The capital of Italy is", " The capital of Germany is", " two two three is"]
+    pairs = mh.PromptPairs(clean * 4, corrupted * 4, [" Paris"] * 12, [" Rome"] * 12)
+    alone = mh.PromptPairs(clean, corrupted, [" Paris"] * 3, [" Rome"] * 3)
+    many, few = (mh.activation_patch(small, each).dataset for each in (pairs, alone))
+    for name in ("score", "ci_low", "ci_high", "q_value"):
+        np.testing.assert_allclose(many[name], few[name], atol=1e-5)

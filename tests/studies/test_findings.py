@@ -12,7 +12,7 @@ import mechheads as mh
 from mechheads.gating import ROLES, Roles
 from mechheads.results.curves import Curves
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import of_agreement, of_circuit
+from mechheads.studies.findings import of_agreement, of_circuit, of_own
 
 ASKED = {"pairs": "the capital", "task": "naming the capital", "requests": "harmful requests"}
 HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
@@ -102,7 +102,7 @@ def test_own_scores_come_first_and_stay_text():
     assert first.text.startswith('In "<img src=x onerror="alert(1)"> \ufffd[31m\ufffd", L1H2 has 2.0')
     assert all(letter.isprintable() for finding in atlas.findings() for letter in finding.text)
     assert second.text.startswith('In "no test", L1H2 has 2.0') and "not tested against 0, 12 prompts" in second.text
-    assert third.text == 'In "plain", L0H0 has 1.0, the largest of 20 heads (nothing says how sure that is).'
+    assert third.text.startswith('In "plain", L0H0 has 1.0, the largest of 20 heads, as do 3 others (nothing says')
     assert fourth.text.startswith("Patched for") and third.link["colour"] == "plain"
     assert "&lt;img" in atlas._repr_html_() and "<img" not in atlas._repr_html_()
     assert "\x1b" not in str(atlas) and "\x1b" not in atlas.summary()
@@ -195,3 +195,30 @@ def test_the_answer_comes_first_in_text_and_summary():
         assert sentence in " ".join(line.strip().removeprefix("- ") for line in lines)
     assert repr(atlas).startswith("<Atlas of m, 4 x 5 heads: patching.")
     assert atlas._repr_html_().count("<li>") == 2
+
+
+def test_heads_that_share_the_largest_value_are_counted():
+    def told(values: Any) -> str:
+        scores = mh.HeadScores.from_scores(np.asarray(values, float), name="x", kind="demo")
+        return of_own("mine", scores, "mine").text
+
+    assert told([[0, 0], [0, 0]]) == 'In "mine", each of 4 heads has 0 (nothing says how sure that is).'
+    assert told([[1, 0], [0, 0]]) == 'In "mine", L0H0 has 1.0, the largest of 4 heads (nothing says how sure that is).'
+    assert "L0H1 has 1.0, the largest of 4 heads, as does 1 other (" in told([[0, 1], [1, 0]])
+    assert "L0H1 has 1.0, the largest of 4 heads, as do 2 others (" in told([[0, 1], [1, 1]])
+    assert "L1H0 has 2.0, the largest of the 2 of 4 heads whose value is finite (" in told([[np.inf, 1], [2, -np.inf]])
+
+
+def test_of_many_labels_the_one_where_a_head_is_furthest_is_told_first():
+    values = np.zeros((2, 2, 3))
+    values[1, 0] = [0.1, 3.0, -0.5]
+    own = {
+        "mine": mh.HeadScores.from_scores(values, name="x", kind="demo", extra={"pos": ["a", "b", "c"]}),
+        "theirs": mh.HeadScores.from_scores(np.eye(2) * 0.2, name="x", kind="demo"),
+    }
+    told = [text.partition(" (")[0] for text in said(Atlas("m", own=own))]
+    assert told[:3] == [
+        'In "mine, pos b", L1H0 has 3.0, the largest of 4 heads',
+        'In "theirs", L0H0 has 0.20, the largest of 4 heads, as does 1 other',
+        'In "mine, pos c", L1H0 has -0.50, the furthest from 0 of 4 heads',
+    ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,18 @@ def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeyp
     assert atlas.done == []
 
 
+@pytest.mark.parametrize(("n", "seconds"), [(2, 74), (4, 74), (8, 44), (16, 29)])
+def test_paths_of_a_few_pairs_are_estimated_as_such(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], n: int, seconds: int
+):
+    monkeypatch.setattr(build, "timed_plan", lambda *args, **options: SimpleNamespace(seconds=100.0))
+    monkeypatch.setattr(build, "activation_patch", stopped_at(1, mh.activation_patch))
+    ids = [[3 + row, 5] for row in range(n)]
+    with mh.settings(progress=True):
+        build_atlas(small, pairs=mh.PromptPairs(ids, [[1, 5]] * n), only=["patching", "causes"])
+    assert f"patching 100 s, causes {seconds} s;" in capsys.readouterr().err
+
+
 def test_parts_are_chosen_by_name(small: mh.Model):
     assert chosen() == tuple(PARTS)
     assert chosen(only="labels") == ("labels",)
@@ -158,6 +172,27 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"pairs": "no/file.csv"}, "there is no file 'no/file.csv'"),
         ({"pairs": ["a", "b"]}, "pairs is a list; give mh.PromptPairs, or a file that PromptPairs.load reads"),
         ({"pairs": mh.PromptPairs([" one two"], [" one"])}, "pair 0 does not align"),
+        ({"pairs": mh.PromptPairs([" one"], [" two"], [" a"], [" a"])}, "pairs: answer and wrong are the same token"),
+        ({"pairs": mh.PromptPairs([" one"], [" one"])}, "pairs: the clean and the corrupted prompts are the same"),
+        ({"pairs": mh.PromptPairs([" one"], [" two"], wrong=[" a"])}, "pairs: wrong is given, but answer is not"),
+        (
+            {"pairs": mh.PromptPairs([" one" * 99], [" two" * 99])},
+            "pairs: prompt 0 has 100 tokens; this model's context",
+        ),
+        ({"pairs": mh.PromptPairs([" one"], [" two"], [" x y z"])}, "pairs: answer[0] = ' x y z' is not one token"),
+        ({"relations": [("one", "two")]}, "relations contains ('one', 'two'); give names, paths of files or"),
+        ({"relations": mh.Relation("mine", None, [("one", "two")])}, "relations: relation 'mine' has no category"),
+        ({"relations": mh.Relation("mine", "Mine", [("one", "xyz")])}, "relations: relation 'mine' has no pair whose"),
+        (
+            {"relations": mh.Relation("mine", "Mine", [("one", "two")])},
+            "none has 2 pairs whose words are one token each",
+        ),
+        ({"requests": [" one" * 99, " two"]}, "requests: prompt 0 has"),
+        ({"requests": [" one"] * 8}, "requests: these are one request; give at least two different ones"),
+        ({"texts": [" one two"]}, "texts have no window of at least 16 tokens; give longer texts"),
+        ({"texts": [[1, 999_999] * 50]}, "texts[0] contains token ids outside 0.."),
+        ({"texts": {" one" * 50: 1}}, "texts is a dict; give a text file, or a list of texts"),
+        ({"only": "own"}, '"own" is the only part to do, but own is empty'),
         ({"relations": ["country_to_captal"]}, 'Did you mean "country_to_capital"?'),
         ({"requests": "JailbreakBanch"}, 'Did you mean "JailbreakBench"?'),
         ({"requests": []}, "requests is empty"),
@@ -172,6 +207,8 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"requests": 3}, "requests is 3; give a list of texts, mh.Prompts, or a name or file of requests"),
         ({"task": 3}, "the task is 3; give the name of a task, or the path of a file"),
         ({"updates": 0}, "updates is 0; it must be at least 1"),
+        ({"updates": "two"}, "updates is 'two'; it must be at least 1"),
+        ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
         ({"resume": "atlas"}, "resume is a str; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],
 )
@@ -196,13 +233,20 @@ def test_scores_of_your_own_are_stages(small: mh.Model):
     def broken(model: mh.Model) -> mh.HeadScores:
         return {}["missing"]
 
-    own = {"given": scores(small), "mine, z": mine, "broken": broken, "number": lambda _: 3}
+    own = {
+        "given": scores(small),
+        "mine, z": mine,
+        "broken": broken,
+        "number": lambda _: 3,
+        "exit": lambda _: sys.exit(2),
+    }
     atlas = build_atlas(small, own=own, only="own")  # type: ignore[arg-type]
     assert list(atlas.own) == ["given", "mine, z"] and atlas.to_dataframe()["mine_z"].tolist() == [2.0] * 12
     assert "own score 'mine, z'" in atlas.seconds and not atlas.interrupted
     assert atlas.notes == [
         "own score 'broken' left out: KeyError: 'missing'",
         "own score 'number' left out: own['number'] gives a int; it must give HeadScores",
+        "own score 'exit' left out: SystemExit: 2",
     ]
     other = mh.HeadScores.from_scores(np.eye(2), name="mine", kind="demo")
     with pytest.raises(ValueError, match=r"own\['mine'\] has 2 layers of 2 heads, but .* has 3 of 4"):
@@ -249,10 +293,9 @@ def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: 
 
 
 def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model):
-    long = [" one" * 80] * 3
-    before = build_atlas(small, requests=long, only="safety")
-    assert len(before.notes) == 1 and before.notes[0].startswith("safety heads left out: ")
-    assert build_atlas(small, requests=long, only="weights", resume=before).notes == before.notes
+    before = build_atlas(small, quick=True, only="roles")
+    assert before.notes == ["roles left out: gates need more updates than a quick look allows"]
+    assert build_atlas(small, quick=True, only="weights", resume=before).notes == before.notes
 
 
 def test_texts_without_an_end_are_read_as_far_as_they_are_needed(small: mh.Model, monkeypatch: pytest.MonkeyPatch):

@@ -38,7 +38,7 @@ def opened(requests: Requests, part: Part = "unsafe") -> Sequence[str] | Prompts
         return open_requests(requests, part)
     if not isinstance(requests, (Iterable, Prompts)):
         raise ValueError(f"requests is {requests!r}; give a list of texts, mh.Prompts, or a name or file of requests")
-    return requests
+    return requests if isinstance(requests, (Prompts, Sequence)) else [*requests]  # type: ignore[misc]
 
 
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:

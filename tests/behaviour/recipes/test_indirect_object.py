@@ -183,6 +183,7 @@ def test_planted_roles_are_found_with_their_effects_by_hand(tmp_path: Path) -> N
         answer=[f" {io}" for io in countries],
         wrong=[f" {s}" for s in animals],
         positions={"io": [0] * 16, "s1": [2] * 16, "s1_next": [3] * 16, "s2": [4] * 16},
+        cluster=[f"{at}" for at in range(16)],  # or else copies would be one
     )
     found = indirect_object_roles(model, pairs, min_share=0.25)
     rows = {row["role"]: (row["head"], row["effect"]) for row in found.table.to_dict("records")}

@@ -198,6 +198,7 @@ def test_only_texts_are_folded(texts: list[str], message: str):
 def test_templates(llama: mh.Model):
     text = "Who gave Mary {q} and {x}?"
     assert request_prompts(llama, [text]).items == [f"## Query:{text}\n## Answer:"]
+    assert request_prompts(llama, (one for one in [text, text])).items == request_prompts(llama, [text, text]).items
     assert request_prompts(llama, [text], "bare").items == [text]
     chat = request_prompts(llama, [text], "chat")
     assert chat.items == [[{"role": "user", "content": text}]]
