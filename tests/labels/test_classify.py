@@ -269,7 +269,7 @@ def test_what_cannot_be_labelled(call: Any, message: str) -> None:
 
 def test_a_relation_without_category_fails_before_the_model_is_read() -> None:
     with pytest.raises(ValueError, match="relation 'mine' has no category"):
-        label_heads(None, Relation("mine", None, [("a", "b")]))  # type: ignore[arg-type]
+        label_heads(object(), Relation("mine", None, [("a", "b")]))  # type: ignore[arg-type]
 
 
 def drawn(figure: Any) -> dict[str, np.ndarray]:
