@@ -119,8 +119,8 @@ def label(
             raise ValueError("--on-disk needs --model: a folder of safetensors or a hub name")
         if on_disk and device not in ("cpu", "auto"):
             raise ValueError(f"--on-disk computes on the CPU; leave out --device {device} or --on-disk")
-        weights = open_weights(model) if on_disk and model else load(model, device=device)
         wanted = load_relations(relations or None)
+        weights = open_weights(model) if on_disk and model else load(model, device=device)
         marks = [relation.fingerprint for relation in wanted]
         results.of(study_of(weights, study="labels", relations=marks, rule=rule, source=source, min_pairs=min_pairs))
         scores = relation_scores(weights, wanted, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
