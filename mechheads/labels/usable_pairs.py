@@ -38,6 +38,10 @@ class KeptPairs:
         told = {"given": len(self.relation.pairs), "kept": len(self.pairs), "scored": scored, "lost": self.lost}
         return told | ({"explained": self.explained} if self.explained else {})
 
+    def counted(self) -> str:
+        """Its name and how many of its pairs are kept."""
+        return f"{self.relation.name} ({len(self.pairs)} of {len(self.relation.pairs)}{self.by_rivals()})"
+
     def by_rivals(self) -> str:
         """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
         return "".join(f"; {name} explains {n}" for name, n in self.explained.items() if n)
@@ -109,11 +113,7 @@ def long_enough(everything: Sequence[KeptPairs], min_pairs: int) -> list[KeptPai
         ValueError: if none is left.
     """
     scored = [kept for kept in everything if len(kept.pairs) >= min_pairs]
-    short = [
-        f"{kept.relation.name} ({len(kept.pairs)} of {len(kept.relation.pairs)}{kept.by_rivals()})"
-        for kept in everything
-        if kept not in scored
-    ]
+    short = [kept.counted() for kept in everything if kept not in scored]
     if short:
         message = f"relations with fewer than {min_pairs} single-token pairs are skipped: {', '.join(short)}"
         if not scored:

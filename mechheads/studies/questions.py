@@ -236,7 +236,7 @@ def _check_relations(model: Model, relations: Sequence[Relation]) -> None:
     for kept in known:
         check_any(kept, model.tokenizer)
     if all(len(kept.pairs) < LEAST_PAIRS for kept in known):
-        counts = ", ".join(f"{kept.relation.name} ({len(kept.pairs)} of {len(kept.relation.pairs)})" for kept in known)
+        counts = ", ".join(kept.counted() for kept in known)
         raise ValueError(f"none has {LEAST_PAIRS} pairs whose words are one token each: {counts}; give more pairs")
 
 

@@ -43,6 +43,8 @@ from mechheads.runs.head_cache import token_bytes
 
 _LONGEST = 128
 """Tokens in a row: with more, masked products of attention cost more than shared tokens save."""
+_SAMPLE = 16
+_MUCH_MORE_LIKELY = float(np.log(10))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +92,6 @@ def shared_row(ids: Int[Tensor, "item pos"], ends: Int[Tensor, " item"]) -> Shar
         sees[token, way] = True
     items, positions = torch.tensor(first).T
     return SharedRow(*(each.to(ids.device) for each in (items, positions, sees, index)))
-
-
-_SAMPLE = 16
-_MUCH_MORE_LIKELY = float(np.log(10))
 
 
 def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndarray, " item"]]) -> None:
