@@ -329,7 +329,7 @@ _KINDS: dict[str, Callable[[About], Column]] = {
     "copying": _of_one_kind(
         "Copying by weights",
         "Whether the head raises the tokens that it attends to, by its weights: 1 copies, \u22121 suppresses.",
-        "By its weights it copies by {value}: 1 copies all that it attends to, \u22121 suppresses it.",
+        "By its weights it copies by {value}: 100% copies all that it attends to, \u2212100% suppresses it.",
         BY_WEIGHTS,
     ),
     "composition": _composition,

@@ -48,6 +48,8 @@ test("a share is a percentage in its sentence, as at the top of the page", () =>
   assert.equal(line.sentence, "It restores 10% of it.");
   const negative = linesOf({ ...model, views }, 1)[0];
   assert.equal(negative.sentence, "It restores \u221250% of it.");
+  const [named] = linesOf({ ...model, views: [{ ...views[0], sentence: "It changes by {value} {unit}." }] }, 0);
+  assert.equal(named.sentence, "It changes by 10%.");
 });
 
 test("what is missing says so, and whether the work was interrupted", () => {

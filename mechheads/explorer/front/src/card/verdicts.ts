@@ -88,9 +88,10 @@ interface Blanks {
   relation: string;
 }
 
-/** The view's sentence with its blanks filled: shares as percentages, as in the sentences at the top. */
+/** The view's sentence with its blanks filled: shares as percentages, without their unit, as in the sentences at the top. */
 export function fill(view: View, { value, low, high, relation }: Blanks): string {
-  const [times, sign] = view.unit.startsWith("share") ? [100, "%"] : [1, ""];
+  const share = view.unit.startsWith("share");
+  const [times, sign] = share ? [100, "%"] : [1, ""];
   const [from, to] = [known(low) ? times * low : null, known(high) ? times * high : null];
   const said = (number: Num) => (known(number) ? measured(number, from, to) + sign : "unknown");
   const texts: Record<string, string> = {
@@ -100,7 +101,8 @@ export function fill(view: View, { value, low, high, relation }: Blanks): string
     unit: view.unit,
     relation: relation.replace(/_/g, " ") || "any relation",
   };
-  return view.sentence.replace(/\{(\w+)\}/g, (whole, name: string) => texts[name] ?? whole);
+  const sentence = share ? view.sentence.replace(" {unit}", "") : view.sentence;
+  return sentence.replace(/\{(\w+)\}/g, (whole, name: string) => texts[name] ?? whole);
 }
 
 export interface Agreement {
