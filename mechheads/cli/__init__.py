@@ -27,7 +27,7 @@ from mechheads.cli.options import (
     Texts,
     WorkersOption,
 )
-from mechheads.cli.results import errors_shown, results_in
+from mechheads.cli.results import PAGE, errors_shown, results_in
 from mechheads.cli.runs import merge, run, runs
 from mechheads.limits import settings, without_collecting
 
@@ -76,16 +76,18 @@ def atlas(
 ) -> None:
     """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore.
 
-    After Ctrl-C, the same command continues. With --pairs, --relations, --requests, --task and --texts it is the same
-    study of your own question.
+    After Ctrl-C or a kill, the same command continues. With --pairs, --relations, --requests, --task and --texts it is
+    the same study of your own question.
     """
     with without_collecting():
         from mechheads.explorer.page import write_page
         from mechheads.model.load import load
+        from mechheads.studies.atlas import ATLAS_FILES
         from mechheads.studies.build import build_atlas
         from mechheads.studies.questions import Given, Questions, chosen
 
-    with results_in(out) as results, settings(workers=workers):
+    ledger = "atlas.ledger"
+    with results_in(out, (*ATLAS_FILES, PAGE, ledger)) as results, settings(workers=workers):
         given: dict[str, Any] = {"pairs": pairs, "relations": relations or None, "requests": requests, "task": task}
         given |= {"texts": texts, "only": _names(only), "skip": _names(skip), "quick": quick}
         chosen(given["only"], given["skip"])
@@ -93,8 +95,9 @@ def atlas(
             loaded = load(model, device=device)
         results.of(Questions.of(loaded, Given(**given)).study)
         grow = partial(results.grow, write_page=write_page)
-        atlas = build_atlas(loaded, **given, resume=results.atlas_before(), after_each=grow)
-        results.take(atlas, write_page)
+        stored = settings(store=out / ledger)(build_atlas)
+        results.take(stored(loaded, **given, resume=results.atlas_before(), after_each=grow), write_page)
+        results.finish(ledger)
 
 
 @main.command()
@@ -112,9 +115,10 @@ def label(
     from mechheads.labels import label_heads, load_relations, relation_scores
     from mechheads.model.load import load
     from mechheads.model.stored_weights import open_weights
+    from mechheads.plots.saving import save
     from mechheads.studies.study import study_of
 
-    with results_in(out) as results:
+    with results_in(out, ("relations.nc", "labels.nc", "heads.csv", "categories.html")) as results:
         if on_disk and model is None:
             raise ValueError("--on-disk needs --model: a folder of safetensors or a hub name")
         if on_disk and device not in ("cpu", "auto"):
@@ -125,10 +129,10 @@ def label(
         results.of(study_of(weights, study="labels", relations=marks, rule=rule, source=source, min_pairs=min_pairs))
         scores = relation_scores(weights, wanted, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
-        results.files = [scores.save(out / "relations.nc"), labels.save(out / "labels.nc")]
+        results.write("relations.nc", scores.save)
+        results.write("labels.nc", labels.save)
         results.table("heads", labels.table())
-        labels.plot().write_html(out / "categories.html")
-        results.files.append(out / "categories.html")
+        results.write("categories.html", partial(save, labels.plot()))
         counts = labels.counts() | ({"not reached": len(labels.missing)} if labels.missing else {})
         results.interrupted = bool(labels.missing)
         results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in counts.items()))
@@ -197,13 +201,16 @@ def safety(
     from mechheads.model.sources import REFUSING_MODEL
     from mechheads.studies.report import write_safety_page
     from mechheads.studies.safety import CRITICAL, safety_settings, safety_study
+    from mechheads.studies.safety_result import SAFETY_FILES
 
-    with results_in(out) as results, settings(workers=workers, seed=seed):
+    ledger = "safety.ledger"
+    with results_in(out, (*SAFETY_FILES, PAGE, ledger)) as results, settings(workers=workers, seed=seed):
         loaded = load(model or REFUSING_MODEL, device=device)
         options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group}
         results.of(safety_settings(loaded, requests, **options))
-        study = safety_study(loaded, requests=requests, **options)
+        study = settings(store=out / ledger)(safety_study)(loaded, requests=requests, **options)
         results.take(study, write_safety_page)
+        results.finish(ledger)
 
 
 @main.command()
@@ -221,22 +228,23 @@ def profile(
     from mechheads.behaviour.head_profile import NAMES
     from mechheads.files.checksums import file_sha256
     from mechheads.model.load import load
+    from mechheads.plots.saving import save
     from mechheads.studies.study import study_of
 
-    with results_in(out) as results, settings(workers=workers):
+    ledger = "profile.ledger"
+    names = ("profile.nc", "heads.csv", "profile.html", ledger)
+    with results_in(out, names) as results, settings(workers=workers):
         if texts is not None and not texts.is_file():
             raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
-        kept, loaded = out / "profile.ledger", load(model, device=device)
+        loaded = load(model, device=device)
         read = "of the package" if texts is None else file_sha256(texts)
         results.of(study_of(loaded, study="profile", texts=read, tokens=tokens, window=window))
-        found = settings(store=kept)(profile_heads)(loaded, texts, window=window, n_tokens=tokens)
+        found = settings(store=out / ledger)(profile_heads)(loaded, texts, window=window, n_tokens=tokens)
         results.interrupted = found.provenance["interrupted"]
-        if not results.interrupted:
-            kept.unlink()
-        results.files = [found.save(out / "profile.nc")]
+        results.write("profile.nc", found.save)
         results.table("heads", found.table())
-        found.plot().write_html(out / "profile.html")
-        results.files.append(out / "profile.html")
+        results.write("profile.html", partial(save, found.plot()))
+        results.finish(ledger)
         for name in NAMES.values():
             heads = found.named(name)
             shown = ", ".join(map(str, heads[:8])) + (", ..." if len(heads) > 8 else "")
@@ -267,15 +275,16 @@ def roles(
     from mechheads.studies.report import role_shares, write_roles_page
     from mechheads.studies.study import study_of
 
-    with results_in(out) as results, settings(workers=workers):
+    ledger = out / "gates.ledger"
+    names = ("gates.nc", "heads.csv", "curves.csv", PAGE, ledger.name)
+    with results_in(out, names) as results, settings(workers=workers):
         loaded = load(model, device=device)
         items = open_task(task, model=loaded, n=n)
         fitted_on, tried_on = items.split(0.8)
         fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
         results.of(study_of(loaded, study="roles", task=fingerprint(items, "task"), most=most, **fit))
-        ledger = out / "gates.ledger"
         gates = settings(store=ledger)(fit_gates)(loaded, fitted_on, **fit)
-        results.files.append(gates.save(out / "gates.nc"))
+        results.write("gates.nc", gates.save)
         if gates.interrupted:
             raise KeyboardInterrupt(f"Interrupted; the same command continues from {ledger}.")
         found = head_roles(gates)
@@ -283,7 +292,7 @@ def roles(
         results.interrupted = curves.interrupted
         results.table("heads", found.to_dataframe())
         results.table("curves", curves.table)
-        results.files.append(write_roles_page(loaded.name, found, curves, out / "index.html"))
+        results.write(PAGE, partial(write_roles_page, loaded.name, found, curves))
         for share, scores in zip(role_shares(found), found.values(), strict=True):
             results.lines.append(share)
             for row in scores.top(5).to_dict("records"):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from mechheads.files.folder_lock import folder_locked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from mechheads.studies.figures.panels import PaperFigure
     from mechheads.studies.safety_result import SafetyStudy
 
+PAGE = "index.html"
 _ON_PAGES = 0.03
 """The page of a result that grows is written again only if all writing of it takes at most this share of the time."""
 
@@ -28,12 +32,14 @@ class Results:
 
     Attributes:
         out: folder for the results.
+        names: the names of the files that the command writes.
         lines: text to print.
         files: paths of the files that were written.
         interrupted: whether Ctrl-C ended the work.
     """
 
     out: Path
+    names: Sequence[str] = ()
     lines: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     interrupted: bool = False
@@ -48,7 +54,7 @@ class Results:
         """
         from mechheads.studies.study import claim_folder
 
-        claim_folder(self.out, study)
+        claim_folder(self.out, study, self.names)
 
     def atlas_before(self) -> Atlas | None:
         """The atlas that the same command has left in the folder, if it has left one."""
@@ -84,11 +90,27 @@ class Results:
         self._pages.append(time.perf_counter() - start)
 
     def _save(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
-        self.files = [*found.save(self.out), write_page(found, self.out / "index.html")]
+        self.files = found.save(self.out)
+        self.write(PAGE, partial(write_page, found))
 
     def draw(self, made: PaperFigure) -> None:
         """Show what a figure says and wrote."""
         self.lines, self.files, self.interrupted = list(made.lines), list(made.files), made.interrupted
+
+    def write(self, name: str, save: Callable[[Path], object]) -> None:
+        """Write a file by a function that takes its path."""
+        from mechheads.studies.study import writing
+
+        with writing(self.out, [name]):
+            save(self.out / name)
+        self.files.append(self.out / name)
+
+    def finish(self, ledger: str) -> None:
+        """Remove the ledger of the command's work if all of it is done."""
+        from mechheads.studies.study import remove_ledger
+
+        if not self.interrupted:
+            remove_ledger(self.out, ledger)
 
     def table(self, name: str, table: pd.DataFrame) -> None:
         """Save a table, if it has rows."""
@@ -98,8 +120,14 @@ class Results:
 
 
 @contextmanager
-def results_in(out: Path) -> Iterator[Results]:
-    """Run a command's work, then print the results and the paths of the files, or the error."""
+def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
+    """Run a command's work, then print the results and the paths of the files, or the error.
+
+    Before the work, the folder is locked, and refused if it holds one of the files that the command did not write.
+
+    Args:
+        names: the names of the files that the command writes.
+    """
     start = time.perf_counter()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -107,8 +135,12 @@ def results_in(out: Path) -> Iterator[Results]:
         why = "is a file" if out.is_file() else f"cannot be created ({error.strerror})"
         typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
         raise typer.Exit(2) from error
-    results = Results(out)
-    with errors_shown():
+    results = Results(out, names)
+    with errors_shown(), folder_locked(out):
+        if names:
+            from mechheads.studies.study import check_files
+
+            check_files(out, names)
         yield results
     page = next(file for file in results.files if file.suffix == ".html")
     for line in results.lines:
@@ -126,7 +158,7 @@ def errors_shown() -> Iterator[None]:
     """Print an error, or that Ctrl-C came before there was a result, and end the command."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as stop:

@@ -117,7 +117,7 @@ class Dispatch:
         task = self._flying.pop(replica)
         if isinstance(answer, Lost):
             self._ready.discard(replica)
-            self._failed_to_start(replica, answer.why) if task is None else self._lose(task, answer.why)
+            self._failed_to_start(replica, answer.why) if task is None else self._lose(replica, task, answer.why)
         elif task is None:
             self._ready.add(replica)
             self._failed_starts[replica] = 0
@@ -125,17 +125,23 @@ class Dispatch:
             self._chunks.at_most(answer.chunk)
             self._take(task.batch.units, answer.values)
 
-    def _lose(self, task: _Task, why: str) -> None:
-        """Go on without a worker: it starts again when it is needed, and its batch goes to the next one."""
+    def _lose(self, replica: int, task: _Task, why: str) -> None:
+        """Go on without a worker, and say so: it starts again when it is needed, and its batch goes to the next one."""
         task.lost += 1
+        if task.lost < _LIVES:
+            warn(
+                f"worker {replica} ended while it computed {_show_all(task.batch.units)}; what is finished is kept, "
+                "and this is computed again. If it happens often, give a smaller budget or fewer workers. "
+                f"{why}"
+            )
         if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
             self._waiting.append(task)
         elif len(task.batch.units) > 1:
             self._waiting.extend(_Task(Batch(((unit,),)), task.lost) for unit in task.batch.units)
         else:
             warn(
-                f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}. Give "
-                "a smaller budget if memory ran out; with store=, the same call tries it again"
+                f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}\n"
+                "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries it again"
             )
 
     def _left_out(self, replica: int) -> bool:
@@ -151,8 +157,16 @@ class Dispatch:
         if self._left_out(replica):
             what = f"worker {replica} did not start, {_LIVES} times; the last time, {why}"
             if all(map(self._left_out, range(self._workers.replicas))):
-                raise RuntimeError(f"no worker is left: {what}")
+                raise RuntimeError(
+                    f"no worker is left: {what}\nWith store=, what is finished is kept, and the same call computes the "
+                    "rest; leave workers out to compute it in this process"
+                )
             warn(f"{what}\nThe others go on without it")
+
+
+def _show_all(units: Sequence[Any]) -> str:
+    """The name of the first unit, and how many more there are."""
+    return _show(units[0]) + (f" and {len(units) - 1} more" if len(units) > 1 else "")
 
 
 def _show(unit: Any) -> str:

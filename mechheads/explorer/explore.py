@@ -18,7 +18,7 @@ from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
 from mechheads.explorer.run_columns import run_table
-from mechheads.files.replacing import check_place
+from mechheads.files.replacing import check_kind, check_place
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
@@ -130,6 +130,7 @@ def _check_path(path: str | Path | None) -> None:
         raise ValueError(f"path is {path!r}; give the path of a file")
     if path is not None:
         check_place(Path(path))
+        check_kind(Path(path), b"<")
 
 
 def _live(found: Sequence[Collected], model: Model | None) -> Live | None:

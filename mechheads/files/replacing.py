@@ -5,15 +5,30 @@ Tables are written as CSV in which a spreadsheet runs no formulas.
 
 from __future__ import annotations
 
+import codecs
+import glob
 import os
+import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_UNFINISHED = ".tmp"
+_KINDS = {
+    (b"\x89HDF", 0): "a netCDF file",
+    (b"\x89PNG", 0): "a PNG picture",
+    (b"%PDF", 0): "a PDF",
+    (b"<", 0): "an HTML or SVG file",
+    (b"{", 0): "a JSON file",
+    (b"{", 8): "a safetensors file",
+}
+"""What tells the kind of a file, and after how many bytes it comes."""
 
 
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
@@ -25,11 +40,18 @@ def write_file(path: Path, content: bytes | memoryview | str) -> Path:
     Returns:
         The path.
 
+    Raises:
+        ValueError: if there is a file that is not of the same kind, such as notes where a netCDF file is to be.
+        FileNotFoundError, OSError, ValueError: as ``replacing``.
+
     >>> import tempfile
     >>> write_file(Path(tempfile.mkdtemp(), "note.txt"), "whole").read_text()
     'whole'
     """
     content = content.encode() if isinstance(content, str) else content
+    for mark, at in _KINDS:
+        if at == 0 and bytes(content[:8]).startswith(mark):
+            check_kind(path, mark)
     with replacing(path) as unfinished:
         unfinished.write_bytes(content)
     return path
@@ -40,17 +62,22 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path in the same folder to write to; what is there at the end of the block replaces the file.
 
     It reaches the disk before it is renamed, so that a reader sees either the old file or the new one, never a part of
-    it. After an error the old file stays.
+    it. After an error the old file stays. If the path is a link, the file that it leads to is replaced. What a process
+    that was killed here has left beside the file is removed.
 
     Raises:
         FileNotFoundError: if the folder does not exist.
         OSError: if the disk is full, or the folder may not be written to.
         ValueError: if there is something else than a file at the path, such as a folder or a device.
     """
+    path = path.resolve() if path.is_symlink() else path
     check_place(path)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    remove_unfinished(path.parent, path.name)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
     try:
-        yield unfinished
+        with unfinished.open("xb") as file:
+            _lock(file.fileno())
+            yield unfinished
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -59,6 +86,53 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, f"cannot save to {path}: {error.strerror or error}{old}") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that were killed while they saved have left in a folder.
+
+    Args:
+        name: the name of the file that was to be saved; None for any.
+    """
+    begun = "*" if name is None else glob.escape(name)
+    for rest in folder.glob(f".{begun}.{32 * '[0-9a-f]'}{_UNFINISHED}"):
+        with suppress(OSError), rest.open("rb") as file:  # one that is being written is locked
+            if _lock(file.fileno()):
+                rest.unlink()
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file until it is closed, if nobody else has locked it; on Windows, an open file is safe anyway."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def check_kind(path: Path, mark: bytes, at: int = 0) -> None:
+    """Check that a file, if there is one, is of the same kind as what is to replace it.
+
+    Args:
+        mark, at: what tells the kind, and after how many bytes it comes.
+
+    Raises:
+        ValueError: if it is of another kind; an empty file is of any.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        old = file.read(512)[at:]
+    if not at:
+        old = old.removeprefix(codecs.BOM_UTF8).lstrip()
+    if path.stat().st_size and not old.startswith(mark):
+        raise ValueError(
+            f"cannot save to {path}: the file that is there is not {_KINDS[mark, at]}, so it is not replaced; give "
+            "another path, or delete it first"
+        )
 
 
 def check_place(path: Path) -> None:

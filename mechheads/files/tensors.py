@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mechheads.files.replacing import replacing
+from mechheads.files.replacing import check_kind, replacing
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class TensorFile:
 
         Raises:
             OSError: if it cannot be written, for example because the disk is full.
+            ValueError: if there is a file that is not of this kind.
         """
+        check_kind(path, b"{", at=8)
         about = {"format": self.format, **texts}
         with replacing(path) as unfinished:
             try:

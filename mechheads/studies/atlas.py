@@ -17,7 +17,6 @@ import pandas as pd
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.head_profile import NAMES, PROFILED
 from mechheads.files.checksums import read_sealed_json, sealed_json
-from mechheads.files.replacing import write_file
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -27,6 +26,7 @@ from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
+from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.findings import (
     Finding,
@@ -263,14 +263,13 @@ class Atlas(Stages):
             The paths of the files.
 
         Raises:
-            ValueError: if the folder holds the atlas of another model, or of other settings.
+            ValueError: if the folder holds the atlas of another model, or of other settings, or a file of one of these
+                names that no atlas wrote, or that changed since. Nothing is written then.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
         tables = {"heads": self.to_dataframe(), "agreement": self.agreement()}
-        files = save_parts(folder, parts, tables, self.study, self._written)
-        about = Path(folder) / _ABOUT
-        write_file(about, sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}))
-        return [*files, about]
+        about = sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)})
+        return save_parts(folder, parts, tables, self.study, self._written, {_ABOUT: about})
 
     @classmethod
     def load(cls, folder: str | Path) -> Atlas:
@@ -444,6 +443,13 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "circuit": Curves,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
+ATLAS_FILES = (
+    *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS), *ROLES)),
+    "heads.csv",
+    "agreement.csv",
+    _ABOUT,
+)
+"""The files that ``save`` writes, besides scores of your own."""
 
 
 def _in_turn(own: Mapping[str, OwnView]) -> dict[str, OwnView]:

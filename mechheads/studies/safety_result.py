@@ -18,12 +18,19 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.brittleness import RefusalBrittleness
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
+from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.study import Stages, save_parts
 
 ATTRIBUTION = "refusal attribution"
+SAFETY_FILES = (
+    *(f"{name}.nc" for name in ("refusal_brittleness", "refusal_attribution", "refusal_direction")),
+    *(f"ships_{kind}.nc" for kind in PAPER_KINDS),
+    *(f"{name}.csv" for name in ("heads", "first_heads", "overlap", "brittleness", "tests", "curve")),
+)
+"""The files that ``save`` writes."""
 _LEAST_LOST = 0.5
 """Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
 _HOLDS, _BREAKS = 0.8, 0.5
@@ -170,6 +177,10 @@ class SafetyStudy(Stages):
 
         Returns:
             The paths of the files.
+
+        Raises:
+            ValueError: if the folder holds other results, or a file of one of these names that no such study wrote, or
+                that changed since. Nothing is written then.
         """
         tables = {"heads": self.to_dataframe(), "first_heads": self.first_heads(), "overlap": self.overlap()}
         if self.brittleness is not None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mechheads.engine.memory import is_out_of_memory
-from mechheads.files.checksums import read_sealed_json, sealed_json
-from mechheads.files.replacing import write_csv, write_file
+from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
+from mechheads.files.folder_lock import folder_locked
+from mechheads.files.replacing import remove_unfinished, write_csv, write_file
 from mechheads.ledger.fingerprints import weights_fingerprint
 from mechheads.limits import current, show_seconds
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 _HELD = "study.json"
 """The file that says what a folder of results is of, and which files are its."""
-_RESULTS = ("*.nc", "gates.ledger", "profile.ledger", "atlas.json", "figure.html")
+_LEDGER = ".ledger"
+_RESULTS = ("*.nc", f"*{_LEDGER}", "atlas.json", "figure.html")
 """What a folder of results has; without them, a study that found nothing leaves the folder free."""
 _ELSEWHERE = "Give another folder, or move or delete this one"
 
@@ -131,19 +134,34 @@ def short_hash(about: object) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def check_folder(folder: str | Path, study: Mapping[str, str]) -> None:
-    """Check that a folder holds no results of another study, nor results that nothing says what they are of.
+def check_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[str] = ()) -> None:
+    """Check that results of a study can be written to a folder, and replace nothing but what this study wrote there.
+
+    Args:
+        files: the names of the files that are to be written.
 
     Raises:
-        ValueError: if it does.
+        ValueError: if the folder holds results of another study, results that nothing says what they are of, or one of
+            the files that was not written here, or changed since.
     """
     folder = Path(folder)
-    held = _held(folder)["study"]
-    there = sorted(path.name for kind in _RESULTS for path in folder.glob(kind))
+    held = _held(folder)
+    there = {path.name for kind in _RESULTS for path in folder.glob(kind)}
+    there |= {name for name in held.files if (folder / name).exists()}
     if there and not (folder / _HELD).is_file():
-        raise ValueError(f"{folder} holds {there[0]}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
-    if there and (differs := difference(study, held)):
+        raise ValueError(f"{folder} holds {min(there)}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
+    if there and (differs := difference(study, held.study)):
         raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
+    _check_files(folder, files, held.files)
+
+
+def check_files(folder: str | Path, files: Iterable[str]) -> None:
+    """Check that nothing of these names is in a folder that no study wrote there, or that changed since.
+
+    Raises:
+        ValueError: naming the first one that is.
+    """
+    _check_files(Path(folder), files, _held(Path(folder)).files)
 
 
 def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
@@ -157,23 +175,54 @@ def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
     return f"{differs[0]} is {held.get(differs[0])!r} there and {study.get(differs[0])!r} here" if differs else ""
 
 
-def claim_folder(folder: str | Path, study: Mapping[str, str], files: Sequence[str] | None = None) -> None:
+def claim_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[str] = ()) -> None:
     """Write down which study a folder is of, before anything of it is there.
 
     Args:
-        files: the files of the study; those of before that are no longer among them are removed. None keeps all.
+        files: as in ``check_folder``. Ledgers among them belong to the study from now on.
 
     Raises:
-        ValueError: if the folder holds the results of something else.
+        ValueError: as ``check_folder``, or if another process works in the folder.
     """
-    folder = Path(folder)
-    check_folder(folder, study)
+    folder, files = Path(folder), list(files)
+    check_folder(folder, study, files)
     folder.mkdir(parents=True, exist_ok=True)
-    before = _held(folder)["files"]
-    now = before if files is None else list(files)
-    write_file(folder / _HELD, sealed_json({"study": dict(study), "files": now}))
-    for name in set(before) - set(now):
-        (folder / name).unlink(missing_ok=True)
+    with folder_locked(folder):
+        remove_unfinished(folder)
+        ledgers = {name: "" for name in files if name.endswith(_LEDGER)}
+        _hold(folder, study, _kept(folder, _held(folder).files | ledgers))
+
+
+@contextmanager
+def writing(folder: str | Path, files: Iterable[str]) -> Iterator[None]:
+    """A block that writes files of the study to its folder; the folder remembers them by their checksums.
+
+    Raises:
+        ValueError: before the block, if one of the files was not written here, or changed since; or if another process
+            works in the folder.
+    """
+    folder, files = Path(folder), list(files)
+    with folder_locked(folder):
+        held = _held(folder)
+        _check_files(folder, files, held.files)
+        _hold(folder, held.study, held.files | dict.fromkeys(files, ""))
+        try:
+            yield
+        finally:
+            held = _held(folder)
+            marks = {name: _mark(folder / name) for name in files if name in held.files}
+            _hold(folder, held.study, _kept(folder, held.files | marks))
+
+
+def remove_ledger(folder: str | Path, name: str) -> None:
+    """Remove a ledger of a study from its folder, once nothing needs it any more."""
+    folder = Path(folder)
+    with folder_locked(folder):
+        held = _held(folder)
+        if held.files.pop(name, None) is not None:
+            for ending in ("", "-wal", "-shm"):
+                (folder / f"{name}{ending}").unlink(missing_ok=True)
+            _hold(folder, held.study, held.files)
 
 
 def save_parts(
@@ -182,33 +231,59 @@ def save_parts(
     tables: Mapping[str, pd.DataFrame],
     study: Mapping[str, str] | None = None,
     written: Written | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write each result to ``name.nc``, and each table that has rows to ``name.csv``; no file is left half written.
 
     Args:
-        study: what the results are of. The folder remembers it, with its files; those that are no longer among the
-            results are removed.
+        study: what the results are of. The folder remembers it, with its files; results and tables that are no longer
+            among them are removed.
         written: what was written before, which is not written again if nobody has touched its file; updated.
+        texts: further files by their names, written last.
 
     Raises:
-        ValueError: if the folder holds results of another study.
+        ValueError: if the folder holds results of another study, or a file of one of these names that was not written
+            here, or changed since; nothing is written then.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tables = {name: table for name, table in tables.items() if len(table)}
-    names = [*(f"{name}.nc" for name in results), *(f"{name}.csv" for name in tables)]
-    if study is not None:
-        claim_folder(folder, study, names)
-    written = {} if written is None else written
-    for name, scores in results.items():
-        path = (folder / f"{name}.nc").resolve()
-        before, stamp = written.get(path, (None, None))
-        if before is not scores or stamp != _stamp(path):
-            scores.save(path)
-            written[path] = scores, _stamp(path)
-    for name, table in tables.items():
-        write_csv(table, folder / f"{name}.csv")
+    written, texts = {} if written is None else written, texts or {}
+    tables = {f"{name}.csv": table for name, table in tables.items() if len(table)}
+    parts = {f"{name}.nc": scores for name, scores in results.items()}
+    new = {name: scores for name, scores in parts.items() if not _is_there(folder / name, scores, written)}
+    names = [*parts, *tables, *texts]
+    with folder_locked(folder):
+        if study is not None:
+            claim_folder(folder, study)
+        with writing(folder, [*new, *tables, *texts]):
+            for name, scores in new.items():
+                path = (folder / name).resolve()
+                scores.save(path)
+                written[path] = scores, _stamp(path)
+            for name, table in tables.items():
+                write_csv(table, folder / name)
+            for name, text in texts.items():
+                write_file(folder / name, text)
+        if study is not None:
+            _remove_others(folder, names)
     return [folder / name for name in names]
+
+
+def _is_there(path: Path, scores: object, written: Written) -> bool:
+    """Whether a result is in its file already."""
+    before, stamp = written.get(path.resolve(), (None, None))
+    return before is scores and stamp is not None and stamp == _stamp(path)
+
+
+def _remove_others(folder: Path, names: Iterable[str]) -> None:
+    """Remove the results and tables of before that are not among these."""
+    held = _held(folder)
+    for name in sorted(held.files.keys() - set(names)):
+        if Path(name).suffix in (".nc", ".csv"):
+            if _why_not_ours(folder / name, held.files) is None:
+                (folder / name).unlink(missing_ok=True)
+            del held.files[name]
+    _hold(folder, held.study, held.files)
 
 
 Written = dict[Path, tuple[object, tuple[int, int] | None]]
@@ -223,15 +298,67 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return about.st_mtime_ns, about.st_size
 
 
-def _held(folder: Path) -> dict[str, Any]:
-    """The study that a folder holds, and its files."""
-    if not (folder / _HELD).is_file():
-        return {"study": {}, "files": []}
-    found = read_sealed_json(folder / _HELD)
-    if not isinstance(found, dict) or set(found) != {"study", "files"} or not isinstance(found["study"], dict):
-        raise ValueError(f"{folder / _HELD} is damaged. {_ELSEWHERE}")
-    files = [name for name in found["files"] if isinstance(name, str) and Path(name).name == name]
-    return {"study": found["study"], "files": files}
+@dataclass(frozen=True)
+class _Held:
+    """The study that a folder holds, and the checksums of its files; "" for one that is being written."""
+
+    study: dict[str, str]
+    files: dict[str, str]
+
+
+def _held(folder: Path) -> _Held:
+    """What ``_hold`` has written."""
+    path = folder / _HELD
+    if not os.path.lexists(path):
+        return _Held({}, {})
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(f"{path} is no file of mechheads. {_ELSEWHERE}")
+    found = read_sealed_json(path)
+    parts = [found.get(name) for name in ("study", "files")] if isinstance(found, dict) else []
+    if len(parts) != 2 or len(found) != 2 or not all(isinstance(part, dict) for part in parts):
+        raise ValueError(f"{path} is damaged, or not of mechheads. {_ELSEWHERE}")
+    study, files = ({str(name): str(value) for name, value in part.items()} for part in parts)
+    return _Held(study, {name: mark for name, mark in files.items() if Path(name).name == name})
+
+
+def _hold(folder: Path, study: Mapping[str, str], files: Mapping[str, str]) -> None:
+    """Write down what a folder holds."""
+    write_file(folder / _HELD, sealed_json({"study": dict(study), "files": dict(files)}))
+
+
+def _kept(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """The files without those that are gone, except ledgers, which may still come."""
+    return {name: mark for name, mark in files.items() if name.endswith(_LEDGER) or (folder / name).exists()}
+
+
+def _mark(path: Path) -> str:
+    """The checksum of a file; "" for a ledger, which changes all the time."""
+    return "" if path.name.endswith(_LEDGER) or not path.is_file() else file_sha256(path)
+
+
+def _check_files(folder: Path, names: Iterable[str], held: Mapping[str, str]) -> None:
+    """Check that files may be written to a folder.
+
+    Raises:
+        ValueError: if one is there and is not ours, or another one has its name in other letters, such as Heads.csv.
+    """
+    there = {path.name.casefold(): path.name for path in folder.iterdir()} if folder.is_dir() else {}
+    for name in names:
+        if (found := there.get(name.casefold(), name)) != name and not (folder / name).exists():
+            raise ValueError(f"{folder} holds {found}, which some systems take for {name}. {_ELSEWHERE}")
+        if (why := _why_not_ours(folder / name, held)) is not None:
+            raise ValueError(f"{folder / name} {why}, so it is not replaced. {_ELSEWHERE}")
+
+
+def _why_not_ours(path: Path, held: Mapping[str, str]) -> str | None:
+    """Why a file must not be replaced; None if it may be, or is not there."""
+    if not os.path.lexists(path):
+        return None
+    if path.is_symlink() or not path.is_file():
+        return f"is a {'link' if path.is_symlink() else 'folder' if path.is_dir() else 'device'}"
+    if (mark := held.get(path.name)) is None:
+        return "was not written by this study"
+    return "has changed since it was written" if mark and mark != file_sha256(path) else None
 
 
 @runtime_checkable

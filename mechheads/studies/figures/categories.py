@@ -106,6 +106,8 @@ def categories_figure(
             open_model,
             compute,
             lambda place: HeadLabels.load(place / "labels.nc"),
+            saved=("relations.nc", "labels.nc"),
+            tables=("heads", "counts"),
         ),
     )
     shown = {model: labels for (model, _), labels in panels.results.items()}

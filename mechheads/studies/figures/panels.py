@@ -15,11 +15,12 @@ import pandas as pd
 
 from mechheads._version import __version__
 from mechheads.files.checksums import file_sha256
+from mechheads.files.folder_lock import folder_locked
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.load import free_memory
 from mechheads.plots.saving import IMAGES, save
 from mechheads.studies.report import write_figure_page
-from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller
+from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller, writing
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -30,6 +31,12 @@ Panel = tuple[str, str]
 """The short names of a model and of a data set; ``""`` if a model has one panel."""
 ModelNames = str | Path | Sequence[str | Path] | None
 """Models by name, as ``mh.load`` takes them; a hub name may end in ``@`` and a revision."""
+
+
+PRINTED = "printed.csv"
+"""The table that compares a figure with the paper's."""
+_PAGE, _FIGURE = "index.html", "figure.html"
+_DRAWN = (_PAGE, _FIGURE, *(f"figure.{kind}" for kind in IMAGES))
 
 
 @dataclass(frozen=True)
@@ -68,11 +75,15 @@ class Work(Generic[M, R]):
         load: loads a model, by its name and revision.
         compute: computes the panel of a model and a data set, and saves it in a folder. Ctrl-C raises an exception.
         read: reads what ``compute`` saved.
+        saved: the names of the files that ``compute`` writes, ledgers included.
+        tables: the names of the figure's tables.
     """
 
     load: Callable[[str, str | None], M]
     compute: Callable[[M, str, Path], R]
     read: Callable[[Path], R]
+    saved: Sequence[str]
+    tables: Sequence[str]
 
 
 @dataclass
@@ -105,10 +116,12 @@ class Panels(Stages, Generic[R]):
             shown, tables, lines: as in ``PaperFigure``, where ``shown`` is ``panels``.
             title, text: the title of the page, and what the figure shows.
         """
-        images, why = _write_images(figure, self.out)
-        lines = [*lines, *self.closing_lines, *([f"Note       {why}"] if why else [])]
-        page = write_figure_page(self.out / "index.html", title, text, "\n".join(lines), figure)
-        files = [page, save(figure, self.out / "figure.html"), *images, *save_parts(self.out, {}, tables)]
+        with writing(self.out, _DRAWN):
+            images, why = _write_images(figure, self.out)
+            lines = [*lines, *self.closing_lines, *([f"Note       {why}"] if why else [])]
+            page = write_figure_page(self.out / _PAGE, title, text, "\n".join(lines), figure)
+            drawn = save(figure, self.out / _FIGURE)
+        files = [page, drawn, *images, *save_parts(self.out, {}, tables)]
         files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
         return PaperFigure(figure, shown, tables, tuple(lines), tuple(files), self.interrupted)
 
@@ -139,11 +152,21 @@ def compute_panels(
         for model, name in models.items()
         for one, about in data.items()
     }
-    say = teller()
-    panels = Panels[R](Path(out), {panel: Path(out, *map(_file_name, panel)) for panel in studies})
-    for panel, about in studies.items():
-        check_folder(panels.folders[panel], about)
-    claim_folder(out, {"study": str(study["study"])})
+    Path(out).mkdir(parents=True, exist_ok=True)
+    with folder_locked(out):
+        panels = Panels[R](Path(out), {panel: Path(out, *map(_file_name, panel)) for panel in studies})
+        for panel, about in studies.items():
+            check_folder(panels.folders[panel], about, work.saved)
+        tables = (f"{name}.csv" for name in work.tables)
+        claim_folder(out, {"study": str(study["study"])}, (*_DRAWN, *tables, PRINTED))
+        return _computed(panels, models, studies, work)
+
+
+def _computed(
+    panels: Panels[R], models: Mapping[str, str], studies: Mapping[Panel, Mapping[str, str]], work: Work[M, R]
+) -> Panels[R]:
+    """The panels, once their folders are known to be theirs; see ``compute_panels``."""
+    say, out = teller(), panels.out
     for panel, folder in panels.folders.items():
         with suppress(ValueError, FileNotFoundError):  # it is damaged, or not there yet
             panels.results[panel] = work.read(folder)
@@ -158,8 +181,9 @@ def compute_panels(
             for panel in (panel for panel in todo if panel[0] == name and model is not None):
                 title = ", ".join(filter(None, panel))
                 with panels.or_left_out(title), panels.stage(title):
-                    claim_folder(panels.folders[panel], studies[panel])
-                    panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
+                    claim_folder(panels.folders[panel], studies[panel], work.saved)
+                    with writing(panels.folders[panel], work.saved):
+                        panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
                 share = (todo.index(panel) + 1) / len(todo)
                 say("; ".join([*panels.notes[told:], f"{panels.about_more(share)}; Ctrl-C keeps finished panels"]))
                 told = len(panels.notes)

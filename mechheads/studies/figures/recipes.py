@@ -14,9 +14,10 @@ from mechheads.files.replacing import write_csv
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.studies.figures.categories import categories_figure
-from mechheads.studies.figures.panels import ModelNames, PaperFigure
+from mechheads.studies.figures.panels import PRINTED, ModelNames, PaperFigure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
+from mechheads.studies.study import writing
 
 _DIMENSIONS: dict[str, list[str]] = {
     "categories": ["model", "relation"],
@@ -139,14 +140,15 @@ def recipe_figure(
     compared = asked.compare(made)
     if not len(compared):
         return replace(made, lines=tuple(lines))
-    write_csv(compared, folder / "printed.csv")
+    with writing(folder, [PRINTED]):
+        write_csv(compared, folder / PRINTED)
     lines.append(
         f"Printed    {len(compared)} numbers of the paper differ from these by "
-        f"{compared['difference'].abs().mean():.2g} on average; see printed.csv"
+        f"{compared['difference'].abs().mean():.2g} on average; see {PRINTED}"
     )
     return replace(
         made,
         lines=tuple(lines),
         tables={**made.tables, "printed": compared},
-        files=(*made.files, folder / "printed.csv"),
+        files=(*made.files, folder / PRINTED),
     )

@@ -28,6 +28,7 @@ from mechheads.studies.figures.panels import (
     joined,
     short_names,
 )
+from mechheads.studies.study import remove_ledger
 
 _QUICK: dict[str, int] = {"seeds": 2, "updates": 20, "n": 40, "most": 20}
 _QUICK_FIT: dict[str, Any] = {"batch": 8, "fit": FitSettings(lr=(0.3, 0.03), lr_regularised=(0.5, 0.05))}
@@ -95,7 +96,7 @@ def roles_figure(
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
-        ledger.unlink(missing_ok=True)
+        remove_ledger(place, ledger.name)
         return gates, curves
 
     panels = compute_panels(
@@ -107,6 +108,8 @@ def roles_figure(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
             lambda place: (Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")),
+            saved=("gates.nc", "curves.nc", "gates.ledger"),
+            tables=("curves", "heads", "shares"),
         ),
     )
     shown: dict[str, dict[str, Curves]] = {}

@@ -94,6 +94,8 @@ def safety_figure(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
             lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
+            saved=[f"{ablation}.nc" for ablation in ablations],
+            tables=("heads", "top"),
         ),
     )
     several = len(sets) > 1
