@@ -111,14 +111,18 @@ def label(
     min_pairs: MinPairs = 30,
     on_disk: OnDisk = False,
 ) -> None:
-    """Labels of every head from its weights, as scores, a table and a category map."""
+    """Labels of every head from its weights, as scores, a table and a category map.
+
+    After Ctrl-C or a kill, the same command continues, unless weights are read from disk.
+    """
     from mechheads.labels import label_heads, load_relations, relation_scores
     from mechheads.model.load import load
     from mechheads.model.stored_weights import open_weights
     from mechheads.plots.saving import save
     from mechheads.studies.study import study_of
 
-    with results_in(out, ("relations.nc", "labels.nc", "heads.csv", "categories.html")) as results:
+    ledger = "labels.ledger"
+    with results_in(out, ("relations.nc", "labels.nc", "heads.csv", "categories.html", ledger)) as results:
         if on_disk and model is None:
             raise ValueError("--on-disk needs --model: a folder of safetensors or a hub name")
         if on_disk and device not in ("cpu", "auto"):
@@ -127,7 +131,8 @@ def label(
         weights = open_weights(model) if on_disk and model else load(model, device=device)
         marks = [relation.fingerprint for relation in wanted]
         results.of(study_of(weights, study="labels", relations=marks, rule=rule, source=source, min_pairs=min_pairs))
-        scores = relation_scores(weights, wanted, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
+        kept = settings(store=None if on_disk else out / ledger)(relation_scores)
+        scores = kept(weights, wanted, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
         labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
         results.write("relations.nc", scores.save)
         results.write("labels.nc", labels.save)
@@ -135,6 +140,7 @@ def label(
         results.write("categories.html", partial(save, labels.plot()))
         counts = labels.counts() | ({"not reached": len(labels.missing)} if labels.missing else {})
         results.interrupted = bool(labels.missing)
+        results.finish(ledger)
         results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in counts.items()))
         best = labels.table().query("is_evidence").nlargest(10, "phi")
         for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():

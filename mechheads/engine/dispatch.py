@@ -141,7 +141,8 @@ class Dispatch:
         else:
             warn(
                 f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}\n"
-                "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries it again"
+                "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries "
+                "it again"
             )
 
     def _left_out(self, replica: int) -> bool:

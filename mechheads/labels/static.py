@@ -31,36 +31,36 @@ the targets of a relation among its sources and counts how often as many are hit
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
 from mechheads.model.stored_weights import StoredWeights
 from mechheads.progress import Bar
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts, q_values, share_interval
-
-if TYPE_CHECKING:
-    from mechheads.model.model import Model
 
 Side = Literal[1, -1]
 """Whether a score counts the largest entries of a row (1) or the smallest (-1)."""
@@ -157,6 +157,28 @@ class Found:
         each, contrast = np.full((2, len(READINGS), *shape[1:]), np.nan)
         return cls(hits, p, null, np.full(shape, -1), each, contrast)
 
+    def row(self, layer: int, pairs: Bool[np.ndarray, "relation pair"]) -> Float[np.ndarray, " value"]:
+        """What was found for a layer, to be stored.
+
+        Args:
+            pairs: which pairs each relation has.
+        """
+        hits = np.packbits(self.hits[:, layer][..., pairs].astype(bool))
+        return np.concatenate([array[:, layer].astype(np.float64).ravel() for array in self._small] + [hits])
+
+    def take(self, layer: int, row: Float[np.ndarray, " value"], pairs: Bool[np.ndarray, "relation pair"]) -> None:
+        """Take over what ``row`` gave for a layer."""
+        for array in self._small:
+            part, row = np.split(row, [array[:, layer].size])
+            array[:, layer] = part.reshape(array[:, layer].shape)
+        of_layer = self.hits[:, layer]
+        shape = of_layer[..., pairs].shape
+        of_layer[..., pairs] = np.unpackbits(row.astype(np.uint8), count=math.prod(shape)).reshape(shape)
+
+    @property
+    def _small(self) -> tuple[np.ndarray, ...]:
+        return self.p, self.null, self.reading, self.each, self.contrast
+
     def forget(self, layers: slice) -> None:
         """Reset some layers, as if they had not been scored."""
         self.reading[:, layers] = -1
@@ -214,7 +236,8 @@ def relation_scores(
         is farthest from zero; and ``contrast_embedding`` and so on. Also ``n_pairs`` and ``relation_category``
         (relation), and ``pair`` and ``by_first`` (relation, prompt). ``provenance["ledger"]`` lists for each relation
         how many pairs were given and kept, and which were lost and why; ``provenance["no_reading"]`` lists why a model
-        lacks a reading. After Ctrl-C the layers scored so far are returned and the others are NaN.
+        lacks a reading. After Ctrl-C the layers scored so far are returned and the others are NaN. With
+        ``mh.settings(store=)``, the file keeps each layer of a loaded model, and the same call goes on.
 
     Raises:
         ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
@@ -296,16 +319,27 @@ class RelationScorer:
         its hits and its null; all if it is not needed, or if W_U is read or converted each time."""
         self._found = Found.empty(model.n_layers, model.n_heads, self._scored)
         self._ready: set[int] = set()
+        self._which = np.array([np.arange(max(per_relation)) < size for size in per_relation])
+        self._store = Store(current().store if isinstance(model, Model) else None, analysis="relation_scores")
+        asked = {"relations": [relation.fingerprint for relation in self._loaded], "scoring": scoring}
+        self._ledger = self._store.open(model, {}, **asked) if isinstance(model, Model) else None
+        for name, row in ({} if self._ledger is None else self._ledger.finished()).items():
+            self._found.take(int(name), row, self._which)
+            self._ready.add(int(name))
 
     def seconds(self) -> float:
-        """Estimated seconds of ``scores``, from a layer in the middle, which is then done."""
+        """Estimated seconds of ``scores``, from a layer in the middle of those left, which is then done."""
         start = time.perf_counter()
-        self.score(self._model.n_layers // 2)
+        left = [layer for layer in range(self._model.n_layers) if layer not in self._ready]
+        for layer in left[len(left) // 2 :][:1]:
+            self.score(layer)
         return (self._model.n_layers - len(self._ready)) * (time.perf_counter() - start)
 
     def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""
-        self._score_layers()
+        with self._store:
+            self._score_layers()
+        self._ledger = None
         found = self._found
         scores = HeadScores.from_values(
             found.hits[0],
@@ -355,6 +389,8 @@ class RelationScorer:
                 tested += self._keep_best((layer, head), own, readings)
             self._test(layer, of_heads, tested)
         self._ready.add(layer)
+        if self._ledger is not None:
+            self._ledger.commit({str(layer): found.row(layer, self._which)})
 
     def _paths(self, layer: int) -> tuple[list[Reading], list[list[HeadPath]]]:
         """The readings of a layer, and for each head its values for each reading with its W_O."""
