@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from mechheads.engine.each import IndependentUnits
 from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
+from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -58,7 +59,17 @@ class Write:
                 run = HeadCache.run(model, self.averaged, sites=("z",))
             changes = [way.changes(model, heads, run)]
             (found,) = generate_under(model, self.prompts, changes, self.sampling)
-        return np.frombuffer(json.dumps([found.texts, found.ids, found.finished]).encode(), np.uint8)
+        return _packed(found)
+
+
+def _packed(found: Generated) -> UInt8[np.ndarray, " byte"]:
+    """Whole answers as bytes, which workers send and a ledger keeps."""
+    return np.frombuffer(json.dumps([found.texts, found.ids, found.finished]).encode(), np.uint8)
+
+
+def _unpacked(value: UInt8[np.ndarray, " byte"]) -> Generated:
+    texts, ids, finished = json.loads(value.tobytes())
+    return Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished))
 
 
 @dataclass(frozen=True)
@@ -158,19 +169,37 @@ class Answering:
     def _write(
         self, prompts: Prompts, sets: Mapping[str, HeadsOff], run: HeadCache | None, written: list[Generated]
     ) -> bool:
-        """Fill in the answers under each condition; whether Ctrl-C stopped this."""
-        if current().limits.workers is None:
-            conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
-            written[:] = generate_under(self.model, prompts, conditions, self.settings.sampling())
-            return written[0].interrupted
+        """Fill in the answers under each condition; whether Ctrl-C stopped this. A ledger keeps whole answers."""
+        names, way = [*sets], self.settings.sampling()
+        runs = {"base": prompts.tokens(self.model), "source": None if run is None else run.tokens}
+        asked = {name: [off.way, list(off.heads)] for name, off in sets.items()}
+        with Store(current().store, analysis="answers") as store:
+            ledger = store.open(self.model, runs, sampling=way, sets=asked) if current().store is not None else None
+            kept = {} if ledger is None else ledger.finished()
+            for name, value in kept.items():
+                written[names.index(name)] = _unpacked(value.astype(np.uint8))
 
-        def take(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
-            texts, ids, finished = json.loads(value.tobytes())
-            written[index] = Generated(tuple(texts), tuple(map(tuple, ids)), tuple(finished))
+            def keep(index: int) -> None:
+                if ledger is not None:
+                    ledger.commit({names[index]: _packed(written[index]).astype(np.float64)})
 
-        write = Write(prompts, self.sides.harmful.prompts, self.settings.sampling(), current().limits.in_one_process)
-        named = [off._replace(name=name) for name, off in sets.items()]
-        return IndependentUnits(self.model, write, current().limits)(named, take)
+            if not (left := [i for i, name in enumerate(names) if name not in kept]):
+                return False
+            if current().limits.workers is None:
+                conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
+                written[:] = generate_under(self.model, prompts, conditions, way)
+                if not written[0].interrupted:
+                    for index in left:
+                        keep(index)
+                return written[0].interrupted
+
+            def take(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
+                written[left[index]] = _unpacked(value)
+                keep(left[index])
+
+            write = Write(prompts, self.sides.harmful.prompts, way, current().limits.in_one_process)
+            named = [sets[names[i]]._replace(name=names[i]) for i in left]
+            return IndependentUnits(self.model, write, current().limits)(named, take)
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the answers."""
