@@ -50,11 +50,15 @@ class Results:
         """Make the folder one of this study, before the work begins.
 
         Raises:
-            ValueError: if it holds the results of something else.
+            ValueError: if it holds the results of something else, or a damaged ledger.
         """
+        from mechheads.ledger.ledger import Ledger
         from mechheads.studies.study import claim_folder
 
         claim_folder(self.out, study, self.names)
+        for name in self.names:
+            if name.endswith(".ledger") and (self.out / name).exists():
+                Ledger.check(self.out / name)
 
     def atlas_before(self) -> Atlas | None:
         """The atlas that the same command has left in the folder, if it has left one."""

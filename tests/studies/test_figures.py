@@ -27,6 +27,7 @@ from mechheads.studies.figures import (
     safety as safety_module,
 )
 from mechheads.studies.figures.panels import short_names
+from mechheads.studies.study import claim_folder, writing
 from support import tiny as tiny_models
 from support.figure_requests import PAIRS, REQUESTS, roles_request, safety_request
 
@@ -447,8 +448,9 @@ def test_a_wrong_request_is_refused_before_a_model_is_loaded(request, monkeypatc
 
 
 def test_images_are_written_if_a_browser_draws_them(asked, monkeypatch):
-    asked["out"].mkdir()
-    (asked["out"] / "figure.png").write_bytes(b"of an earlier figure")
+    claim_folder(asked["out"], {"study": "figure of categories"})
+    with writing(asked["out"], ["figure.png"]):
+        (asked["out"] / "figure.png").write_bytes(b"of an earlier figure")
     monkeypatch.setattr(panels, "save", Calls(saving.save, {3: RuntimeError("closed at once")}))
     monkeypatch.setattr(saving, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", lambda *_, **__: b"drawn")

@@ -1,0 +1,139 @@
+"""Saving over a file: one of another kind is left alone, a link is followed, and a full disk leaves the old file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.files import replacing as module
+from mechheads.files.replacing import remove_unfinished, replacing, write_csv, write_file
+from mechheads.files.tensors import TensorFile
+
+EFFECT = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
+TENSORS = TensorFile("demo 1", foreign="{path} is not a demo", texts=())
+SAVES: dict[str, Callable[[Path], object]] = {
+    "effect.nc": EFFECT.save,
+    "figure.html": lambda path: mh.plots.save(go.Figure(), path),
+    "page.html": lambda path: mh.explore(EFFECT, path=path),
+    "tensors.safetensors": lambda path: TENSORS.write(path, {"a": torch.ones(3000)}, {}),
+}
+"""Ways to save, by the file's name; each writes more than 4 KB."""
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_a_file_of_another_kind_is_not_replaced_and_one_of_the_same_kind_is(tmp_path: Path, name: str):
+    path = tmp_path / name
+    path.write_text("a week of notes")
+    with pytest.raises(ValueError, match="the file that is there is not .*, so it is not replaced; give another path"):
+        SAVES[name](path)
+    assert path.read_text() == "a week of notes"
+    path.write_text("")
+    for _ in range(2):
+        SAVES[name](path)
+        assert path.stat().st_size > 4000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_text_with_blanks_or_a_mark_before_it_is_of_its_kind(tmp_path: Path):
+    path = tmp_path / "page.html"
+    for before in (b"\xef\xbb\xbf<html>", b"\n  <!doctype html>"):
+        path.write_bytes(before)
+        assert write_file(path, "<p>new").read_text() == "<p>new"
+
+
+def test_the_explorer_refuses_a_file_of_another_kind_before_it_runs_a_model(tmp_path: Path):
+    (tmp_path / "notes.html").write_text("a week of notes")
+    with pytest.raises(ValueError, match="is not an HTML or SVG file"):
+        mh.explore(None, path=tmp_path / "notes.html")  # type: ignore[arg-type]
+
+
+def test_a_link_is_followed(tmp_path: Path):
+    (tmp_path / "far").mkdir()
+    link = tmp_path / "near.nc"
+    link.symlink_to(tmp_path / "far" / "effect.nc")
+    EFFECT.save(link)
+    assert link.is_symlink() and mh.HeadScores.load(tmp_path / "far" / "effect.nc").scores.equals(EFFECT.scores)
+
+
+@pytest.mark.parametrize("step", ["write_bytes", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str):
+    path = tmp_path / "heads.csv"
+    write_csv(pd.DataFrame({"head": ["L0H0"]}), path)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path if step == "write_bytes" else module.os, step, full)
+    with pytest.raises(OSError, match=r"cannot save to .*heads\.csv: No space left on device; the file .* not changed"):
+        write_csv(pd.DataFrame({"head": ["L1H1"]}), path)
+    monkeypatch.undo()
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from files.test_saving_over import SAVES
+for name, save in SAVES.items():
+    save(Path(sys.argv[2], name))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+for name, save in SAVES.items():
+    for path in (Path(sys.argv[2], name), Path(sys.argv[2], "new", name)):
+        try:
+            save(path)
+        except OSError as error:
+            assert "cannot save to" in str(error), error
+        else:
+            raise SystemExit(f"{path} was saved")
+"""
+
+
+def test_no_file_is_left_cut_where_files_may_not_grow(tmp_path: Path):
+    (tmp_path / "new").mkdir()
+    subprocess.run([sys.executable, "-c", FULL, Path(__file__).parents[1], tmp_path], check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {*SAVES, "new"} and not list((tmp_path / "new").iterdir())
+    assert mh.HeadScores.load(tmp_path / "effect.nc").scores.equals(EFFECT.scores)
+    assert torch.equal(TENSORS.read(tmp_path / "tensors.safetensors")[0]["a"], torch.ones(3000))
+    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mechheads.files.replacing import replacing
+with replacing(Path(sys.argv[1])) as unfinished:
+    unfinished.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_beside_a_file_goes_with_the_next_save(tmp_path: Path):
+    path = tmp_path / "effect.nc"
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    left = list(tmp_path.iterdir())
+    assert len(left) == 1 and left[0].name.startswith(".effect.nc.")  # the second removed that of the first
+    EFFECT.save(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_one_that_was_left(tmp_path: Path):
+    (tmp_path / ".notes.tmp").touch()
+    with replacing(tmp_path / "one.txt") as unfinished:
+        unfinished.write_text("one")
+        remove_unfinished(tmp_path)
+    assert (tmp_path / "one.txt").read_text() == "one"
+    assert sorted(os.listdir(tmp_path)) == [".notes.tmp", "one.txt"]
