@@ -134,8 +134,14 @@ def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(s
         return ends
 
     workers, store = MadeWorkers(2, trouble), tmp_path / "ledger"
-    with pytest.warns(UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, Ray said"):
+    with pytest.warns(
+        UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, Ray"
+    ) as told:
         ours = ablate(small, budget=None, workers=workers, store=store)
+    assert "\nWhat is finished is kept. Give a smaller budget if memory ran out; with store=" in str(told[-1].message)
+    lost = [str(one.message) for one in told[:-1]]
+    assert len(lost) == 2 and all("ended while it computed L1H" in one and "and 1 more; what" in one for one in lost)
+    assert all("what is finished is kept, and this is computed again. If it" in one for one in lost)
     assert ours.missing == (mh.HeadId(1, 2),)
     assert [len(batch) for batch in workers.lost] == [2, 2, 1]  # twice with its neighbour, then alone
     assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small) - {bad}, 1)
@@ -151,7 +157,9 @@ def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_
     with pytest.warns(UserWarning, match=said):
         ours = ablate(small, workers=workers)
     assert same(ours, alone)
-    with pytest.raises(RuntimeError, match=r"no worker is left: worker \d did not start, 3 times"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)no worker is left: worker \d did not start, 3 times.*With store=, what"
+    ):
         ablate(small, workers=MadeWorkers(2, lambda replica, request: True))
 
 

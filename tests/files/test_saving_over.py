@@ -35,7 +35,7 @@ SAVES: dict[str, Callable[[Path], object]] = {
 def test_a_file_of_another_kind_is_not_replaced_and_one_of_the_same_kind_is(tmp_path: Path, name: str):
     path = tmp_path / name
     path.write_text("a week of notes")
-    with pytest.raises(ValueError, match="the file that is there is not .*, so it is not replaced; give another path"):
+    with pytest.raises(ValueError, match=r"the file that is there is not .*, so it is not replaced; give another path"):
         SAVES[name](path)
     assert path.read_text() == "a week of notes"
     path.write_text("")

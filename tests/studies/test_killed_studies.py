@@ -1,0 +1,135 @@
+"""A study with a ledger that ends in the middle of a part goes on with the units that are missing, to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import mechheads as mh
+from mechheads.heads import HeadId
+from mechheads.labels.static import RelationScorer
+from mechheads.ledger.ledger import Ledger
+from mechheads.safety.answers import answering
+from mechheads.safety.answers.answering import Answering, HeadsOff
+from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.requests.prompts import Sides
+from mechheads.studies import build_atlas
+from mechheads.studies.questions import PARTS
+from studies.test_own_questions import asked, assert_same_atlas
+from support.whole_atlas import let_four_pairs_do
+
+
+class Killed(BaseException):
+    """The end of a process: nothing handles it."""
+
+
+class Commits:
+    """The units that are committed, and after how many commits of which analysis the process ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.units: list[tuple[str, str]] = []
+        self.end: tuple[str, int] | None = None
+        commit = Ledger.commit
+
+        def counted(ledger: Ledger, units: Any) -> Any:
+            analysis = str(ledger.about.get("analysis", ledger.about.get("intervention")))
+            kept = commit(ledger, units)
+            self.units += [(analysis, name) for name in units]
+            if self.end is not None and self.end[0] in analysis:
+                self.end = self.end[0], self.end[1] - 1
+                if not self.end[1]:
+                    raise Killed
+            return kept
+
+        monkeypatch.setattr(Ledger, "commit", counted)
+
+    def of(self, analysis: str) -> list[str]:
+        return [name for of, name in self.units if analysis in of]
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
+    return Commits(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def small(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    return loaded("llama")
+
+
+def test_an_atlas_that_ends_in_the_labels_and_in_the_safety_heads_goes_on(
+    small: mh.Model, commits: Commits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    let_four_pairs_do(monkeypatch)
+    limits = mh.patching.Limits(tokens=1, logit_rows=1)
+
+    def built(**more: Any) -> mh.studies.Atlas:
+        with mh.settings(budget=limits, **more):
+            return build_atlas(small, **asked(), only=["labels", "safety"])
+
+    whole = built()
+    assert not commits.units
+    store = tmp_path / "ledger"
+    for end in (("relation_scores", 2), ("ships", 5)):
+        commits.end = end
+        with pytest.raises(Killed):
+            built(store=store)
+    scored: list[int] = []
+    paths = RelationScorer._paths
+    monkeypatch.setattr(RelationScorer, "_paths", lambda self, layer: scored.append(layer) or paths(self, layer))
+    before = len(commits.of("ships"))
+    assert before >= 5
+    assert_same_atlas(built(store=store), whole)
+    ships = commits.of("ships")
+    assert not scored and len(commits.of("relation_scores")) == 3  # each layer once, over all three runs
+    assert len(ships) == 2 * small.n_layers * small.n_heads > before  # both ablations of each head, once
+
+
+@pytest.mark.slow
+def test_a_whole_atlas_with_a_ledger_is_the_one_without(small: mh.Model, tmp_path: Path, monkeypatch):
+    let_four_pairs_do(monkeypatch)
+    whole = build_atlas(small, **asked())
+    assert set(whole.done) == set(PARTS) - {"own"}
+    for _ in range(2):
+        assert_same_atlas(mh.settings(store=tmp_path / "ledger")(build_atlas)(small, **asked()), whole)
+
+
+HARMFUL = [" The capital of France", " yes", " no three", " a big dog gave"]
+HARMLESS = [" no", " three cat", " a book", " the big cat"]
+
+
+@pytest.mark.parametrize("ablation", ["scaling", "mean"])
+def test_answers_that_are_written_are_not_written_again(
+    small: mh.Model, commits: Commits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ablation: Any
+):
+    way, heads = Ablation(ablation), [HeadId(0, 1), HeadId(2, 3)]
+    sets = {"intact": HeadsOff(way), "one": HeadsOff(way, heads[:1]), "both": HeadsOff(way, heads)}
+
+    def answered(sets: dict[str, HeadsOff]) -> Any:
+        how = mh.safety.AnswerSettings(max_new_tokens=3, template="bare")
+        asked = Answering(small, Sides.of(small, HARMFUL, HARMLESS, "bare"), way, how)
+        return asked.answers(sets, asked.mean_run())[0]
+
+    alone, store = answered(sets), tmp_path / "ledger"
+    commits.end = ("answers", 3)  # the last condition of the harmful requests
+    with pytest.raises(Killed), mh.settings(store=store):
+        answered(sets)
+    written: list[int] = []
+    generate = answering.generate_under
+
+    def counted(model: mh.Model, prompts: Any, conditions: Any, *rest: Any) -> Any:
+        written.append(len(conditions))
+        return generate(model, prompts, conditions, *rest)
+
+    monkeypatch.setattr(answering, "generate_under", counted)
+    for _ in range(2):
+        with mh.settings(store=store):
+            pd.testing.assert_frame_equal(answered(sets), alone)
+        assert written == [3]  # the harmless requests, then nothing
+    with mh.settings(store=store):
+        other = answered(sets | {"both": HeadsOff(way, [HeadId(1, 1), HeadId(2, 2)])})
+    assert written == [3, 3, 3] and not other.equals(alone)

@@ -1,0 +1,150 @@
+"""Files of the user's in a folder of results: nothing that a study did not write there is replaced or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mechheads as mh
+import mechheads.model.load
+from mechheads.cli import main
+from mechheads.files.folder_lock import folder_locked
+from mechheads.studies.atlas import ATLAS_FILES
+from mechheads.studies.safety_result import SAFETY_FILES
+from mechheads.studies.study import claim_folder, save_parts, writing
+
+NAMES = {
+    "atlas": [*ATLAS_FILES, "index.html", "atlas.ledger"],
+    "label": ["relations.nc", "labels.nc", "heads.csv", "categories.html", "labels.ledger"],
+    "safety": [*SAFETY_FILES, "index.html", "safety.ledger"],
+    "profile": ["profile.nc", "heads.csv", "profile.html", "profile.ledger"],
+    "roles": ["gates.nc", "heads.csv", "curves.csv", "index.html", "gates.ledger"],
+}
+"""What each command writes."""
+MINE = "a week of notes"
+
+
+def one_head(value: float) -> mh.HeadScores:
+    return mh.HeadScores.from_scores(np.array([[value]]), name="demo", unit="", kind="demo")
+
+
+def refused(command: str, out: Path) -> str:
+    done = CliRunner().invoke(main, [command, "--out", str(out)])
+    assert done.exit_code == 1, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(mechheads.model.load, "load", load)
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("command", NAMES)
+def test_a_command_names_a_file_of_yours_before_it_loads_a_model(tmp_path: Path, command: str):
+    for i, name in enumerate(NAMES[command]):
+        out = tmp_path / str(i)
+        out.mkdir()
+        (out / name).write_text(MINE)
+        assert f"{out / name} was not written by this study, so it is not replaced. Give" in refused(command, out)
+        assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, MINE)]
+
+
+@pytest.mark.usefixtures("no_model")
+def test_links_folders_and_names_in_other_letters_are_refused(tmp_path: Path):
+    for kind, make in {
+        "is a link": lambda path: path.symlink_to(tmp_path / "elsewhere.csv"),
+        "is a folder": Path.mkdir,
+    }.items():
+        out = tmp_path / kind
+        out.mkdir()
+        make(out / "heads.csv")
+        assert f"heads.csv {kind}, so it is not replaced" in refused("label", out)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "Heads.CSV").write_text(MINE)
+    assert "holds Heads.CSV, which some systems take for heads.csv" in refused("label", tmp_path / "other")
+    (tmp_path / "study").mkdir()
+    for text in (MINE, "[1]", '{"study": {}}', '{"study": {}, "files": ["heads.csv"]}'):
+        (tmp_path / "study" / "study.json").write_text(text)
+        assert "study.json is" in refused("label", tmp_path / "study")
+        assert (tmp_path / "study" / "study.json").read_text() == text
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_folder_in_which_another_command_works_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from mechheads.files import folder_lock
+
+    with folder_locked(tmp_path):
+        monkeypatch.setattr(folder_lock, "_ours", {})  # as another process, which knows nothing of this one
+        assert "is in use by process" in refused("atlas", tmp_path)
+        monkeypatch.undo()
+
+
+def test_other_files_in_the_folder_stay_and_those_of_the_study_are_replaced(
+    tiny: Callable[[str], Path], tmp_path: Path
+):
+    (tmp_path / "capitals.json").write_text(
+        '{"name": "capitals", "category": "Knowledge", "pairs": [["France", "Paris"], ["Italy", "Rome"]]}'
+    )
+    (tmp_path / "mine.csv").write_text(MINE)
+    asked = ["label", "--model", str(tiny("llama")), "--relations", str(tmp_path / "capitals.json")]
+    asked += ["--min-pairs", "2", "--out", str(tmp_path)]
+    for _ in range(2):
+        done = CliRunner().invoke(main, asked)
+        assert done.exit_code == 0, done.output
+    written = {*NAMES["label"], "study.json"} - {"labels.ledger"}
+    assert {path.name for path in tmp_path.iterdir()} == written | {"capitals.json", "mine.csv"}
+    assert (tmp_path / "mine.csv").read_text() == MINE
+    (tmp_path / "heads.csv").write_text(MINE)
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 1 and "heads.csv has changed since it was written, so it" in " ".join(done.output.split())
+    assert (tmp_path / "heads.csv").read_text() == MINE
+
+
+def test_saving_an_atlas_replaces_nothing_of_yours_and_writes_nothing_then(tmp_path: Path):
+    atlas = mh.studies.Atlas("a model", patching=one_head(1.0))
+    (tmp_path / "agreement.csv").write_text(MINE)
+    (tmp_path / "heads.csv").write_text(MINE)
+    with pytest.raises(ValueError, match=r"heads\.csv was not written by this study"):
+        atlas.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} <= {"agreement.csv", "heads.csv", "study.json"}
+    assert (tmp_path / "heads.csv").read_text() == MINE
+
+
+def test_results_that_go_are_removed_unless_they_were_changed(tmp_path: Path):
+    save_parts(tmp_path, {"one": one_head(1.0), "two": one_head(2.0), "three": one_head(3.0)}, {}, {"model": "a"})
+    (tmp_path / "two.nc").write_text(MINE)
+    save_parts(tmp_path, {"one": one_head(1.0)}, {}, {"model": "a"})
+    assert {path.name for path in tmp_path.iterdir()} == {"one.nc", "two.nc", "study.json"}
+    with pytest.raises(ValueError, match=r"two\.nc was not written by this study"):
+        save_parts(tmp_path, {"two": one_head(2.0)}, {}, {"model": "a"})
+
+
+class Killed(BaseException):
+    """The end of a process: nothing handles it."""
+
+
+def test_files_that_a_killed_process_was_writing_are_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    claim_folder(tmp_path, {"model": "a"}, ["a.ledger"])
+
+    def killed() -> None:
+        with writing(tmp_path, ["one.csv", "two.csv"]):
+            (tmp_path / "one.csv").write_text("new")
+            monkeypatch.setattr("mechheads.studies.study._hold", lambda *_: None)  # its last words are never written
+            raise Killed
+
+    with pytest.raises(Killed):
+        killed()
+    monkeypatch.undo()
+    with writing(tmp_path, ["one.csv", "two.csv"]):
+        (tmp_path / "one.csv").write_text("newer")
+    (tmp_path / "two.csv").write_text(MINE)  # which was not written in the end
+    with pytest.raises(ValueError, match=r"two\.csv was not written"), writing(tmp_path, ["two.csv"]):
+        pass
