@@ -58,7 +58,10 @@ CATCHES = {
 }
 """Files that catch Ctrl-C, and what for."""
 
-STAMPS = {"mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it"}
+STAMPS = {
+    "mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it",
+    "mechheads/files/folder_lock.py": "since when a folder is in use, for people; nothing goes by it",
+}
 """Files that read the wall clock, and what for."""
 
 DOORS = {

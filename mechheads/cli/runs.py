@@ -10,6 +10,7 @@ import typer
 
 from mechheads.cli.options import Device, WorkersOption
 from mechheads.cli.results import errors_shown
+from mechheads.files.replacing import check_kind, check_place
 from mechheads.limits import Limits, budget_bytes, settings
 
 runs = typer.Typer(help="What ledgers hold: list, show, check and remove sweeps.", no_args_is_help=True)
@@ -42,6 +43,9 @@ def run(
         chosen = None if part is None else parse_part(part)
         if chosen is not None and out is not None:
             raise ValueError("--out needs all units, but --part computes some; merge the parts first")
+        if out is not None:
+            check_place(out)
+            check_kind(out, b"\x89HDF")
         limits = Limits(memory=budget_bytes(budget), part=chosen)
         model = load_again(analysis.source, device)
         with settings(budget=limits, workers=workers, store=store, seed=analysis.seed):

@@ -1,0 +1,92 @@
+"""Commands that are killed in the middle of a part go on from the finished units, and end with the same bits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import mechheads as mh
+
+COMMAND = """
+import json, os, signal, sys
+from mechheads.cli import main
+from mechheads.ledger.ledger import Ledger
+
+log, kill, end, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
+commit, seen = Ledger.commit, 0
+
+
+def counted(ledger, units):
+    global seen
+    kept = commit(ledger, units)
+    about = str(ledger.about.get("analysis", ledger.about.get("intervention")))
+    with open(log, "a") as file:
+        file.writelines(f"{about} {ledger.about.get('intervention')} {name}\\n" for name in units)
+    seen += kill in about
+    if seen == end:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return kept
+
+
+Ledger.commit = counted
+main(arguments)
+"""
+CAPITALS = """{"name": "capitals", "category": "Knowledge", "pairs":
+ [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["Germany", "Berlin"]]}"""
+PAIRS = """clean,corrupted,answer,wrong
+ The capital of France is, The capital of Italy is, Paris, Rome
+ The capital of Spain is, The capital of Germany is, Madrid, Berlin
+"""
+
+
+@pytest.fixture
+def asked(tiny: Callable[[str], Path], tmp_path: Path) -> dict[str, list[str]]:
+    (tmp_path / "capitals.json").write_text(CAPITALS)
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+    (tmp_path / "requests.txt").write_text(" the store\n one two\n a book\n the big cat\n")
+    model = ["--model", str(tiny("llama"))]
+    return {
+        "label": ["label", *model, "--relations", str(tmp_path / "capitals.json"), "--min-pairs", "2"],
+        "atlas": [
+            *("atlas", *model, "--pairs", str(tmp_path / "pairs.csv"), "--only", "patching,safety"),
+            *("--requests", str(tmp_path / "requests.txt")),
+        ],
+    }
+
+
+def run(folder: Path, kill: str, end: int, arguments: Sequence[str]) -> tuple[int, str]:
+    log = folder.with_suffix(".log")
+    given = [log, kill, str(end), json.dumps([*arguments, "--out", str(folder)])]
+    done = subprocess.run([sys.executable, "-c", COMMAND, *given], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "kills"),
+    [
+        ("label", [("relation_scores", 1), ("relation_scores", 1)]),
+        ("atlas", [("Patch", 1), ("ships", 1), ("ships", 1)]),
+    ],
+)
+def test_killed_commands_go_on_and_end_with_the_same_bits(asked, tmp_path: Path, command: str, kills):
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    assert run(whole, "nothing", 1, asked[command])[0] == 0
+    for kill, end in kills:
+        code, said = run(folder, kill, end, asked[command])
+        assert code == -signal.SIGKILL, said
+    (ledger,) = folder.glob("*.ledger")
+    code, said = run(folder, "nothing", 1, asked[command])
+    assert code == 0, said
+    units = folder.with_suffix(".log").read_text().splitlines()
+    assert len(units) == len(set(units)) and sorted(units) == sorted(whole.with_suffix(".log").read_text().splitlines())
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+    assert not ledger.exists() and not list(folder.glob(".*"))
+    for path in whole.glob("*.nc"):
+        ours, theirs = (mh.HeadScores.load(at / path.name) for at in (folder, whole))
+        assert ours.dataset.identical(theirs.dataset), path.name
