@@ -313,11 +313,11 @@ def _held(folder: Path) -> _Held:
         return _Held({}, {})
     if path.is_symlink() or not path.is_file():
         raise ValueError(f"{path} is no file of mechheads. {_ELSEWHERE}")
-    found = read_sealed_json(path)
-    parts = [found.get(name) for name in ("study", "files")] if isinstance(found, dict) else []
-    if len(parts) != 2 or len(found) != 2 or not all(isinstance(part, dict) for part in parts):
+    found: Any = read_sealed_json(path)
+    known = isinstance(found, dict) and set(found) == {"study", "files"}
+    if not known or not all(isinstance(part, dict) for part in found.values()):
         raise ValueError(f"{path} is damaged, or not of mechheads. {_ELSEWHERE}")
-    study, files = ({str(name): str(value) for name, value in part.items()} for part in parts)
+    study, files = ({str(name): str(value) for name, value in found[part].items()} for part in ("study", "files"))
     return _Held(study, {name: mark for name, mark in files.items() if Path(name).name == name})
 
 

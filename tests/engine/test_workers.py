@@ -138,8 +138,8 @@ def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(s
         UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, Ray"
     ) as told:
         ours = ablate(small, budget=None, workers=workers, store=store)
-    assert "\nWhat is finished is kept. Give a smaller budget if memory ran out; with store=" in str(told[-1].message)
-    lost = [str(one.message) for one in told[:-1]]
+    *lost, last = (str(one.message) for one in told.list)
+    assert "\nWhat is finished is kept. Give a smaller budget if memory ran out; with store=" in last
     assert len(lost) == 2 and all("ended while it computed L1H" in one and "and 1 more; what" in one for one in lost)
     assert all("what is finished is kept, and this is computed again. If it" in one for one in lost)
     assert ours.missing == (mh.HeadId(1, 2),)
