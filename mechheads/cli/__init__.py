@@ -213,7 +213,7 @@ def safety(
     with results_in(out, (*SAFETY_FILES, PAGE, ledger)) as results, settings(workers=workers, seed=seed):
         loaded = load(model or REFUSING_MODEL, device=device)
         options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group}
-        results.of(safety_settings(loaded, requests, **options))
+        results.of(safety_settings(loaded, requests, **options, seed=seed))
         study = settings(store=out / ledger)(safety_study)(loaded, requests=requests, **options)
         results.take(study, write_safety_page)
         results.finish(ledger)

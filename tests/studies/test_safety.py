@@ -15,11 +15,13 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
+from mechheads.ledger.ledger import Ledger
 from mechheads.safety import AnswerSettings
 from mechheads.safety.requests import prompts, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import safety as study_module
 from mechheads.studies.report import write_safety_page
+from mechheads.studies.safety_result import SAFETY_FILES
 from support.levels import few
 from support.made_workers import MadeWorkers
 
@@ -294,10 +296,13 @@ def test_the_share_of_the_first_answers_is_counted():
 def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
     command = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--k", "2", "--group", "kv"]
     monkeypatch.setattr(study_module, "CRITICAL", 1)
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
-    assert "key/value group" in done.output
+    for _ in range(2):  # the second goes on in the folder of the first
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / "index.html").is_file() and QUESTIONS[0] in done.output
+        assert "key/value group" in done.output
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"index.html", "study.json"} < names <= {*SAFETY_FILES, "index.html", "study.json"}
 
 
 def test_the_command_takes_requests_of_a_file(tiny, tmp_path: Path):
@@ -305,3 +310,33 @@ def test_the_command_takes_requests_of_a_file(tiny, tmp_path: Path):
     (tmp_path / "mine.csv").write_text("prompt\n Mary went\n")
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1 and "mine.csv has 1 harmful requests; give at least 18" in done.output
+
+
+def test_a_killed_command_goes_on_and_writes_no_answer_again(tiny, short, monkeypatch, tmp_path: Path):
+    command = ["safety", "--model", str(tiny("llama")), "--quick", "--k", "2", "--group", "kv", "--out"]
+    monkeypatch.setattr(study_module, "CRITICAL", 1)
+    commit, units = Ledger.commit, []
+
+    class Killed(BaseException):
+        """The end of a process: nothing handles it."""
+
+    def counted(ledger: Ledger, new: Any) -> Any:
+        kept = commit(ledger, new)
+        units.append((ledger.about["analysis"], str(ledger.about["prompts"]), *new))
+        if len(units) in ends:
+            ends.remove(len(units))
+            raise Killed
+        return kept
+
+    monkeypatch.setattr(Ledger, "commit", counted)
+    ends: list[int] = []
+    assert CliRunner().invoke(main, [*command, str(tmp_path / "whole")]).exit_code == 0
+    whole = list(units)
+    units.clear()
+    ends.append(1)  # after the answers to harmful requests
+    with pytest.raises(Killed):
+        CliRunner().invoke(main, [*command, str(tmp_path / "killed")])
+    assert (tmp_path / "killed" / "safety.ledger").is_file() and len(whole) > len(units)
+    done = CliRunner().invoke(main, [*command, str(tmp_path / "killed")])
+    assert done.exit_code == 0, done.output
+    assert units == whole and not (tmp_path / "killed" / "safety.ledger").exists()

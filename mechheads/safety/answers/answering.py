@@ -179,9 +179,9 @@ class Answering:
             for name, value in kept.items():
                 written[names.index(name)] = _unpacked(value.astype(np.uint8))
 
-            def keep(index: int) -> None:
+            def keep(indices: Sequence[int]) -> None:
                 if ledger is not None:
-                    ledger.commit({names[index]: _packed(written[index]).astype(np.float64)})
+                    ledger.commit({names[i]: _packed(written[i]).astype(np.float64) for i in indices})
 
             if not (left := [i for i, name in enumerate(names) if name not in kept]):
                 return False
@@ -189,13 +189,12 @@ class Answering:
                 conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
                 written[:] = generate_under(self.model, prompts, conditions, way)
                 if not written[0].interrupted:
-                    for index in left:
-                        keep(index)
+                    keep(left)
                 return written[0].interrupted
 
             def take(index: int, value: UInt8[np.ndarray, " byte"]) -> None:
                 written[left[index]] = _unpacked(value)
-                keep(left[index])
+                keep([left[index]])
 
             write = Write(prompts, self.sides.harmful.prompts, way, current().limits.in_one_process)
             named = [sets[names[i]]._replace(name=names[i]) for i in left]
