@@ -133,12 +133,24 @@ def _check_path(path: str | Path | None) -> None:
         check_kind(Path(path), b"<")
 
 
+def _check_own(page: Path) -> None:
+    """Check that a page that nobody named replaces nothing but such a page.
+
+    Raises:
+        ValueError: if it would.
+    """
+    if page.is_file() and page.stat().st_size and b'id="mh-root"' not in page.read_bytes():
+        raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
+
+
 def _live(found: Sequence[Collected], model: Model | None) -> Live | None:
     """What runs own texts: the model that was given beside the results, or the first among them."""
     return live_for(found[0].atlas, model or found[0].model)
 
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:
+    if path is None and not in_notebook():
+        _check_own(Path(usual))
     if path is not None or not in_notebook():
         return write(payload, usual if path is None else path)
     if live is None and len(page_html(payload)) <= _SAVED:

@@ -119,7 +119,7 @@ def build_atlas(
 ) -> Atlas:
     """What every head of a model does on text, labels from weights, activation patching, safety heads and roles.
 
-    Ctrl-C ends the work early and returns what is done. ``mechheads atlas`` does the same from a shell.
+    Ctrl-C returns what is done; ``mh.settings(store=)`` keeps it from a kill. ``mechheads atlas`` is this in a shell.
 
     Args:
         pairs: the prompts that are patched, or a file that ``mh.PromptPairs.load`` reads. Effects are on the logit

@@ -58,6 +58,16 @@ def test_the_explorer_refuses_a_file_of_another_kind_before_it_runs_a_model(tmp_
         mh.explore(None, path=tmp_path / "notes.html")  # type: ignore[arg-type]
 
 
+def test_a_page_that_nobody_named_replaces_only_such_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        page = Path(mh.explore(EFFECT))
+    page.write_text("<html>a week of notes")
+    with pytest.raises(ValueError, match=rf"{page} is there and is no page of the explorer, so it is not replaced"):
+        mh.explore(EFFECT)
+    assert page.read_text() == "<html>a week of notes"
+
+
 def test_a_link_is_followed(tmp_path: Path):
     (tmp_path / "far").mkdir()
     link = tmp_path / "near.nc"
