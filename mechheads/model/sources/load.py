@@ -95,6 +95,7 @@ def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, 
 def _merge(peft: Any, model: Any, folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below, which names them
+        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")  # they are untied below
         adapted = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False)
         report = adapted.load_adapter(str(folder), "default")
     if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
@@ -103,7 +104,7 @@ def _merge(peft: Any, model: Any, folder: Path) -> Any:
     itself = trial_of(adapted.eval(), tokens)
     _untie(adapted)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Model .*tie_word_embeddings=True")  # they are not tied any more
+        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")
         merged = adapted.merge_and_unload(safe_merge=True).eval()
     ends = merged.get_input_embeddings(), merged.get_output_embeddings()
     if ends[1] is not None and ends[0].weight is not ends[1].weight:
