@@ -19,6 +19,7 @@ from mechheads.limits import budget_bytes
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
+from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
@@ -326,7 +327,7 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
     keeps its own attention.
 
     Raises:
-        ValueError: if the engine cannot resume it, or it gives other logits than transformers.
+        ValueError: if the engine cannot resume it, it is not causal, or it gives other logits than transformers.
     """
     model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
@@ -334,6 +335,7 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
             model.backend.fuse_attention()
         if trial is not None:
             model.backend.check_same_logits(trial)
+        check_causal(model.backend)
         layout_of(model)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()

@@ -7,6 +7,7 @@ on a short prompt. So the trial is longer than the windows and than the context 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,15 +49,20 @@ def trial_tokens(d_vocab: int, rows: int, pos: int, device: torch.device) -> Int
     return (first[:, None] + torch.arange(pos, device=device)) % d_vocab
 
 
-def trial_of(model: Any) -> Trial | None:
+def trial_of(model: Any, first: Sequence[int] = ()) -> Trial | None:
     """What a transformers model gives for one long prompt; None if it is on several devices.
 
     The bridge changes the model in place, so this comes before.
+
+    Args:
+        first: tokens with which the prompt begins.
     """
     if hasattr(model, "hf_device_map"):
         return None
     embedding = model.get_input_embeddings().weight
     ids = trial_tokens(len(embedding), 1, _length(model.config), embedding.device)
+    some = torch.tensor([*first][: ids.shape[1]], dtype=ids.dtype, device=ids.device)
+    ids[0, : len(some)] = some
     places = torch.linspace(0, ids.shape[1] - 1, _PLACES, device=ids.device).round().long().unique()
     own_code = not type(model).__module__.startswith("transformers.")
     picks = not own_code and "logits_to_keep" in inspect.signature(model.forward).parameters

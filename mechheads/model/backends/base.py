@@ -100,6 +100,7 @@ class Backend(ABC):
         if self.on_disk is not None:
             self.changes.at_end = self.on_disk.drop
         self.layout: Layout | None = None  # see engine/row_layout.layout_of
+        self.causal = False  # whether it was tried; see ``causality``
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         cfg = module.cfg
         if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:

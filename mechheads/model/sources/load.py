@@ -16,6 +16,7 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
+from mechheads.model.backends.against_transformers import logits_off, trial_of
 from mechheads.model.backends.on_disk import take_over
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.converted_models import converted_folder
@@ -94,11 +95,43 @@ def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, 
 def _merge(peft: Any, model: Any, folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below, which names them
+        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")  # they are untied below
         adapted = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False)
         report = adapted.load_adapter(str(folder), "default")
     if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
         raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")
-    return adapted.merge_and_unload(safe_merge=True).eval()
+    tokens = _own_tokens(adapted.peft_config["default"])
+    itself = trial_of(adapted.eval(), tokens)
+    _untie(adapted)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")
+        merged = adapted.merge_and_unload(safe_merge=True).eval()
+    ends = merged.get_input_embeddings(), merged.get_output_embeddings()
+    if ends[1] is not None and ends[0].weight is not ends[1].weight:
+        merged.config.tie_word_embeddings = False
+    added = trial_of(merged, tokens)
+    off = None if itself is None or added is None else logits_off(itself, added.logits)
+    if off is not None and not off < 1e-2:
+        raise ValueError(
+            "the base with its changes added to the weights gives other logits than the base with the adapter beside "
+            "them. Load both with peft, and save the model that its merge_and_unload gives if that is what you want"
+        )
+    return merged
+
+
+def _own_tokens(config: Any) -> list[int]:
+    """The tokens whose embeddings an adapter changes one by one."""
+    found = getattr(config, "trainable_token_indices", None) or []
+    return sorted({int(token) for some in (found.values() if isinstance(found, dict) else [found]) for token in some})
+
+
+def _untie(adapted: Any) -> None:
+    """Give the unembedding a tensor of its own, if an adapter changes it or the embedding: merged, it changes both."""
+    ends = adapted.get_input_embeddings(), adapted.get_output_embeddings()
+    inner = [getattr(end, "base_layer", end) for end in ends]
+    if all(part is end for part, end in zip(inner, ends, strict=True)) or inner[0].weight is not inner[1].weight:
+        return
+    inner[1].weight = torch.nn.Parameter(inner[1].weight.detach().clone(), requires_grad=False)
 
 
 def _has(folder: Path, files: tuple[str, ...]) -> bool:
@@ -189,10 +222,11 @@ def load_pretrained(
             '(such as "gpt2" or "Qwen/Qwen2.5-0.5B").' + did_you_mean(name, (DEFAULT_MODEL, *REFUSING_MODELS))
         )
     try:
-        commit = Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
+        folder = Path(hf_hub_download(name, "config.json", revision=revision)).parent
+        commit = folder.name
         options: dict[str, Any] = {"revision": commit, "trust_remote_code": trust_remote_code}
         places = find_places(name, room, dtype=dtype, **options)
-        model, tokenizer = read(name, dtype=dtype, places=places, **options)
+        model, tokenizer = read(name, folder, dtype=dtype, places=places, **options)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
     return Pretrained(_placed(model, device, room), tokenizer, name, commit, commit)

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers.utils import logging as transformers_logging
 
-from mechheads.files.text import read_json
 from mechheads.model.sources.gguf_contents import complete_config
 from mechheads.model.sources.placing import ON_DISK, Room, Spread, no_warning_of_disk, place
 from mechheads.model.sources.source import ModelSourceError
+from mechheads.model.sources.whole import NUMBERS, check_whole, is_quantised, stored_tensors, weight_files
 
 
 def read_model(
@@ -44,7 +44,7 @@ def read_model(
                 with no_larger_than(numbers, where):
                     options["config"] = complete_config(folder / options["gguf_file"])
             with no_larger_than(numbers, where):
-                return read(str(folder), dtype=dtype, places=places, **options)
+                return read(str(folder), folder, dtype=dtype, places=places, **options)
     except Exception as error:
         raise own_error(where, error) or ModelSourceError(
             f"name_or_path {where!r} cannot be read as a model: {error}"
@@ -68,6 +68,7 @@ def find_places(
 
 def read(
     source: str,
+    folder: Path,
     *,
     dtype: torch.dtype,
     trust_remote_code: bool = False,
@@ -78,25 +79,29 @@ def read(
     """A model with eager attention and its tokenizer, with the options of ``from_pretrained``.
 
     Args:
+        folder: where the source's files are.
         places: those of ``find_places``.
         config: by default, the one in the source.
+
+    Raises:
+        ModelSourceError: if a tensor of the files has no place in the model, or a weight of the model no tensor.
     """
     options["trust_remote_code"] = trust_remote_code
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
     _check_config(config, source)
+    of_gguf = "gguf_file" in options
+    quantised = not of_gguf and is_quantised(config, source)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
+    how["ignore_mismatched_sizes"] = True  # ``check_whole`` names them
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
     with no_warning_of_disk():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             source, config=config, **{**how, **places}, **options
         )
     model, report = loaded
-    if missing := sorted(report["missing_keys"]):
-        raise ModelSourceError(
-            f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
-            f"{missing[0]}, and would be random numbers; download the model again"
-        )
-    if "gguf_file" in options:
+    stored = {} if of_gguf else stored_tensors(weight_files(folder))
+    check_whole(model, report, stored, source, quantised=quantised)
+    if of_gguf:
         _forget_quantisation(model)
     return model, transformers.AutoTokenizer.from_pretrained(source, **options)
 
@@ -175,17 +180,10 @@ def count_stored(folder: Path) -> int:
     """An upper bound on how many numbers the weights in a folder hold; packed (quantised) weights count one per bit.
 
     Raises:
-        ModelSourceError: if an index or a file of weights is damaged.
+        ModelSourceError: if an index or a file of weights is damaged or missing.
     """
-    files = {*folder.glob("*.safetensors"), *folder.glob("*.bin")}
     try:
-        for index in folder.glob("*.index.json"):
-            content = read_json(index)
-            places = content.get("weight_map") if isinstance(content, dict) else None
-            if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
-                raise ValueError(f"{index.name} has no weight_map from tensors to files")
-            files |= {folder / file for file in places.values()}
-        return sum(_count(file) for file in files if file.is_file())
+        return sum(map(_count, weight_files(folder)))
     except (ValueError, OSError, SafetensorError) as error:
         raise ModelSourceError(f"name_or_path {str(folder)!r} cannot be read as a model: {error}") from error
 
@@ -195,7 +193,7 @@ def _count(file: Path) -> int:
         return file.stat().st_size
     with safe_open(file, "pt") as stored:
         parts = [stored.get_slice(name) for name in stored.keys()]  # noqa: SIM118 (a file is not a dict)
-        if any(part.get_dtype() not in ("F64", "F32", "F16", "BF16") for part in parts):
+        if any(part.get_dtype() not in NUMBERS for part in parts):
             return 8 * file.stat().st_size
         return sum(math.prod(part.get_shape()) for part in parts)
 

@@ -60,7 +60,7 @@ def test_a_gguf_file_is_converted_once(
     kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     direct, tokenizer = read(
-        str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True, places={}
+        str(file.parent), file.parent, dtype=torch.float32, gguf_file=file.name, local_files_only=True, places={}
     )
     capfd.readouterr()
     load(file)
@@ -97,7 +97,9 @@ def test_a_file_is_known_by_its_content(kept: Path, file: Path, tmp_path: Path) 
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as old and as large as it was
     changed = load(file).model.state_dict()
     assert len(folders(kept)) == 2
-    direct, _ = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True, places={})
+    direct, _ = read(
+        str(file.parent), file.parent, dtype=torch.float32, gguf_file=file.name, local_files_only=True, places={}
+    )
     assert all(torch.equal(changed[name], value) for name, value in direct.state_dict().items())
 
 
@@ -235,6 +237,7 @@ def test_a_gguf_file_without_weights_is_refused_early(kept: Path, tmp_path: Path
 @pytest.mark.parametrize("weights", [{}, {"weight_map": 3}, {"weight_map": {"a": 3}}, []])
 def test_an_index_without_places_is_named(weights: Any, tiny: Tiny, tmp_path: Path) -> None:
     folder = changed_copy(tiny("gpt2"), tmp_path / "m")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps(weights))
     with pytest.raises(ModelSourceError, match=r"model\.safetensors\.index\.json has no weight_map"):
         load(folder)
