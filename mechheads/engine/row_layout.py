@@ -44,7 +44,9 @@ def choose_layout(model: ModelCore) -> Layout:
         new = [text for text in deprecated if text not in usual]
         if error < model.backend.tolerance and (not new or layout == "whole"):
             if said:
-                warnings.warn(f"{model.backend.about}: {GIVEN_UP}; in a trial, it was said: {said[0]}", FutureWarning, 2)
+                warnings.warn(
+                    f"{model.backend.about}: {GIVEN_UP}; in a trial, it was said: {said[0]}", FutureWarning, 2
+                )
             return layout
         said += new
     raise ValueError(

@@ -66,7 +66,7 @@ def test_a_transformers_model_gives_the_numbers_of_load_and_stays_as_it_was(name
     before, usual = state(model), logits(model)
     wrapped = mh.wrap(model, tokenizer)
     assert torch.equal(logits(model), usual)
-    for analysis in ("patch z", "labels", "gates"):
+    for analysis in ("patch z", "ablate", "dynamic"):
         assert_same_numbers(analysis, (wrapped, mh.load(tiny(name))), 1e-5)
     assert torch.equal(logits(model), usual)
     assert_as_it_was(model, before)

@@ -7,6 +7,7 @@ weight tensors, which takes no memory. What is written into a weight is seen by 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,8 +62,6 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
             "such as with copy.deepcopy(model).float(), and wrap that"
         )
     vars(twin).pop("hf_device_map", None)
-    if twin.is_gradient_checkpointing:
-        twin.gradient_checkpointing_disable()
     twin.set_attn_implementation("eager")
     return twin.eval(), tokenizer, name
 
@@ -138,7 +137,8 @@ def _without_adapters(held: Any) -> Any:
     off = {layer.disable_adapters for layer in layers}
     if len(off) > 1:
         raise ValueError("model: its adapters are on in some layers and off in others; turn all on, or all off")
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All adapters are already merged|Already unmerged")
         if off == {True}:
             twin.base_model.unmerge_adapter()
             return twin.unload()
