@@ -306,7 +306,8 @@ def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation
     else:
         raise TypeError(
             f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "
-            "language model of transformers, a PeftModel or an nnsight LanguageModel. For a name or a folder, use mh.load"
+            "language model of transformers, a PeftModel or an nnsight LanguageModel. For a name or a folder, use "
+            "mh.load"
         )
     return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer), attn_implementation)
 

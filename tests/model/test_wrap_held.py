@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import mechheads as mh
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures
+from support.releases import only_on_4
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 Tiny = Callable[[str], Path]
@@ -73,6 +74,7 @@ def test_a_transformers_model_gives_the_numbers_of_load_and_stays_as_it_was(name
     assert wrapped.tokenizer is tokenizer
 
 
+@only_on_4
 def test_what_is_written_into_a_weight_is_seen_and_weights_take_no_memory_twice(tiny: Tiny) -> None:
     model, tokenizer = held(tiny("llama"))
     wrapped = mh.wrap(model, tokenizer)

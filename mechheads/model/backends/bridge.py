@@ -292,14 +292,14 @@ class BridgeBackend(Backend):
         """
         changes: list[list[Change]] = []
         for block in self.module.blocks:
-            attention = getattr(block, "attn", None)
+            attention: Any = getattr(block, "attn", None)
             update = getattr(attention, _UPDATE, None)
             own = getattr(attention, "original_component", None)
             if update is None or own is None:
                 changes.append([])
                 continue
             renamed = partial(_update_under, name_of_keys(own.forward), update)
-            changes.append([Forward(attention, renamed, _UPDATE)])
+            changes += [[Forward(attention, renamed, _UPDATE)]]
         return changes
 
     @cached_property

@@ -39,7 +39,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     given = held
     if _is(held, "LanguageModel", "nnsight"):
         tokenizer = held.tokenizer if tokenizer is None else tokenizer
-        held = held._model
+        held = getattr(held, "_module", None) or held._model  # nnsight calls it so since 0.5
     if _is(held, "OptimizedModule", "torch"):
         held = held._orig_mod
     adapted = _is(held, "PeftModel", "peft")
@@ -55,7 +55,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     name = str(base.config.name_or_path or type(base).__name__)
     check_config(base.config, name)
     _check(held)
-    twin = _without_adapters(held) if adapted else _twin(held)
+    twin: Any = _without_adapters(held) if adapted else _twin(held)
     if len(dtypes := {weight.dtype for weight in twin.parameters()}) > 1:
         raise ValueError(
             f"model: its weights have several dtypes ({', '.join(sorted(map(str, dtypes)))}); convert a copy to one, "
