@@ -299,7 +299,8 @@ class BridgeBackend(Backend):
                 changes.append([])
                 continue
             renamed = partial(_update_under, name_of_keys(own.forward), update)
-            changes += [[Forward(attention, renamed, _UPDATE)]]
+            told: Change = Forward(attention, renamed, _UPDATE)
+            changes.append([told])
         return changes
 
     @cached_property

@@ -37,11 +37,12 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
         ValueError: if its numbers could not be those of the same weights loaded by ``load``.
     """
     given = held
-    if _is(held, "LanguageModel", "nnsight"):
-        tokenizer = held.tokenizer if tokenizer is None else tokenizer
+    if _is(held, "LanguageModel", "nnsight") or _is(held, "TransformersModel", "nnsight"):
+        tokenizer = getattr(held, "tokenizer", None) if tokenizer is None else tokenizer
         held = getattr(held, "_module", None) or held._model  # nnsight calls it so since 0.5
     if _is(held, "OptimizedModule", "torch"):
         held = held._orig_mod
+    whole: Any = held
     adapted = _is(held, "PeftModel", "peft")
     if not adapted and not isinstance(held, transformers.PreTrainedModel):
         return None
@@ -51,7 +52,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
             f"tokenizer: this {type(given).__name__} {what}; give its own, as in "
             "mh.wrap(model, AutoTokenizer.from_pretrained(...))"
         )
-    base = held.get_base_model() if adapted else held
+    base: Any = whole.get_base_model() if adapted else whole
     name = str(base.config.name_or_path or type(base).__name__)
     check_config(base.config, name)
     _check(held)
@@ -94,12 +95,17 @@ def _check(held: nn.Module) -> None:
         at = name or type(part).__name__
         if any(getattr(part, hooks) for hooks in _HOOKS):
             raise ValueError(f"model: {at} carries a torch hook, which would not run here; remove it first")
-        if "forward" in vars(part):
+        if not _of_nnsight(vars(part).get("forward")):
             raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
         if part.training and _is_random(part):
             raise ValueError(
                 f"model is in training mode ({at}), in which dropout makes its numbers random; call its eval() first"
             )
+
+
+def _of_nnsight(attribute: Any) -> bool:
+    """Whether an attribute is one that nnsight puts on each module, to run what a user asks for; or there is none."""
+    return attribute is None or type(attribute).__module__.split(".")[0] == "nnsight"
 
 
 def _is_random(part: nn.Module) -> bool:
@@ -114,7 +120,11 @@ def _twin(held: nn.Module, own: Iterable[Tensor] = ()) -> Any:
     """A copy of the modules around the same weights and buffers, except those that it gets of its ``own``."""
     copied = {id(tensor) for tensor in own}
     tensors = [*held.parameters(), *held.buffers()]
-    return copy.deepcopy(held, {id(tensor): tensor for tensor in tensors if id(tensor) not in copied})
+    twin = copy.deepcopy(held, {id(tensor): tensor for tensor in tensors if id(tensor) not in copied})
+    for part in twin.modules():
+        for name in [name for name, value in vars(part).items() if value is not None and _of_nnsight(value)]:
+            del vars(part)[name]
+    return twin
 
 
 def _without_adapters(held: Any) -> Any:
