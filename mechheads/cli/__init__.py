@@ -61,7 +61,7 @@ def _options(
 def atlas(
     model: ModelName = None,
     out: Out = Path("atlas"),
-    device: Device = "cpu",
+    device: Device = "auto",
     pairs: Pairs = None,
     relations: Relations = None,
     requests: Requests = None,
@@ -107,7 +107,7 @@ def label(
     out: Out = Path("labels"),
     rule: Rule = "null",
     source: Source = "all",
-    device: Device = "cpu",
+    device: Device = "auto",
     min_pairs: MinPairs = 30,
     on_disk: OnDisk = False,
 ) -> None:
@@ -155,7 +155,7 @@ def generate(
     tokens: Annotated[int, typer.Option(help="The largest number of new tokens for each prompt.")] = 64,
     chat: Annotated[bool, typer.Option(help="Ask each prompt in the model's chat template.")] = False,
     model: ModelName = None,
-    device: Device = "cpu",
+    device: Device = "auto",
 ) -> None:
     """Continue prompts with heads on or off, and print the text as it comes."""
     from mechheads.generation.generate import generate as write
@@ -193,7 +193,7 @@ def safety(
         ),
     ] = None,
     out: Out = Path("safety"),
-    device: Device = "cpu",
+    device: Device = "auto",
     k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
     group: Annotated[
         str, typer.Option(help='"query": one query head at a time; "kv": all query heads of a key/value head at once.')
@@ -226,7 +226,7 @@ def profile(
     tokens: Annotated[int, typer.Option(help="How many tokens to read.")] = 20_000,
     window: Annotated[int | None, typer.Option(help="Tokens in a window. Default: 256.")] = None,
     out: Out = Path("profile"),
-    device: Device = "cpu",
+    device: Device = "auto",
     workers: WorkersOption = "1",
 ) -> None:
     """What every head does on ordinary text. After Ctrl-C, the same command continues."""
@@ -261,7 +261,7 @@ def profile(
 def roles(
     task: Annotated[str, typer.Option(help=TASKS)] = "capitals",
     model: ModelName = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
     updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
     batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
@@ -318,7 +318,7 @@ def serve(
             "atlas is of it, or if there is no atlas."
         ),
     ] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     port: Annotated[int, typer.Option(help="The port; 0 for any that is free.", min=0, max=65535)] = 0,
 ) -> None:
     """The explorer for this machine only, in which your own texts can be run. Ctrl-C ends it."""

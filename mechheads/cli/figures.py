@@ -48,7 +48,7 @@ def categories(
     min_pairs: MinPairs = 30,
     on_disk: OnDisk = False,
     quick: Annotated[bool, typer.Option(help="Four relations: a first look.")] = False,
-    device: Device = "cpu",
+    device: Device = "auto",
 ) -> None:
     """The categories of every head, from weights: one panel for each model."""
     from mechheads.studies import categories_figure
@@ -87,7 +87,7 @@ def safety(
     ] = "query",
     quick: Annotated[bool, typer.Option(help="Eight requests of each set: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Seed for resampling.")] = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
     workers: WorkersOption = "1",
 ) -> None:
     """The heads on which answers to requests depend: one panel for each model and set of requests."""
@@ -121,7 +121,7 @@ def roles(
     n: Annotated[int | None, typer.Option(help="Number of items of each task. Default: all.")] = None,
     most: Annotated[int, typer.Option(help="Largest number of heads to gate off.")] = 50,
     quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     workers: WorkersOption = "1",
 ) -> None:
     """How tasks change as heads of each role are gated off: one row for each task, one column for each model."""
@@ -163,7 +163,7 @@ def recipe(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: the name of the recipe.")] = None,
     quick: Annotated[bool, typer.Option(help="A first look, as in the command of the figure.")] = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     workers: WorkersOfFigure = "1",
 ) -> None:
     """A paper's figure with the paper's models and settings, and its printed numbers next to these."""

@@ -12,7 +12,7 @@ ModelName = Annotated[
     typer.Option(help="Hub name, Hugging Face folder or GGUF file. Default: SmolLM2-135M-Instruct, downloaded once."),
 ]
 Device = Annotated[
-    str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (a GPU if there is one).')
+    str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (CUDA if there is any, else the CPU).')
 ]
 TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts or inputs with answers, BLiMP, GSM8K, ..."
 

@@ -25,7 +25,7 @@ def run(
     part: Annotated[str | None, typer.Option(help="Compute one part of the units only, such as 3/16.")] = None,
     out: Annotated[Path | None, typer.Option(help="Save the result as netCDF; it needs all units.")] = None,
     workers: WorkersOption = "1",
-    device: Device = "cpu",
+    device: Device = "auto",
     budget: Annotated[str | None, typer.Option(help='Memory, such as "2 GB" (default 4 GB).')] = None,
     allow: Annotated[
         list[str] | None, typer.Option(help="A module that the analysis may take its code from; can be repeated.")

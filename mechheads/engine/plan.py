@@ -21,7 +21,7 @@ from mechheads.workers.ray_cluster import pool_of
 _WHY = {
     "queries": "copies of a prompt share rows and its cached keys",
     "rows": "one row per copy, with cached keys",
-    "whole": "one row per copy, from the first token on: this architecture's attention takes no cached keys",
+    "whole": "one row per copy, from the first token on: a run of this model cannot be resumed from cached keys",
 }
 
 BATCHES_A_WORKER = 3
@@ -40,7 +40,8 @@ class Plan:
         width: positions computed for the widest place, or tokens in the widest row that prompts share.
         stack: how many units a wave holds; ``rows``: how many prompts run at once; ``groups``: the prompts of each
             row, if they share rows; ``joined``: of how many waves the logits are computed together.
-        layout: how copies are laid out in rows: ``queries``, ``rows`` or ``whole``.
+        layout: how copies are laid out in rows: ``queries``, ``rows`` or ``whole``; ``times``: the positions that this
+            layout computes, as a multiple of those that cached keys would leave to compute.
         forwards: the work in full forward passes of the prompts, the cached runs included.
         flops: floating-point operations.
         bytes: the most memory used at one time, besides the model.
@@ -81,6 +82,7 @@ class Plan:
     workers: int = 0
     model_bytes: int = 0
     price: float | None = None
+    times: float = 1.0
 
     @property
     def hours(self) -> float | None:
@@ -134,7 +136,7 @@ class Plan:
             f"{self.units} units ({nodes} x {places}, {prompts} of up to {self.pos} tokens)",
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
-            f"{rows}{more}; {_WHY[self.layout]}",
+            f"{rows}{more}; {_WHY[self.layout]}{self._given_up}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {kept}",
         ]
         if self.weights_on_disk:
@@ -145,6 +147,10 @@ class Plan:
         if self.seconds is not None:
             lines.append(f"about {show_seconds(self.seconds)}{self._to_pay}")
         return "\n".join(lines)
+
+    @property
+    def _given_up(self) -> str:
+        return f": about {self.times:.2g} times the work" if self.layout == "whole" else ""
 
     @property
     def _workers(self) -> str:
@@ -228,6 +234,7 @@ def make_plan(
         groups=None if packing is None else packing.groups,
         joined=joined,
         weights_on_disk=bytes_on_disk(model),
+        times=sum(window.width for window in windows) / sum(window.narrowest or window.width for window in windows),
     )
     runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
     by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
 import torch
 
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.model.backends.base import Layout
+from mechheads.model.backends.base import GIVEN_UP, Layout, R
 from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import HeadCache
 
@@ -23,21 +26,45 @@ def choose_layout(model: ModelCore) -> Layout:
 
     ``queries``: several copies share a row and the prompt's cached keys, and a mask keeps them apart. ``rows``: one
     row per copy, with cached keys. ``whole``: one row per copy from the first token on, for models whose attention
-    takes no cached keys.
+    takes no cached keys. A layout of which a library says in the trial that it is deprecated does not count: what is
+    translated or ignored today is an error tomorrow, and a warning at each call until then.
+
+    Warns:
+        FutureWarning: if a cheaper layout is given up for that reason.
 
     Raises:
         ValueError: if no layout does.
     """
     ids = model.backend.trial_tokens(2, 6).tolist()
-    run = HeadCache.run(model, ids, sites=("z", "resid_pre"))
+    run, usual = _with_deprecations(lambda: HeadCache.run(model, ids, sites=("z", "resid_pre")))
     run.check_finite()
+    said: list[str] = []
     for layout in model.backend.layouts:
-        if _resume_error(run, layout) < model.backend.tolerance:
+        error, deprecated = _with_deprecations(lambda layout=layout: _resume_error(run, layout))
+        new = [text for text in deprecated if text not in usual]
+        if error < model.backend.tolerance and (not new or layout == "whole"):
+            if said:
+                warnings.warn(
+                    f"{model.backend.about}: {GIVEN_UP}; in a trial, it was said: {said[0]}", FutureWarning, 2
+                )
             return layout
+        said += new
     raise ValueError(
         f"{model.backend.about} cannot be resumed: running its later layers from cached activations, with nothing "
         "changed, does not reproduce its output"
     )
+
+
+def _with_deprecations(run: Callable[[], R]) -> tuple[R, list[str]]:
+    """What ``run`` gives, and what is said to be deprecated meanwhile, which is not shown; other warnings are."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        given = run()
+    deprecated = [said for said in caught if issubclass(said.category, (FutureWarning, DeprecationWarning))]
+    for said in caught:
+        if said not in deprecated:
+            warnings.warn_explicit(said.message, said.category, said.filename, said.lineno)
+    return given, [str(said.message) for said in deprecated]
 
 
 def _resume_error(run: HeadCache, layout: Layout) -> float:

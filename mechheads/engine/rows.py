@@ -32,6 +32,7 @@ class Window:
         start: the first position that changes [prompt]; ``width``: the number of positions from there on.
         at: the positions that are read [prompt, position].
         layout: how copies of the prompts are laid out in rows.
+        narrowest: the width that a layout over cached keys would have; 0 if it is not known.
         n: the number of rows; ``n_past``: how many cached positions come before a row.
         alike: whether all rows hold the same positions.
         positions: the position of each token.
@@ -42,19 +43,21 @@ class Window:
     width: int
     at: Int[Tensor, "prompt position"]
     layout: Layout
+    narrowest: int = 0
 
     @classmethod
     def from_start(
         cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], layout: Layout, pos: int
     ) -> Window:
         """The narrowest window for these changes; wider if the layout needs all rows to start at one position."""
-        if layout == "whole":
-            return cls(torch.zeros_like(start), pos, at, layout)
         last = at.amax(1)
         start = torch.minimum(start, last)
+        narrowest = int((last - start).amax()) + 1
+        if layout == "whole":
+            return cls(torch.zeros_like(start), pos, at, layout, narrowest)
         if layout == "rows":
             start = start.amin().expand_as(start)
-        return cls(start, int((last - start).amax()) + 1, at, layout)
+        return cls(start, int((last - start).amax()) + 1, at, layout, narrowest)
 
     @property
     def n(self) -> int:

@@ -64,7 +64,7 @@ class Server(ThreadingHTTPServer):
         """A client that is gone is no error, and nothing else is printed of a request."""
 
 
-def served(folder: Path | None = None, name: str | None = None, *, device: str = "cpu", port: int = 0) -> Server:
+def served(folder: Path | None = None, name: str | None = None, *, device: str = "auto", port: int = 0) -> Server:
     """A server for a saved atlas, a model, or both; it serves after ``serve_forever``.
 
     Args:

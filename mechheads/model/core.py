@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads._version import __version__
-from mechheads.model.backends.base import AttnImplementation, Backend, Sizes, Weight
+from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
 
@@ -168,6 +168,7 @@ class ModelCore:
             normalization=self.model.cfg.normalization_type,
             compatibility_mode=bool(getattr(self.model, "compatibility_mode", False)),
             **({"folded_value_biases": True} if self.folded_value_biases else {}),
+            **({"layout": f"whole: {GIVEN_UP}"} if self.backend.layout == "whole" else {}),
         )
 
     def __repr__(self) -> str:

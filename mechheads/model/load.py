@@ -24,6 +24,7 @@ from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
+from mechheads.model.sources.held import held_model
 from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.source import BackendName
 
@@ -33,7 +34,7 @@ def load(
     *,
     revision: str | None = None,
     dtype: torch.dtype = torch.float32,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     backend: BackendName | None = None,
     trust_remote_code: bool = False,
     attn_implementation: AttnImplementation = "sdpa",
@@ -48,8 +49,8 @@ def load(
             ``"smollm2-135m-refusal-4"`` has four other heads changed, and ``"smollm2-135m-refusal-10"`` ten others.
         revision: a hub revision.
         dtype: the dtype of the weights.
-        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is ``"cuda"`` if available, else ``"mps"`` if
-            available, else ``"cpu"``.
+        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is ``"cuda"`` if available, else ``"cpu"``. An
+            Apple GPU has no float64 and rounds otherwise, so it is used only if named: ``"mps"``.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
         trust_remote_code: whether code that comes with a hub model may run.
@@ -127,7 +128,7 @@ def _find_room(
         if max_memory is None:
             return None
         return Room(budget_bytes(max_memory, "max_memory"), _find_device(device))
-    if str(device) != "cpu":
+    if str(device) not in ("auto", "cpu"):
         raise ValueError(
             f"device is {str(device)!r} with device_map, which says where the weights go; leave device out"
         )
@@ -169,8 +170,7 @@ def in_dtype(model: Model, dtype: torch.dtype) -> Model:
 
 def _find_device(device: str | torch.device) -> torch.device:
     if device == "auto":
-        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-        return torch.device(next(name for name, there in available.items() if there))
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
@@ -243,24 +243,33 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
 
 
 def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
-    """Use a TransformerLens model that you already have. It is not changed.
+    """Use a model that you already have: one of TransformerLens, transformers, peft or nnsight. It is not changed.
+
+    A model of transformers, with adapters or inside nnsight too, is read through modules of its own around the same
+    weights: it may run as usual meanwhile, and what is written into its weights is seen here. What replaces a module or
+    a weight, and changes to adapters, are not: wrap the model again then.
 
     If its value biases seem to be folded into b_O (TransformerLens' own processing), a warning says what differs, and
     results have ``folded_value_biases`` in their provenance.
 
     Args:
-        model: a ``HookedTransformer`` (TransformerLens 3.9) or a ``TransformerBridge`` (4.x).
-        tokenizer: used instead of the model's own, which TransformerLens may have configured to prepend a
-            beginning-of-sequence token.
+        model: a ``TransformerBridge``; a ``HookedTransformer`` (TransformerLens 3.9); a causal language model of
+            transformers; a peft ``PeftModel``, with its active adapters if they are on; or an nnsight
+            ``LanguageModel``.
+        tokenizer: needed for a model of transformers or peft. For others, used instead of the model's own, which
+            TransformerLens may have configured to prepend a beginning-of-sequence token.
         attn_implementation: as in ``load``.
 
     Raises:
-        TypeError: if the model is neither.
-        ValueError: if it cannot be read, for example in training mode with dropout or without attention heads.
+        TypeError: if the model is something else, or has no tokenizer.
+        ValueError: if it cannot be read, for example in training mode with dropout, without attention heads, quantised,
+            with hooks of torch, or on several devices.
 
     >>> mh.wrap(model.model).n_heads
     9
     """
+    if (held := held_model(model, tokenizer)) is not None:
+        return from_transformers(*held, attn_implementation=attn_implementation)
     wrapped = _wrapped(model, tokenizer, attn_implementation)
     wrapped.folded_value_biases = _has_folded_value_biases(wrapped)
     if wrapped.folded_value_biases:
@@ -297,8 +306,9 @@ def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation
         from mechheads.model.backends.bridge import BridgeBackend as Adapter
     else:
         raise TypeError(
-            f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge. "
-            "For a transformers model, save it with save_pretrained and load the folder with mh.load"
+            f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "
+            "language model of transformers, a PeftModel or an nnsight LanguageModel. For a name or a folder, use "
+            "mh.load"
         )
     return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer), attn_implementation)
 

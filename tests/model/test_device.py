@@ -14,8 +14,8 @@ from mechheads.cli import main
 from mechheads.model.load import _find_device
 
 
-@pytest.mark.parametrize(("cuda", "mps", "found"), [(1, 1, "cuda"), (1, 0, "cuda"), (0, 1, "mps"), (0, 0, "cpu")])
-def test_auto_is_the_best_device_there_is(cuda: int, mps: int, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cuda", "mps", "found"), [(1, 1, "cuda"), (1, 0, "cuda"), (0, 1, "cpu"), (0, 0, "cpu")])
+def test_auto_is_cuda_or_else_the_cpu(cuda: int, mps: int, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: bool(mps))
     assert _find_device("auto") == torch.device(found)
@@ -24,7 +24,9 @@ def test_auto_is_the_best_device_there_is(cuda: int, mps: int, found: str, monke
 def test_a_model_loads_onto_it(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert mh.load(tiny("gpt2"), device="auto").device == torch.device("cpu")
+    for model in (mh.load(tiny("gpt2"), device="auto"), mh.load(tiny("gpt2"))):
+        assert model.device == torch.device("cpu")
+        assert model.provenance()["device"] == "cpu"
 
 
 @pytest.mark.parametrize("device", ["automatic", "", "cuda:99"])

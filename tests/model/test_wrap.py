@@ -98,11 +98,6 @@ def test_wrap_of_something_else_is_an_error(thing):
         mh.wrap(thing)
 
 
-def test_wrap_of_a_transformers_model_says_what_to_do(tiny):
-    with pytest.raises(TypeError, match="save it with save_pretrained"):
-        mh.wrap(transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2")))
-
-
 def native() -> Any:
     """The same of TransformerLens 4: a bridge with no transformers model in it."""
     from transformer_lens.config import TransformerBridgeConfig

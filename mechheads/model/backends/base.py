@@ -34,6 +34,12 @@ AttnImplementation = Literal["sdpa", "eager"]
 Layout = Literal["queries", "rows", "whole"]
 """How changed copies of a run are stacked; see ``engine/row_layout.py``."""
 
+GIVEN_UP = (
+    "a run cannot be resumed from its cached keys, so every changed copy is computed from its first token on, which "
+    "takes several times as long; the numbers are the same"
+)
+"""What it means if a model has none of the layouts but ``whole``."""
+
 SITES = {
     "resid_pre": "hook_resid_pre",
     "q": "attn.hook_q",

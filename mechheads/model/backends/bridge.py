@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -22,9 +22,11 @@ from transformers.activations import NewGELUActivation
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
-from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, until_stopped
-from mechheads.model.backends.temporary_changes import Forward
+from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
+from mechheads.model.backends.temporary_changes import Change, Forward
 
+_UPDATE = "_update_kv_cache"
+"""The bridge's method that adds cached keys and values, if its own attention computes."""
 _TRIAL = 24
 """The length of the prompts on which fused attention is tried."""
 
@@ -134,12 +136,12 @@ class BridgeBackend(Backend):
         def call(layer: int, residual: Tensor, keys: Keys | None = None, mask: Tensor | None = None) -> Tensor:
             arguments, there = dict(named[layer]), self.devices.blocks[layer]
             if keys is not None:
-                home = self.devices.home
-                arguments[self._keys_name] = keys if there == home else KeysAtHome(keys, home)
+                arguments[self._keys_names[layer]] = KeysAtHome(keys, self.devices.home)
             if mask is not None:
                 arguments["attention_mask"] = mask
             stream = moved(residual, there).contiguous()
-            out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments))
+            named_for = [] if keys is None else self._told_of_keys[layer]
+            out = self._briefly(layer, lambda: self.module.blocks[layer](stream, **arguments), named_for)
             return moved(out[0] if isinstance(out, (tuple, list)) else out, residual.device)
 
         return entered[0], named, call
@@ -227,7 +229,7 @@ class BridgeBackend(Backend):
             if isinstance(tensor, Tensor) and tensor.ndim > 2 and tensor.shape[1] == 2
         ]
 
-    def _briefly(self, layer: int, run: Callable[[], R]) -> R:
+    def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
         """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between.
 
         The bridge's norms compute everything step by step or a second time for their hook points, and its attention
@@ -241,7 +243,7 @@ class BridgeBackend(Backend):
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
-        return self.changes.during(changes, run)
+        return self.changes.during([*changes, *more], run)
 
     @cached_property
     def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
@@ -277,9 +279,29 @@ class BridgeBackend(Backend):
         """The argument names of transformers' own block, for arguments that the trunk passes by position."""
         return list(inspect.signature(self.module.blocks[0].original_component.forward).parameters)
 
-    @property
-    def _keys_name(self) -> str:
-        return "layer_past" if "layer_past" in self._argument_names else "past_key_values"
+    @cached_property
+    def _keys_names(self) -> list[str]:
+        """The name by which each block takes cached keys."""
+        return [name_of_keys(block.original_component.forward) for block in self.module.blocks]
+
+    @cached_property
+    def _told_of_keys(self) -> list[list[Change]]:
+        """For each block, the change by which the bridge's own attention finds the keys that the block gives it.
+
+        It looks for them under the names of older releases of transformers.
+        """
+        changes: list[list[Change]] = []
+        for block in self.module.blocks:
+            attention: Any = getattr(block, "attn", None)
+            update = getattr(attention, _UPDATE, None)
+            own = getattr(attention, "original_component", None)
+            if update is None or own is None:
+                changes.append([])
+                continue
+            renamed = partial(_update_under, name_of_keys(own.forward), update)
+            told: Change = Forward(attention, renamed, _UPDATE)
+            changes.append([told])
+        return changes
 
     @cached_property
     def _blocks_give_tuples(self) -> bool:
@@ -304,6 +326,11 @@ class BridgeBackend(Backend):
     def _instead(self, modules: Iterable[Any], forward: Callable[..., Any], run: Callable[[], R]) -> R:
         """Call ``run`` while some modules have another ``forward``."""
         return self.changes.during((Forward(module, forward) for module in modules), run)
+
+
+def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, **given: Any) -> Any:
+    """Call the bridge's method for cached keys with those that were given under another name."""
+    return update(k, v, **given | {"past_key_values": given.get(name)})
 
 
 def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:

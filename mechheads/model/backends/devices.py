@@ -81,11 +81,14 @@ class AtHome:
 
 @dataclass(frozen=True)
 class KeysAtHome:
-    """Gives keys and values to another ``Keys`` at home, and what that returns back to the layer's device."""
+    """Gives keys and values to another ``Keys`` at home, and what that returns back to the layer's device.
+
+    transformers hands over more than keys and values, by position or by name; nothing here reads that.
+    """
 
     keys: Keys
     home: torch.device
 
-    def update(self, k: Tensor, v: Tensor, layer: int, *rest: Any) -> tuple[Tensor, Tensor]:
-        new_k, new_v = self.keys.update(moved(k, self.home), moved(v, self.home), layer, *rest)
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        new_k, new_v = self.keys.update(moved(k, self.home), moved(v, self.home), layer)
         return moved(new_k, k.device), moved(new_v, v.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +31,20 @@ class Blocks(Protocol):
         keys: Keys | None = None,
         mask: Float[Tensor, "row 1 pos key"] | None = None,
     ) -> Float[Tensor, "row pos d_model"]: ...
+
+
+_NAMES_OF_KEYS = ("past_key_values", "cache", "layer_past", "past_key_value")
+"""What releases of transformers, and code that comes with a model, call cached keys."""
+
+
+def name_of_keys(forward: Callable[..., Any]) -> str:
+    """The name by which a block, or its attention, takes cached keys.
+
+    A name that a decorator still translates is not in the signature: it would be a warning at each call, or ignored.
+    """
+    given = inspect.signature(forward).parameters
+    typed = [name for name, parameter in given.items() if "Cache" in str(parameter.annotation)]
+    return next((name for name in (*_NAMES_OF_KEYS, *typed) if name in given), _NAMES_OF_KEYS[0])
 
 
 class Stopped(Exception):

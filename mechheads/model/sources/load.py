@@ -25,7 +25,7 @@ from mechheads.model.sources.placing import ON_DISK, Room, Spread
 from mechheads.model.sources.reading import count_stored, find_places, own_error, read, read_model
 from mechheads.model.sources.source import ModelSourceError
 
-_KINDS = ("LORA", "LOHA", "LOKR", "IA3")
+MERGED = ("LORA", "LOHA", "LOKR", "IA3")
 """Adapters that change weights and nothing else; others add prompts, or name further adapters to fetch."""
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _ADAPTER = ("adapter_model*.safetensors", "adapter_model*.bin")
@@ -66,9 +66,9 @@ def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, 
     except (ValueError, AttributeError) as error:
         raise ModelSourceError(f"{name} cannot be read as a model: {error}") from error
     what = f"{name} is an adapter ({kind}) of {base!r}, not a whole model"
-    if kind not in _KINDS or config.get("megatron_config"):
+    if kind not in MERGED or config.get("megatron_config"):
         raise ModelSourceError(
-            f"{what}. mechheads merges adapters of the kinds {', '.join(_KINDS)} without code of their own; merge it "
+            f"{what}. mechheads merges adapters of the kinds {', '.join(MERGED)} without code of their own; merge it "
             "yourself, save it with the base's tokenizer, and load the merged folder"
         )
     if not isinstance(base, str) or not (Path(base).expanduser() / "config.json").is_file():

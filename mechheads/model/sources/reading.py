@@ -62,7 +62,7 @@ def find_places(
     if room is None:
         return {}
     config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
-    _check_config(config, source)
+    check_config(config, source)
     return {"device_map": place(config, source, room, dtype=dtype, trust_remote_code=trust_remote_code)}
 
 
@@ -88,7 +88,7 @@ def read(
     """
     options["trust_remote_code"] = trust_remote_code
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
-    _check_config(config, source)
+    check_config(config, source)
     of_gguf = "gguf_file" in options
     quantised = not of_gguf and is_quantised(config, source)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
@@ -116,7 +116,7 @@ def _forget_quantisation(model: Any) -> None:
     model.config.architectures = [type(model).__name__]
 
 
-def _check_config(config: transformers.PreTrainedConfig, source: str) -> None:
+def check_config(config: transformers.PreTrainedConfig, source: str) -> None:
     kind = config.model_type
     text = config.get_text_config(decoder=True)
     decoder = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map")

@@ -51,7 +51,7 @@ def categories_figure(
     min_pairs: int = 30,
     on_disk: bool = False,
     quick: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> PaperFigure:
     """The categories of every head of several models, one panel for each, as in the MAPS paper (arXiv 2412.11965).
 

@@ -105,7 +105,7 @@ def recipe_figure(
     data: str | Path | Sequence[str | Path] | None = None,
     out: str | Path | None = None,
     quick: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> PaperFigure:
     """A paper's figure with the paper's settings, and its printed numbers next to these.
 

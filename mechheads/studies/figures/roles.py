@@ -50,7 +50,7 @@ def roles_figure(
     n: int | None = None,
     most: int = 50,
     quick: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> PaperFigure:
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 

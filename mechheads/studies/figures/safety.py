@@ -50,7 +50,7 @@ def safety_figure(
     k: int = 10,
     template: Template = "query",
     quick: bool = False,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> PaperFigure:
     """The heads of several models on which answers to requests depend, as in the Ships paper (arXiv 2410.13708).
 

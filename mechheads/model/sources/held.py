@@ -1,0 +1,155 @@
+"""Models of other libraries that somebody holds already: how ``wrap`` reads them without changing them.
+
+A bridge replaces modules inside the model that it is put around. So it gets a twin: modules of its own, around the same
+weight tensors, which takes no memory. What is written into a weight is seen by both.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from mechheads.model.sources.load import MERGED
+from mechheads.model.sources.reading import check_config
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+
+
+def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
+    """A twin of the model, with eager attention and in evaluation mode; its tokenizer; and its name.
+
+    Args:
+        held: a transformers model, as it is or compiled; a ``PeftModel``; or an nnsight ``LanguageModel``.
+        tokenizer: by default, that of the ``LanguageModel``.
+
+    Returns:
+        None if it is something else.
+
+    Raises:
+        TypeError: if there is no tokenizer.
+        ValueError: if its numbers could not be those of the same weights loaded by ``load``.
+    """
+    given = held
+    if _is(held, "LanguageModel", "nnsight") or _is(held, "TransformersModel", "nnsight"):
+        tokenizer = getattr(held, "tokenizer", None) if tokenizer is None else tokenizer
+        held = getattr(held, "_module", None) or held._model  # nnsight calls it so since 0.5
+    if _is(held, "OptimizedModule", "torch"):
+        held = held._orig_mod
+    whole: Any = held
+    adapted = _is(held, "PeftModel", "peft")
+    if not adapted and not isinstance(held, transformers.PreTrainedModel):
+        return None
+    if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
+        what = "carries no tokenizer" if tokenizer is None else f"was given a {type(tokenizer).__name__} as tokenizer"
+        raise TypeError(
+            f"tokenizer: this {type(given).__name__} {what}; give its own, as in "
+            "mh.wrap(model, AutoTokenizer.from_pretrained(...))"
+        )
+    base: Any = whole.get_base_model() if adapted else whole
+    name = str(base.config.name_or_path or type(base).__name__)
+    check_config(base.config, name)
+    _check(held)
+    twin: Any = _without_adapters(held) if adapted else _twin(held)
+    if len(dtypes := {weight.dtype for weight in twin.parameters()}) > 1:
+        raise ValueError(
+            f"model: its weights have several dtypes ({', '.join(sorted(map(str, dtypes)))}); convert a copy to one, "
+            "such as with copy.deepcopy(model).float(), and wrap that"
+        )
+    vars(twin).pop("hf_device_map", None)
+    twin.set_attn_implementation("eager")
+    return twin.eval(), tokenizer, name
+
+
+def _is(thing: Any, name: str, library: str) -> bool:
+    return any(kind.__name__ == name and kind.__module__.split(".")[0] == library for kind in type(thing).__mro__)
+
+
+def _check(held: nn.Module) -> None:
+    """Check that the numbers of a twin are those of the model.
+
+    Raises:
+        ValueError: if they could be others.
+    """
+    tensors = [*held.parameters(), *held.buffers()]
+    if any(tensor.is_meta for tensor in held.parameters()):
+        raise ValueError(
+            "model: some of its weights are not in memory; load them first (with nnsight, LanguageModel(..., "
+            "dispatch=True)), or use mh.load with max_memory"
+        )
+    devices = sorted({str(tensor.device) for tensor in tensors})
+    if len(devices) > 1 or any(hasattr(part, "_hf_hook") for part in held.modules()):
+        raise ValueError(
+            f"model: accelerate has spread it over devices ({', '.join(devices)}); load it with mh.load(..., "
+            'device_map="auto"), or hold it on one device'
+        )
+    if getattr(held, "is_quantized", False) or any(not weight.is_floating_point() for weight in held.parameters()):
+        raise ValueError("model: its weights are quantised; load it with float weights, and wrap or mh.load that")
+    for name, part in held.named_modules():
+        at = name or type(part).__name__
+        if any(getattr(part, hooks) for hooks in _HOOKS):
+            raise ValueError(f"model: {at} carries a torch hook, which would not run here; remove it first")
+        if not _of_nnsight(vars(part).get("forward")):
+            raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
+        if part.training and _is_random(part):
+            raise ValueError(
+                f"model is in training mode ({at}), in which dropout makes its numbers random; call its eval() first"
+            )
+
+
+def _of_nnsight(attribute: Any) -> bool:
+    """Whether an attribute is one that nnsight puts on each module, to run what a user asks for; or there is none."""
+    return attribute is None or type(attribute).__module__.split(".")[0] == "nnsight"
+
+
+def _is_random(part: nn.Module) -> bool:
+    """Whether a part gives other numbers in training mode; one whose dropout has the rate 0 does not."""
+    if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        return True
+    rates = [part.p] if isinstance(part, nn.modules.dropout._DropoutNd) else [vars(part).get(name) for name in _SHARES]
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+
+
+def _twin(held: nn.Module, own: Iterable[Tensor] = ()) -> Any:
+    """A copy of the modules around the same weights and buffers, except those that it gets of its ``own``."""
+    copied = {id(tensor) for tensor in own}
+    tensors = [*held.parameters(), *held.buffers()]
+    twin = copy.deepcopy(held, {id(tensor): tensor for tensor in tensors if id(tensor) not in copied})
+    for part in twin.modules():
+        for name in [name for name, value in vars(part).items() if value is not None and _of_nnsight(value)]:
+            del vars(part)[name]
+    return twin
+
+
+def _without_adapters(held: Any) -> Any:
+    """A twin of the model inside a ``PeftModel``, with the active adapters in its weights, if they are on.
+
+    Raises:
+        ValueError: if the adapters change more than weights.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer  # pyright: ignore[reportMissingImports]
+
+    kinds = sorted({str(getattr(config.peft_type, "value", config.peft_type)) for config in held.peft_config.values()})
+    if unknown := [kind for kind in kinds if kind not in MERGED]:
+        raise ValueError(
+            f"model: its adapter is of the kind {unknown[0]}; mh.wrap reads adapters of the kinds {', '.join(MERGED)}, "
+            "which change weights and nothing else"
+        )
+    layers = [part for part in held.modules() if isinstance(part, BaseTunerLayer)]
+    changed = [weight for layer in layers for weight in layer.get_base_layer().parameters()]
+    twin = _twin(held, changed)
+    off = {layer.disable_adapters for layer in layers}
+    if len(off) > 1:
+        raise ValueError("model: its adapters are on in some layers and off in others; turn all on, or all off")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All adapters are already merged|Already unmerged")
+        if off == {True}:
+            twin.base_model.unmerge_adapter()
+            return twin.unload()
+        return twin.merge_and_unload(safe_merge=True)

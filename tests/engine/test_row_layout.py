@@ -1,0 +1,84 @@
+"""The layout that a trial finds: the cheapest one on the families that have it, and never one that is deprecated."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechheads as mh
+from benchmarks.tiny_families import build
+from mechheads.engine import row_layout
+from mechheads.engine.row_layout import choose_layout
+from mechheads.model.backends.partial_block import name_of_keys
+from support.levels import few
+from support.releases import TRANSFORMERLENS_4, only_on_4
+
+PREFERRED = "queries" if TRANSFORMERLENS_4 else "rows"
+SHARED = ("afmoe", "cohere2", "gemma2", "gemma3", "gpt-bigcode", "gpt-j", "gpt-neox", "gpt-oss", "mixtral", "olmo2-mha")
+SHARED += ("opt", "phi3-longrope", "qwen3", "stablelm-parallel")
+"""Families whose copies share rows over cached keys, besides those of ``loaded``."""
+WHOLE = ("bloom", "falcon-7b", "gpt-neo", "llama4", "mpt")
+"""Families that TransformerBridge cannot resume from cached keys."""
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox", "gemma"])
+def test_the_cheapest_layout_is_found(name: str, loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded(name)
+    assert model.backend.layouts[0] == PREFERRED
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose_layout(model) == PREFERRED
+    assert "layout" not in model.provenance()
+
+
+@only_on_4
+@pytest.mark.parametrize("name", few(SHARED, "gpt-oss", "opt"))
+def test_copies_share_rows_on_all_families_that_allow_it(name: str, tmp_path: Path) -> None:
+    build(name, tmp_path)
+    assert mh.load(tmp_path).backend.layout == "queries"
+
+
+@only_on_4
+@pytest.mark.parametrize("name", few(WHOLE, "bloom"))
+def test_whole_rows_are_said_with_what_they_cost(name: str, tmp_path: Path) -> None:
+    build(name, tmp_path)
+    model = mh.load(tmp_path)
+    prompts = mh.Prompts([[5, 40, 17, 88, 23, 141, 9, 66]], answer=[20])
+    effect = mh.ablate(model, prompts, metric=mh.log_prob, heads="L0H0")
+    assert "computed from its first token on" in effect.provenance["layout"]
+    plan = mh.plan(model, prompts, intervention=mh.Zero(), positions=[7])
+    assert (plan.layout, plan.times) == ("whole", 8)  # 8 tokens in place of the last one
+    assert "cannot be resumed from cached keys: about 8 times the work" in repr(plan)
+
+
+def test_a_layout_that_is_deprecated_is_given_up_and_that_is_said(
+    loaded: Callable[[str], mh.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = row_layout._resume_error
+
+    def warned(run: Any, layout: str) -> float:
+        if layout != "whole":
+            warnings.warn("`keys` is deprecated; use `cache`", FutureWarning, stacklevel=2)
+        return usual(run, layout)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(row_layout, "_resume_error", warned)
+    with pytest.warns(FutureWarning, match=r"from its first token on, .* it was said: `keys` is deprecated"):
+        assert choose_layout(loaded("llama")) == "whole"
+
+
+def test_the_name_of_cached_keys_is_read_from_the_signature() -> None:
+    class DynamicCache:
+        pass
+
+    def current(hidden: int, cache: DynamicCache | None = None, **kwargs: Any) -> None: ...
+    def older(hidden: int, past_key_values: Any = None, cache: Any = None) -> None: ...
+    def oldest(hidden: int, layer_past: Any = None) -> None: ...
+    def newer(hidden: int, memory: DynamicCache | None = None) -> None: ...
+    def unnamed(*args: Any, **kwargs: Any) -> None: ...
+
+    found = [name_of_keys(forward) for forward in (current, older, oldest, newer, unnamed)]
+    assert found == ["cache", "past_key_values", "layer_past", "memory", "past_key_values"]

@@ -1,0 +1,174 @@
+"""``wrap`` of models of transformers, peft and nnsight: the numbers of ``load``, and a model that stays as it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import mechheads as mh
+from support.every_analysis import assert_same_numbers
+from support.levels import architectures
+from support.releases import only_on_4
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+Tiny = Callable[[str], Path]
+
+
+def held(folder: Path) -> tuple[Any, Any]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def adapted(base: Any) -> Any:
+    """A model with random adapters in queries, values and an MLP."""
+    names = ["q_proj", "v_proj", "down_proj"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=names, init_lora_weights=False)).eval()
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    return {
+        "weights": {name: (id(value), value.clone()) for name, value in model.named_parameters()},
+        "buffers": {name: (id(value), value.clone()) for name, value in model.named_buffers()},
+        "parts": [(name, type(part), part.training, sorted(vars(part))) for name, part in model.named_modules()],
+        "grad": [weight.requires_grad for weight in model.parameters()],
+        "config": repr(model.config),
+        "generation": repr(model.generation_config),
+    }
+
+
+def assert_as_it_was(model: nn.Module, before: dict[str, Any]) -> None:
+    now = state(model)
+    for kind in ("weights", "buffers"):
+        assert now[kind].keys() == before[kind].keys()
+        for name, (at, value) in before[kind].items():
+            assert now[kind][name][0] == at
+            assert torch.equal(now[kind][name][1], value)
+    assert all(now[name] == before[name] for name in ("parts", "grad", "config", "generation"))
+
+
+@pytest.mark.parametrize("name", architectures("gpt2", "llama", "neox", "gemma"))
+def test_a_transformers_model_gives_the_numbers_of_load_and_stays_as_it_was(name: str, tiny: Tiny) -> None:
+    model, tokenizer = held(tiny(name))
+    before, usual = state(model), logits(model)
+    wrapped = mh.wrap(model, tokenizer)
+    assert torch.equal(logits(model), usual)
+    for analysis in ("patch z", "ablate", "dynamic"):
+        assert_same_numbers(analysis, (wrapped, mh.load(tiny(name))), 1e-5)
+    assert torch.equal(logits(model), usual)
+    assert_as_it_was(model, before)
+    assert wrapped.tokenizer is tokenizer
+
+
+@only_on_4
+def test_what_is_written_into_a_weight_is_seen_and_weights_take_no_memory_twice(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("llama"))
+    wrapped = mh.wrap(model, tokenizer)
+    assert {w.data_ptr() for w in wrapped.model.parameters()} <= {w.data_ptr() for w in model.parameters()}
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+    torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, logits(model), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_adapters_count_as_they_are_switched(on: bool, tiny: Tiny) -> None:
+    base, tokenizer = held(tiny("llama"))
+    plain, model = logits(base), adapted(base)
+    if not on:
+        model.base_model.disable_adapter_layers()
+    before, usual = state(model), logits(model)
+    assert torch.equal(usual, plain) != on
+    wrapped = mh.wrap(model, tokenizer)
+    torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, usual, atol=1e-4, rtol=1e-4)
+    mh.ablate(wrapped, IDS.tolist(), heads="L0H0")
+    assert_as_it_was(model, before)
+    assert torch.equal(logits(model), usual)
+
+
+def test_a_merged_adapter_that_is_off_is_taken_out(tiny: Tiny) -> None:
+    base, tokenizer = held(tiny("llama"))
+    plain, model = logits(base), adapted(base)
+    model.merge_adapter()
+    merged = logits(model)
+    torch.testing.assert_close(mh.wrap(model, tokenizer).cache(IDS.tolist()).logits, merged, atol=1e-4, rtol=1e-4)
+    model.base_model.disable_adapter_layers()
+    torch.testing.assert_close(mh.wrap(model, tokenizer).cache(IDS.tolist()).logits, plain, atol=1e-4, rtol=1e-4)
+
+
+def test_an_nnsight_model_and_a_compiled_one_are_read_by_what_is_in_them(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("gpt2"))
+    stands_in = type("LanguageModel", (), {"__module__": "nnsight.modeling.language"})()
+    stands_in._model, stands_in.tokenizer = model, tokenizer
+    for wrapped in (mh.wrap(stands_in), mh.wrap(torch.compile(model), tokenizer)):
+        torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, logits(model), atol=1e-4, rtol=1e-4)
+
+
+def _hooked(model: Any) -> None:
+    model.lm_head.register_forward_hook(lambda *_: None)
+
+
+def _training(model: Any) -> None:
+    model.train()
+
+
+def _patched(model: Any) -> None:
+    model.transformer.h[0].forward = model.transformer.h[0].forward
+
+
+def _on_meta(model: Any) -> None:
+    model.transformer.h[1].to("meta")
+
+
+def _mixed(model: Any) -> None:
+    model.transformer.h[1].half()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_hooked, "model: lm_head carries a torch hook"),
+        (_training, r"model is in training mode \(transformer.*dropout.*call its eval\(\) first"),
+        (_patched, r"the forward of transformer\.h\.0 was replaced"),
+        (_on_meta, "some of its weights are not in memory"),
+        (_mixed, r"several dtypes \(torch\.float16, torch\.float32\)"),
+    ],
+)
+def test_what_would_be_other_numbers_is_refused(change: Callable[[Any], None], said: str, tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("gpt2"))
+    change(model)
+    with pytest.raises(ValueError, match=said):
+        mh.wrap(model, tokenizer)
+
+
+def test_a_tokenizer_is_needed_and_a_causal_decoder(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("gpt2"))
+    with pytest.raises(TypeError, match=r"tokenizer: this GPT2LMHeadModel carries no tokenizer; give its own"):
+        mh.wrap(model)
+    with pytest.raises(TypeError, match=r"tokenizer: this GPT2LMHeadModel was given a str as tokenizer"):
+        mh.wrap(model, "gpt2")
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=50, **sizes)).eval()
+    with pytest.raises(ValueError, match="is not a causal decoder but a bert model"):
+        mh.wrap(bert, tokenizer)
+
+
+def test_half_precision_stays(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("llama"))
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    wrapped = mh.wrap(half, tokenizer)
+    assert wrapped.dtype == half.dtype == torch.bfloat16
+    assert wrapped.provenance()["dtype"] == "bfloat16"
