@@ -96,8 +96,8 @@ def tested(
             stopped = "memory ran out"
     if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
         warn(
-            f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but every prompt's value "
-            "is kept; HeadScores.from_values(result.values, ...) computes them"
+            f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but the value of each "
+            "prompt is kept; HeadScores.from_values(result.values, ...) computes them"
         )
     return *found, interrupts.interrupted
 

@@ -125,7 +125,7 @@ def _shared_text(file: h5py.File, size: int) -> str | None:
             if total > size:
                 break
     if total > size:
-        return f"its texts would take over {total:,} bytes, but the file has {size:,}: texts are stored once and used often"
+        return f"its texts would take {total:,} bytes or more, but the file has {size:,}: a text is used more than once"
     return None
 
 
