@@ -16,7 +16,10 @@ from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import token_bytes
 
 UNSEEN = 40 * 2**20
-"""Memory on a CPU that ``PeakBytes`` does not count: buffers of matrix products, statistics, allocator overhead."""
+"""Memory on a CPU that ``PeakBytes`` does not count: buffers of matrix products, statistics, allocator overhead.
+
+Statistics of any number of prompts take less than this, and waves do not run any more when they are computed.
+"""
 
 _KEPT = 31 * 2**20
 

@@ -28,6 +28,10 @@ BATCHES_A_WORKER = 3
 """Into how many batches the units of each worker are cut at least, so that all workers end at about the same time."""
 
 
+_VALUE_BYTES = 16
+"""What the value of a unit and a prompt takes: two numbers in float64, as it is measured and in the result."""
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The cost of a sweep.
@@ -191,6 +195,7 @@ def make_plan(
     extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in KEY_SITES else 1)
     on_disk = any(store.on_disk for store in base.stores.values())
     kept = _kept_bytes(base, source, site, on_disk) + prompts * n_read * model.d_vocab * 4
+    kept += _VALUE_BYTES * units * prompts
     room = budget - kept - logit_bytes(model, prompts, n_read, limits)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
         packing = None
@@ -239,6 +244,11 @@ def make_plan(
     runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
     by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)
     return replace(plan, bytes_read=runs * plan.weights_on_disk + by_waves)
+
+
+def value_bytes(plan: Plan) -> int:
+    """The memory of the values of every unit and prompt."""
+    return _VALUE_BYTES * plan.units * plan.prompts
 
 
 def batches_at_least(limits: Limits) -> int:

@@ -20,7 +20,7 @@ from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
-from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, with_workers
+from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, value_bytes, with_workers
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
 from mechheads.engine.work import effects, measure
@@ -183,7 +183,7 @@ def plan(
         if nodes == "all":
             _probe_mlps(job)
     on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
-    counted = max(memory.peak + UNSEEN, job.plan.bytes if on_disk else 0)
+    counted = max(memory.peak + UNSEEN + value_bytes(job.plan), job.plan.bytes if on_disk else 0)
     found = replace(job.plan, seconds=_probe(job), bytes=counted)
     if nodes == "all":
         both = plan_with_mlps(found, model, list(map(job.window, job.starts)), len(mlp_batches(job)))

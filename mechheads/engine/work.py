@@ -121,13 +121,17 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     shape = (*groups, len(job.places), len(job.tokens))
     heads = np.full((model.n_layers, model.n_heads, *shape), np.nan)
     mlps = np.full((model.n_layers, *shape), np.nan)
-    for (node, place), change in found.values.items():
+    reached, undefined = len(found.values), set[Node]()
+    while found.values:  # each goes as it is copied, because for many prompts both together are large
+        (node, place), change = found.values.popitem()
         of_node = mlps[node.layer] if isinstance(node, Mlp) else heads[node.layer, node.head]
         of_node[..., place, :] = change / scale
+        if np.isnan(change).any():
+            undefined.add(node)
     if found.interrupted:
         units = sum(len(batch.units) for batch in batches)
-        warn(interrupted_after(f"{len(found.values)} of {units} units", "the rest are NaN"))
-    _warn_of_undefined(job.spec.metric, {node for (node, _), change in found.values.items() if np.isnan(change).any()})
+        warn(interrupted_after(f"{reached} of {units} units", "the rest are NaN"))
+    _warn_of_undefined(job.spec.metric, undefined)
     return Measured(heads, mlps if of_mlps else None, found.interrupted)
 
 

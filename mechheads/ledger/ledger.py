@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import glob
 import json
+import math
 import os
 import sqlite3
 import uuid
@@ -18,6 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+
+from mechheads.files.text import parse_json
 
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
@@ -333,7 +336,9 @@ def _merge_sweep(part: Path, into: Path, key: str) -> int:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+    file = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+    file.execute("PRAGMA trusted_schema = off")
+    return file
 
 
 @contextmanager
@@ -382,10 +387,12 @@ def _create(path: Path) -> None:
     try:
         with _explained(path):
             with closing(_connect(unfinished, "rwc")) as file:
-                file.execute("PRAGMA journal_mode = wal")
+                # without a -wal file, whose contents could be lost on a full disk when the file is closed
                 file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 file.execute(f"PRAGMA user_version = {VERSION}")
-                file.executescript(_TABLES)
+                file.executescript(f"BEGIN; {_TABLES} COMMIT;")
+                file.execute("PRAGMA journal_mode = wal")
+            _inspect(unfinished, busy=False)
             try:
                 os.link(unfinished, path)
             except OSError:  # another process created it, or the file system has no hard links
@@ -395,7 +402,8 @@ def _create(path: Path) -> None:
         if not path.exists():  # otherwise another process was faster and removed the temporary file
             raise
     finally:
-        unfinished.unlink(missing_ok=True)
+        for rest in ("", "-journal", "-wal", "-shm"):
+            Path(f"{unfinished}{rest}").unlink(missing_ok=True)
 
 
 def _check(path: Path) -> list[tuple[str, str, str, int]]:
@@ -445,22 +453,54 @@ def _inspect(path: Path, busy: bool) -> list[tuple[str, str, str, int]]:
         ((page,),) = file.execute("PRAGMA page_size")
         if path.stat().st_size % page:
             raise _damaged(path, "its size is wrong")
-        tables = dict(file.execute("SELECT name, ifnull(CAST(rootpage AS INTEGER), 0) FROM sqlite_master"))
-        if not {"sweeps", "units", "settings"} <= set(tables):
+        found = _schema(file)
+        if not {"sweeps", "units", "settings"} <= set(found):
             raise _foreign(path, "it lacks a ledger's tables")
         if version < VERSION:
             raise ValueError(f"the ledger {path} is from an older mechheads and was not changed; give another path")
-        if path.stat().st_size < page * max(tables.values()):
+        _check_schema(path, found)
+        ((last,),) = file.execute("SELECT max(ifnull(CAST(rootpage AS INTEGER), 0)) FROM sqlite_master")
+        if path.stat().st_size < page * last:
             raise _damaged(path, "its size is wrong")
     with closing(_connect(path, "ro" if busy else "ro&immutable=1")) as file:
+        _check_schema(path, _schema(file))  # what is in the -wal file too
         ((found,),) = file.execute("PRAGMA integrity_check(1)")
         if found != "ok":
             raise _damaged(path, found.splitlines()[-1])
         for table, columns in _CHECKED.items():
             for *row, checksum in file.execute(f"SELECT {columns}, checksum FROM {table}"):
-                if _checksum(*row) != checksum:
+                if _checksum(*row) != checksum or (table == "units" and not _fits(*row[1:])):
                     raise _damaged(path, f"{row[0]!r} in {table} is not what was stored")
         return file.execute(_SWEEPS).fetchall()
+
+
+def _schema(file: sqlite3.Connection) -> dict[str, tuple[str, str, str]]:
+    """What a file consists of, by name: tables, indices, views and triggers, and how each was made."""
+    rows = file.execute("SELECT name, type, tbl_name, ifnull(sql, '') FROM sqlite_master")
+    return {name: (kind, of, " ".join(str(sql).split())) for name, kind, of, sql in rows}
+
+
+def _check_schema(path: Path, found: dict[str, tuple[str, str, str]]) -> None:
+    """Check that a file consists of what a ledger consists of, and nothing else, before anything in it is read.
+
+    Raises:
+        ValueError: if it does not: a view, a trigger or a column that is computed would run what a stranger wrote.
+    """
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.executescript(_TABLES)
+        wanted = _schema(made)
+    if odd := [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]:
+        kind = found.get(odd[0], wanted.get(odd[0], ("",)))[0]
+        raise _foreign(path, f"its {kind} {odd[0]!r} is not one that mechheads makes")
+
+
+def _fits(dtype: object, shape: object, data: object) -> bool:
+    """Whether the numbers of a unit are as many as its shape says."""
+    if dtype != _DTYPE or not isinstance(shape, str) or not isinstance(data, bytes):
+        return False
+    sizes = parse_json(shape, "a shape")
+    whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
+    return whole and math.prod(sizes) * np.dtype(_DTYPE).itemsize == len(data)
 
 
 def _checksum(*row: object) -> int:

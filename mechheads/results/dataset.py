@@ -13,10 +13,12 @@ import pandas as pd
 import xarray as xr
 
 from mechheads.files.text import check_unicode, parse_json
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.warn import warn
 from mechheads.results import netcdf
 from mechheads.results.kinds import kind_of
 from mechheads.results.netcdf import text_array
-from mechheads.results.stats import q_values
+from mechheads.results.stats import cluster_range, clustered_interval, q_values, sign_flip_p
 
 SCHEMA_VERSION = 1
 STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value")
@@ -66,6 +68,38 @@ def build(
             "provenance": json.dumps(dict(provenance or {})),
         },
     ).assign(variables or {})
+
+
+Ends = tuple[np.ndarray, np.ndarray]
+
+
+def tested(
+    values: np.ndarray, cluster: Sequence[object], *, null: float | None, level: float, seed: int, name: str
+) -> tuple[Ends, np.ndarray, Ends, bool]:
+    """The intervals, p values and ranges of means over prompts, and whether Ctrl-C stopped them.
+
+    If Ctrl-C or a lack of memory stops them, they are NaN, because the values that they belong to may have taken hours.
+
+    Args:
+        null: the mean to test against; None for no test.
+        name: the name of the result, for the warning.
+    """
+    nothing = np.full(values.shape[:-1], np.nan)
+    found: tuple[Ends, np.ndarray, Ends] = (nothing, nothing), nothing, (nothing, nothing)
+    stopped = ""
+    with until_interrupted() as interrupts:
+        try:
+            interval = clustered_interval(values, cluster, level=level)
+            p = nothing if null is None else sign_flip_p(values, cluster, null=null, seed=seed)
+            found = interval, p, cluster_range(values, cluster)
+        except MemoryError:
+            stopped = "memory ran out"
+    if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
+        warn(
+            f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but the value of each "
+            "prompt is kept; HeadScores.from_values(result.values, ...) computes them"
+        )
+    return *found, interrupts.interrupted
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:

@@ -10,8 +10,8 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechheads.results.arithmetic import OPERATIONS, Side
-from mechheads.results.dataset import RANGE, STATISTICS, table_of
-from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, q_values, sign_flip_p
+from mechheads.results.dataset import RANGE, STATISTICS, table_of, tested
+from mechheads.results.stats import mean_over_prompts, q_values
 
 _PREFIX = "mlp_"
 
@@ -26,15 +26,17 @@ def with_mlps(heads: xr.Dataset, values: Float[np.ndarray, "layer *extra prompt"
         values: one value for each MLP and prompt, and for each extra label.
     """
     statistics = json.loads(heads.attrs["statistics"])
-    clusters, null, seed = heads["cluster"].values.tolist(), statistics["null"], statistics["seed"]
+    clusters = heads["cluster"].values.tolist()
     score = mean_over_prompts(values)
-    low, high = clustered_interval(values, clusters, level=statistics["level"])
-    p = np.full_like(score, np.nan) if null is None else sign_flip_p(values, clusters, null=null, seed=seed)
+    (low, high), p, ranges, stopped = tested(values, clusters, name=f"{heads.attrs['name']}, MLPs", **statistics)
+    if stopped:
+        about = json.loads(heads.attrs["provenance"]) | {"interrupted": True}
+        heads = heads.assign_attrs(provenance=json.dumps(about))
     of_heads = heads["p_value"].values
     q = q_values(np.concatenate([of_heads.ravel(), p.ravel()]))
     arrays = dict(zip(STATISTICS, (score, low, high, p, q[of_heads.size :].reshape(p.shape)), strict=True))
     if RANGE[0] in heads:
-        arrays |= dict(zip(RANGE, cluster_range(values, clusters), strict=True))
+        arrays |= dict(zip(RANGE, ranges, strict=True))
     dims = tuple(dim for dim in heads["score"].dims if dim != "head")
     new = {_PREFIX + name: (dims, array) for name, array in arrays.items()}
     new["q_value"] = (heads["score"].dims, q[: of_heads.size].reshape(of_heads.shape))

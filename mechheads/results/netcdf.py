@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mechheads.messages.warn import warn
 _ENCODED = "json:"
 _SEALED = "mechheads_checksum"
 """The attribute of a file that has a checksum."""
+_MOST_TEXTS = 8
 _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
 """How netCDF-4 marks the array of a dimension without labels; it is never read."""
 
@@ -47,6 +49,8 @@ def read(path: Path) -> xr.Dataset:
     try:
         checked = checksums.has_appended(path)
         with h5py.File(path, "r") as file:  # h5netcdf may print further errors if it cannot open it
+            if fault := _shared_text(file, path.stat().st_size):
+                raise ValueError(f"{unreadable}: {fault}")
             for name in map(str, file):
                 if fault := _fault(file, name):
                     raise ValueError(f"{unreadable}: its variable {name!r} {fault}")
@@ -73,9 +77,55 @@ def _fault(file: h5py.File, name: str) -> str | None:
         return "is not an array"
     if part.external or part.is_virtual:
         return "is stored in other files"
+    if part.id.get_create_plist().get_nfilters():
+        return "is compressed; mechheads writes plain numbers and texts"
+    text = h5py.check_string_dtype(part.dtype)
+    if text is None and part.dtype.kind not in "iufb":
+        return "holds neither numbers nor texts"
     only_a_size = bytes(part.attrs.get("NAME", b"")).startswith(_ONLY_A_SIZE)
     if part.id.get_storage_size() < part.nbytes and not only_a_size:
         return f"claims {part.nbytes:,} bytes, but the file stores {part.id.get_storage_size():,}"
+    return None
+
+
+_CELL = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
+"""How HDF5 stores a text in an array: its length, and where it is."""
+
+
+def _shared_text(file: h5py.File, size: int) -> str | None:
+    """Why the texts of a file cannot be read, or None: in memory they would be larger than the file.
+
+    Texts of an array are stored apart from it, and a file of one megabyte may claim the same text ten thousand times.
+    """
+    total, texts = 0, [file.attrs]
+    for name in map(str, file):
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+            continue  # refused by its name
+        part = file[name]
+        texts.append(part.attrs)
+        kind = h5py.check_string_dtype(part.dtype)
+        if kind is None or kind.length is not None or not part.size or part.external or part.is_virtual:
+            continue
+        if (at := part.id.get_offset()) is None:
+            return f"its variable {name!r} keeps its texts in chunks; mechheads writes them in one piece"
+        with open(file.filename, "rb") as raw:
+            raw.seek(at)
+            stored = raw.read(part.size * _CELL.itemsize)
+        if len(stored) < part.size * _CELL.itemsize:
+            return f"its variable {name!r} claims more than the file stores"
+        total += int(np.frombuffer(stored, _CELL)["length"].sum(dtype=np.uint64))
+    for attrs in texts:
+        for name in attrs:
+            about = attrs.get_id(name)
+            if h5py.check_string_dtype(about.dtype) is None:
+                continue
+            if about.shape and math.prod(about.shape) > _MOST_TEXTS:
+                return f"its attribute {name!r} holds {math.prod(about.shape):,} texts; mechheads writes one"
+            total += sum(map(len, np.ravel(attrs[name]).tolist()))
+            if total > size:
+                break
+    if total > size:
+        return f"its texts would take {total:,} bytes or more, but the file has {size:,}: a text is used more than once"
     return None
 
 

@@ -17,12 +17,12 @@ from mechheads.messages.arguments import check_at_least, check_known, did_you_me
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.correlation import Comparison, compare
-from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, text_or_numbers
+from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
 from mechheads.results.html import head_names, html_result
 from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, citation, draw, kind_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import cluster_range, clustered_interval, mean_over_prompts, sign_flip_p
+from mechheads.results.stats import mean_over_prompts
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -101,6 +101,8 @@ class HeadScores:
             level: the confidence level of the intervals.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
 
+        If Ctrl-C or a lack of memory ends the statistics, intervals, p and q values are NaN, with a warning.
+
         Raises:
             ValueError: if shapes, labels and clusters do not match.
         """
@@ -110,12 +112,13 @@ class HeadScores:
             raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
         score = mean_over_prompts(values)
         labels = [str(c) for c in (range(values.shape[-1]) if cluster is None else cluster)]
-        low, high = clustered_interval(values, labels, level=level)
-        p = np.full_like(score, np.nan) if null is None else sign_flip_p(values, labels, null=null, seed=seed)
         statistics = {"null": null, "level": level, "seed": seed}
+        (low, high), p, ranges, stopped = tested(values, labels, name=name, **statistics)
+        if stopped:
+            provenance = {**(provenance or {}), "interrupted": True}
         dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
         dims = dataset["score"].dims
-        ends = dict(zip(RANGE, cluster_range(values, labels), strict=True))
+        ends = dict(zip(RANGE, ranges, strict=True))
         if np.isfinite(ends[RANGE[0]]).any():
             dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
         return cls(
@@ -216,9 +219,13 @@ class HeadScores:
 
     @property
     def missing(self) -> tuple[HeadId, ...]:
-        """Heads without any score, for example after Ctrl-C."""
-        absent = self.scores.isnull().all(self.extra_dims)
-        return tuple(HeadId(int(layer), int(head)) for layer, head in np.argwhere(absent.values))
+        """Heads that the analysis was asked for and that have no score, for example after Ctrl-C."""
+        absent = np.argwhere(self.scores.isnull().all(self.extra_dims).values).tolist()
+        every, asked = [HeadId(layer, head) for layer, head in absent], self.provenance.get("heads")
+        names = {asked} if isinstance(asked, str) else set(asked or ())
+        if not names or names == {"all"}:
+            return tuple(every)
+        return tuple(head for head in every if str(HeadId(head.layer, head.head - head.head % self.together)) in names)
 
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
         """Select labels of the extra dimensions: one label drops its dimension, a list keeps it.

@@ -2,7 +2,7 @@
 
 Prompts made from one template or about one entity are not independent, so whole clusters are compared or flipped, never
 single prompts. All functions are vectorised over every axis but the last, take NaN as "not measured", and return NaN if
-a statistic is not defined.
+a statistic is not defined. However many prompts there are, they take less than 40 MB besides the values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from mechheads.messages.arguments import check_at_least
 EXACT_UP_TO = 4096
 LEAST_CLUSTERS = 3
 """The fewest clusters for an interval."""
-_CELLS_AT_ONCE = 4_000_000
+_CELLS_AT_ONCE = 2**18
+"""How many numbers an array has at most that is one of several: 2 MB."""
+_SUMS_AT_ONCE = 2**21
+"""How many sums of sign patterns are kept at most, one for each row and pattern: 16 MB."""
+_SIGNS_AT_ONCE, _PATTERNS_AT_ONCE = 2**19, 1024
+_KEPT_SIGNS = 2**23
+"""How many signs are kept for all rows, 8 MB; more are drawn again for each part of the rows."""
+_ORDINARY = 200
+"""Rows whose largest number is between 2**-200 and 2**200 are not scaled: no sum or cube of theirs overflows."""
 _NEARLY_ONE = 1 - 1e-12
 
 
@@ -46,7 +54,7 @@ def clustered_interval(
 
     Returns:
         Low and high ends, one per row, in the unit of ``values``; NaN if fewer than three clusters were measured (see
-        ``cluster_range``) or a value is infinite.
+        ``cluster_range``) or a value is infinite. An end that is larger than any number is infinite.
 
     Raises:
         ValueError: if ``cluster`` has the wrong length, or ``level`` is not between 0 and 1.
@@ -56,14 +64,14 @@ def clustered_interval(
     >>> low.round(2).tolist(), high.round(2).tolist()
     (-0.38, 4.58)
     """
-    rows, groups, shape = _rows(values, cluster)
+    of = _Clustered(values, cluster)
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
-    totals, counts = _per_cluster(rows, groups)
-    low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    usable = np.flatnonzero(((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & np.isfinite(totals).all(axis=1))
-    for part in _parts(usable, totals.shape[1]):
-        total, count = totals[part], counts[part]
+    low, high = of.nothing(), of.nothing()
+    for part in of.parts():
+        totals, counts, exponent = of.sums(part)
+        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
+        part, total, count, exponent = part[usable], totals[usable], counts[usable], exponent[usable]
         size = count.sum(axis=1, keepdims=True)
         mean = total.sum(axis=1, keepdims=True) / size
         share = count / size
@@ -73,9 +81,9 @@ def clustered_interval(
         skew = (off**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
         q = _t_quantile(level, _degrees_of_freedom(share))
         longer = skew * (2 * q**2 + 1) / 6
-        low[part] = mean[:, 0] - error * (q + np.maximum(-longer, 0))
-        high[part] = mean[:, 0] + error * (q + np.maximum(longer, 0))
-    return low.reshape(shape), high.reshape(shape)
+        low[part] = _times_two_to(exponent, mean[:, 0] - error * (q + np.maximum(-longer, 0)))
+        high[part] = _times_two_to(exponent, mean[:, 0] + error * (q + np.maximum(longer, 0)))
+    return low.reshape(of.shape), high.reshape(of.shape)
 
 
 def cluster_range(
@@ -98,13 +106,15 @@ def cluster_range(
     >>> float(low), float(high)
     (1.5, 5.0)
     """
-    rows, groups, shape = _rows(values, cluster)
-    totals, counts = _per_cluster(rows, groups)
-    low, high = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & np.isfinite(totals).all(axis=1)
-    means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
-    low[two], high[two] = np.nanmin(means, axis=1, initial=np.inf), np.nanmax(means, axis=1, initial=-np.inf)
-    return low.reshape(shape), high.reshape(shape)
+    of = _Clustered(values, cluster)
+    low, high = of.nothing(), of.nothing()
+    for part in of.parts():
+        totals, counts, exponent = of.sums(part)
+        two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & of.finite[part]
+        means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
+        low[part[two]] = _times_two_to(exponent[two], np.nanmin(means, axis=1, initial=np.inf))
+        high[part[two]] = _times_two_to(exponent[two], np.nanmax(means, axis=1, initial=-np.inf))
+    return low.reshape(of.shape), high.reshape(of.shape)
 
 
 def sign_flip_p(
@@ -140,18 +150,23 @@ def sign_flip_p(
     >>> float(sign_flip_p(np.array([1.0, 2.0, 3.0])))  # 2 of the 8 patterns: +++ and ---
     0.25
     """
-    rows, groups, shape = _rows(values, cluster)
+    of = _Clustered(values, cluster, null)
     check_at_least(1, n=n)
-    totals, counts = _per_cluster(rows - null, groups)
-    signs, exact = _signs(totals.shape[1], n, seed)
-    p = np.full(len(rows), np.nan)
-    usable = np.flatnonzero((counts.sum(axis=1) > 0) & np.isfinite(totals).all(axis=1))
-    for part in _parts(usable, signs.shape[1]):
-        seen = np.abs(totals[part].sum(axis=1, keepdims=True))
-        rounding = 1e-12 * np.abs(totals[part]).sum(axis=1, keepdims=True)
-        as_far = (np.abs(totals[part] @ signs) >= seen - rounding).sum(axis=1)
-        p[part] = as_far / signs.shape[1] if exact else (1 + as_far) / (1 + n)
-    return p.reshape(shape)
+    signs = _Signs(of.n_clusters, n, seed)
+    p = of.nothing()
+    for part in _parts(np.flatnonzero(of.finite & of.measured), signs.patterns, _SUMS_AT_ONCE):
+        flipped = np.zeros((len(part), signs.patterns))
+        seen, rounding = np.zeros((2, len(part), 1))
+        for clusters, some in signs.blocks():
+            totals = of.sums(part, clusters)[0]
+            seen += totals.sum(axis=1, keepdims=True)
+            rounding += 1e-12 * np.abs(totals).sum(axis=1, keepdims=True)
+            for start in range(0, signs.patterns, _PATTERNS_AT_ONCE):
+                patterns = slice(start, start + _PATTERNS_AT_ONCE)
+                flipped[:, patterns] += totals @ some[:, patterns]
+        as_far = (np.abs(flipped, out=flipped) >= np.abs(seen) - rounding).sum(axis=1)
+        p[part] = as_far / signs.patterns if signs.exact else (1 + as_far) / (1 + n)
+    return p.reshape(of.shape)
 
 
 def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
@@ -242,7 +257,7 @@ def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> 
     >>> cluster_draws(["a", "a", "b"], 2, seed=1).tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
     """
-    _, groups, _ = _rows(np.zeros(len(cluster)), cluster)
+    groups = _groups(len(cluster), cluster)
     n_clusters = groups.max() + 1
     share = np.full(n_clusters, 1 / n_clusters)
     return np.random.default_rng(seed).multinomial(n_clusters, share, size=n)[:, groups].astype(np.float64)
@@ -267,40 +282,110 @@ def top_shares(scores: Float[np.ndarray, "draw layer head"], k: int) -> Float[np
 
 
 def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.ndarray, "*batch"]:
-    """Mean over the last axis without NaN; if all values are NaN, the mean is NaN, without a warning."""
+    """Mean over the last axis without NaN; if all values are NaN, the mean is NaN, without a warning.
+
+    The mean of finite values is finite. Infinite values make it infinite, or NaN if they are of both signs.
+
+    >>> mean_over_prompts(np.array([[1.0, np.nan, 3.0], [1.0, np.inf, 3.0]])).tolist()
+    [2.0, inf]
+    """
     values = np.asarray(values, dtype=np.float64)
-    measured = ~np.isnan(values)
-    count = measured.sum(axis=-1)
-    total = np.where(measured, values, 0.0).sum(axis=-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    rows = values.reshape(-1, values.shape[-1])
+    means = np.full(len(rows), np.nan)
+    for part in _parts(np.arange(len(rows)), values.shape[-1]):
+        some = rows[part]
+        measured = ~np.isnan(some)
+        count = measured.sum(axis=-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.where(measured, some, 0.0).sum(axis=-1)
+            means[part] = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        if (beyond := ~np.isfinite(total) & ~np.isinf(some).any(axis=-1)).any():
+            means[part[beyond]] = _mean_of_large(some[beyond])
+    return means.reshape(values.shape[:-1])
 
 
-def _rows(
-    values: np.ndarray, cluster: Sequence[object] | np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim == 0 or values.shape[-1] == 0:
-        raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
-    n_prompts = values.shape[-1]
+def _mean_of_large(rows: np.ndarray) -> np.ndarray:
+    """The means of rows whose sums are larger than any number."""
+    exponent = _exponents(rows)
+    return _times_two_to(exponent, np.nanmean(_times_two_to(-exponent[:, None], rows), axis=1))
+
+
+def _groups(n_prompts: int, cluster: Sequence[object] | np.ndarray | None) -> np.ndarray:
+    """The number of each prompt's cluster; clusters are numbered in the order in which they come."""
     labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
     if len(labels) != n_prompts:
         raise ValueError(f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt")
     number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
-    groups = np.array([number[label] for label in labels])
-    return values.reshape(-1, n_prompts), groups, values.shape[:-1]
+    return np.array([number[label] for label in labels])
 
 
-def _per_cluster(rows: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and number of the measured values of every cluster, [row, cluster] each."""
-    member = np.eye(groups.max() + 1)[groups]
-    measured = ~np.isnan(rows)
-    totals = np.where(np.isfinite(rows), rows, 0.0) @ member
-    totals[np.isinf(rows).any(axis=1)] = np.inf
-    return totals, measured @ member
+class _Clustered:
+    """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time.
+
+    Sums are of values divided by a power of two, one for each row. That changes no digit, and then neither a sum nor a
+    cube of the largest or smallest numbers is outside of what floating point holds.
+
+    Attributes:
+        shape: of a statistic, one for each row.
+        finite: whether a row has no infinite value.
+        measured: whether a row has any value.
+    """
+
+    def __init__(self, values: np.ndarray, cluster: Sequence[object] | np.ndarray | None, null: float = 0.0) -> None:
+        values = np.asarray(values, dtype=np.float64)
+        if values.ndim == 0 or values.shape[-1] == 0:
+            raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
+        self._rows, self._null, self.shape = values.reshape(-1, values.shape[-1]), null, values.shape[:-1]
+        self._groups = _groups(values.shape[-1], cluster)
+        self.n_clusters = int(self._groups.max()) + 1
+        self._order = np.argsort(self._groups, kind="stable")
+        self._first = np.searchsorted(self._groups[self._order], np.arange(self.n_clusters + 1))
+        self._exponents = np.zeros(len(self._rows), dtype=np.int32)
+        self.finite, self.measured = np.ones((2, len(self._rows)), dtype=bool)
+        for part in self.parts():
+            some = self._rows[part] - null
+            self.finite[part], self.measured[part] = ~np.isinf(some).any(axis=1), ~np.isnan(some).all(axis=1)
+            self._exponents[part] = _exponents(some)
+
+    def nothing(self) -> np.ndarray:
+        """NaN for each row."""
+        return np.full(len(self._rows), np.nan)
+
+    def parts(self) -> Iterator[np.ndarray]:
+        """The indices of all rows, part by part."""
+        return _parts(np.arange(len(self._rows)), self._rows.shape[1])
+
+    def sums(self, rows: np.ndarray, clusters: slice = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sum and number of the measured values of every cluster [row, cluster], and the exponents of the sums."""
+        first, last, _ = clusters.indices(self.n_clusters)
+        prompts = self._order[self._first[first] : self._first[last]]
+        totals, counts = np.empty((2, len(rows), last - first))
+        for part in _parts(np.arange(len(rows)), len(prompts)):
+            some = self._rows[rows[part][:, None], prompts] - self._null
+            at = (self._groups[prompts] - first) + (last - first) * np.arange(len(part))[:, None]
+            kept = np.where(np.isfinite(some), some, 0.0)
+            kept = _times_two_to(-self._exponents[rows[part]][:, None], kept)
+            for sums, each in ((totals, kept), (counts, ~np.isnan(some))):
+                sums[part] = np.bincount(at.ravel(), each.ravel(), sums[part].size).reshape(len(part), -1)
+        return totals, counts, self._exponents[rows]
 
 
-def _parts(index: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    step = max(1, _CELLS_AT_ONCE // width)
+def _exponents(rows: np.ndarray) -> np.ndarray:
+    """For each row the power of two that is just above its largest finite number; 0 for numbers of ordinary size."""
+    found = np.frexp(np.where(np.isfinite(rows), np.abs(rows), 0.0).max(axis=-1))[1]
+    return np.where(np.abs(found) > _ORDINARY, found, 0)
+
+
+def _times_two_to(exponent: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Numbers times powers of two; infinite if that is larger than any number."""
+    if not exponent.any():
+        return numbers
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(numbers, exponent)
+
+
+def _parts(index: np.ndarray, width: int, cells: int = _CELLS_AT_ONCE) -> Iterator[np.ndarray]:
+    step = max(1, cells // width)
     for start in range(0, len(index), step):
         yield index[start : start + step]
 
@@ -319,10 +404,32 @@ def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
     return student_t.ppf((1 + level) / 2, each)[of_row]
 
 
-def _signs(n_clusters: int, n: int, seed: int) -> tuple[np.ndarray, bool]:
-    """Sign patterns as columns, and whether these are all possible patterns."""
-    if 2**n_clusters <= EXACT_UP_TO:
-        bits = (np.arange(2**n_clusters) >> np.arange(n_clusters)[:, None]) & 1
-        return 1.0 - 2.0 * bits, True
-    bits = np.random.default_rng(seed).integers(0, 2, size=(n_clusters, n), dtype=np.int8)
-    return 1.0 - 2.0 * bits, False
+class _Signs:
+    """Sign patterns as columns, for some clusters at a time, always the same ones.
+
+    Attributes:
+        patterns: how many there are.
+        exact: whether these are all possible patterns.
+    """
+
+    def __init__(self, n_clusters: int, n: int, seed: int) -> None:
+        self._n_clusters, self._seed, self.exact = n_clusters, seed, 2**n_clusters <= EXACT_UP_TO
+        self.patterns = 2**n_clusters if self.exact else n
+        self._kept: np.ndarray | None = None
+        if self.exact:
+            self._kept = (np.arange(self.patterns) >> np.arange(n_clusters)[:, None]) & 1
+        elif n_clusters * n <= _KEPT_SIGNS:
+            self._kept = self._drawn(np.random.default_rng(seed), n_clusters)
+
+    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """The clusters of each block, and their signs [cluster, pattern]."""
+        # a multiple of four clusters, because one draw makes four signs: then blocks have the signs of the whole
+        step = max(4, _SIGNS_AT_ONCE // self.patterns // 4 * 4)
+        rng = np.random.default_rng(self._seed)
+        for first in range(0, self._n_clusters, step):
+            last = min(first + step, self._n_clusters)
+            bits = self._drawn(rng, last - first) if self._kept is None else self._kept[first:last]
+            yield slice(first, last), 1.0 - 2.0 * bits
+
+    def _drawn(self, rng: np.random.Generator, clusters: int) -> np.ndarray:
+        return rng.integers(0, 2, size=(clusters, self.patterns), dtype=np.int8)

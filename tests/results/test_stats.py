@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -153,6 +154,72 @@ def test_sign_flips_reject_a_true_null_as_often_as_they_say():
     values = np.repeat(rng.normal(size=(2000, 14)), 3, axis=1) + 2.0
     p = sign_flip_p(values, np.repeat(np.arange(14), 3), null=2.0, n=999)
     assert 0.035 < (p <= 0.05).mean() < 0.065
+
+
+def p_of_one_matrix(values, cluster, null, seed, n):
+    """The p values from all signs in one matrix [cluster, pattern] and a matrix of who is in which cluster."""
+    labels = list(dict.fromkeys(cluster))
+    member = np.array([[label == of for of in labels] for label in cluster], dtype=float)
+    totals = np.nan_to_num(values - null) @ member
+    signs = 1.0 - 2.0 * np.random.default_rng(seed).integers(0, 2, size=(len(labels), n), dtype=np.int8)
+    rounding = 1e-12 * np.abs(totals).sum(1, keepdims=True)
+    return (1 + (np.abs(totals @ signs) >= np.abs(totals.sum(1, keepdims=True)) - rounding).sum(1)) / (1 + n)
+
+
+@pytest.mark.parametrize("n", [99, 1023, 9999])
+@pytest.mark.parametrize("n_clusters", [13, 301, 903])
+def test_signs_in_blocks_are_the_signs_of_one_matrix(n_clusters, n):
+    """903 clusters are more than are kept, and 230 rows more than are flipped at once."""
+    rng = np.random.default_rng(n_clusters)
+    values = rng.normal(0.02, 1, size=(230, 2 * n_clusters))
+    values[rng.random(values.shape) < 0.01] = np.nan
+    cluster = rng.permutation(np.repeat(np.arange(n_clusters), 2)).tolist()
+    expected = p_of_one_matrix(values, cluster, 0.01, 5, n)
+    assert sign_flip_p(values, cluster, null=0.01, seed=5, n=n).tolist() == expected.tolist()
+
+
+def peak_bytes(call, *args):
+    """NumPy tells tracemalloc of its arrays."""
+    tracemalloc.start()
+    try:
+        call(*args)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("cluster", [None, [0] * 3000 + [*range(3000)]])
+def test_statistics_take_less_than_40_mb_however_many_prompts_there_are(cluster):
+    values = np.random.default_rng(0).normal(size=(2, 6000))
+    assert peak_bytes(mean_over_prompts, values) < 40e6
+    for statistic in (clustered_interval, cluster_range, sign_flip_p):
+        assert peak_bytes(statistic, values, cluster) < 40e6
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("exponent", [-1060, -600, 600, 1020])
+def test_the_largest_and_the_smallest_numbers_have_statistics_without_a_warning(exponent):
+    values = np.array([[2.0, 3.0, 5.0, 9.0, 4.0], [1.0, -6.0, 2.0, -3.0, -1.0]])
+    scaled = np.ldexp(values, exponent)
+    for cluster in (None, list("aabbc")):
+        wanted, found = clustered_interval(values, cluster), clustered_interval(scaled, cluster)
+        for end, of_scaled in zip(wanted, found, strict=True):
+            with np.errstate(over="ignore", under="ignore"):
+                assert of_scaled == pytest.approx(np.ldexp(end, exponent), rel=0.01)
+        assert sign_flip_p(scaled, cluster).tolist() == sign_flip_p(values, cluster).tolist()
+    assert mean_over_prompts(scaled) == pytest.approx(np.ldexp(values.mean(1), exponent), rel=0.01)
+    assert cluster_range(scaled, list("aabbb"))[1] == pytest.approx(np.ldexp([6.0, -2 / 3], exponent), rel=0.01)
+
+
+@pytest.mark.filterwarnings("error")
+def test_means_of_infinite_values_are_infinite_or_nothing():
+    rows = np.array([[1.0, np.inf, 2.0], [-np.inf, np.nan, 1.0], [np.inf, -np.inf, 1.0], [1.5e308, 1.5e308, 0.0]])
+    means = mean_over_prompts(rows)
+    assert means == pytest.approx(np.array([np.inf, -np.inf, np.nan, 1e308]), nan_ok=True)
+    assert np.isnan(clustered_interval(rows[:3])).all()
+    low, high = clustered_interval(np.array([1.5e308, 1.3e308, 1.7e308]))
+    assert 0.9e308 < low < 1.1e308
+    assert np.isinf(high)  # it is larger than any number
 
 
 def test_sign_flips_give_nan_where_nothing_was_measured():

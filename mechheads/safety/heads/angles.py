@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.linalg import eigh
 from scipy.stats import t as student_t
 
 from mechheads.results.stats import jackknife_variance
@@ -51,6 +52,54 @@ def left_subspace(
     return vectors[..., :r], gap > _TIE * values[..., 0]
 
 
+_SURE = 1e-4
+"""Gram matrices are used if the eigenvalues on both sides of the cut differ by this share of the largest.
+
+The squares of singular values lose digits: a vector is off by about the rounding of float64 over this share, 1e-10
+degrees. For smaller differences the singular vectors come from the states themselves.
+"""
+
+
+def left_subspaces(
+    states: Float[np.ndarray, "prompt d"], weights: Float[np.ndarray, "view prompt"], r: int
+) -> tuple[Float[np.ndarray, "view prompt r"], Bool[np.ndarray, " view"]]:
+    """``left_subspace`` of the states with each row times its weight, for every view of them.
+
+    The vectors are eigenvectors of the Gram matrix of the prompts or of the dimensions, whichever is smaller. Rows that
+    a view leaves out are taken from the Gram matrix of all rows.
+
+    >>> import numpy as np
+    >>> vectors, defined = left_subspaces(np.diag([2.0, 1.0, 0.5]), np.array([[1, 1, 1], [0, 1, 1.0]]), 1)
+    >>> abs(vectors[..., 0]).tolist(), defined.tolist()
+    ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [True, True])
+    """
+    states = np.asarray(states, dtype=np.float64)
+    n, d = states.shape
+    by_prompt, least = n <= d, max(0, min(n, d) - r - 1)
+    whole = states @ states.T if by_prompt else states.T @ states
+    vectors, defined = np.zeros((len(weights), n, r)), np.ones(len(weights), dtype=bool)
+    square: np.ndarray | None = None
+    for view, weight in enumerate(weights):
+        left_out = weight == 0
+        rows, largest = weight[:, None] * states, 0.0
+        if by_prompt:
+            gram = whole * weight * weight[:, None]
+        elif ((weight == 1) | left_out).all() and left_out.mean() < 0.5:
+            gram, largest = whole - states[left_out].T @ states[left_out], np.trace(whole)
+        else:
+            gram = rows.T @ rows
+        values, found = eigh(gram, subset_by_index=[least, len(gram) - 1])
+        after = values[-r - 1] if len(values) > r else 0.0
+        if len(values) >= r and values[-r] - after > _SURE * max(values[-1], largest):
+            found = found[:, -r:]
+            vectors[view] = found if by_prompt else np.linalg.qr(rows @ found)[0]
+            continue
+        square = _square(states) if square is None else square
+        exact, defined[view] = left_subspace(weight[:, None] * square, r)
+        vectors[view, :, : exact.shape[1]] = exact
+    return vectors, defined
+
+
 _MOST_GROUPS = 30
 
 
@@ -65,7 +114,7 @@ class Turn:
         intact: X, the last-token states of the intact run.
         r: how many singular vectors to compare.
         cluster: a label per prompt; the jackknife leaves prompts with the same label out together. With more than 30
-            clusters, it leaves out groups of clusters, because each step costs an SVD.
+            clusters, it leaves out groups of clusters, because each step finds the vectors again.
         draws: how often each prompt counts in each resample, for ``resampled``.
 
     Raises:
@@ -91,26 +140,25 @@ class Turn:
         labels = [str(group[label]) for label in labels]
         each = list(dict.fromkeys(labels))
         self.r, self._n_clusters = r, len(each)
-        everything = np.ones(len(labels), dtype=bool)
-        without = [np.array([label != left_out for label in labels]) for left_out in each]
-        self._kept = np.stack([everything, *without])[..., None]
-        self._spaces, self._defined = left_subspace(self._kept * _square(intact), r)
+        without = [[label != left_out for label in labels] for left_out in each]
+        self._kept = np.array([[True] * len(labels), *without], dtype=np.float64)
+        self._spaces, self._defined = left_subspaces(intact, self._kept, r)
         if not self._defined[0]:
             raise ValueError(
                 f"r is {r}: singular values {r} and {r + 1} of the intact states are equal, so the angle is "
                 "undefined; choose another r"
             )
-        self._draws = np.sqrt(np.empty((0, len(labels))) if draws is None else draws)[..., None]
+        self._draws = np.sqrt(np.empty((0, len(labels))) if draws is None else draws)
         self._drawn = self._of_draws(intact)
 
     def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
         """The score and its 95% interval, in degrees; NaN if U'_r is not defined.
 
-        The interval comes from a jackknife over clusters. Each cluster is left out once, both SVDs are computed again,
-        and the spread of the logarithm of the score gives the interval (Student's t with n_clusters - 1 degrees of
-        freedom). It is NaN with fewer than r + 2 clusters.
+        The interval comes from a jackknife over clusters. Each cluster is left out once, all vectors are computed
+        again, and the spread of the logarithm of the score gives the interval (Student's t with n_clusters - 1 degrees
+        of freedom). It is NaN with fewer than r + 2 clusters.
         """
-        spaces, defined = left_subspace(self._kept * _square(ablated), self.r)
+        spaces, defined = left_subspaces(ablated, self._kept, self.r)
         angles = principal_angles(self._spaces, spaces).sum(-1)
         angles[~(defined & self._defined)] = np.nan
         low, high = self._interval(angles[0], angles[1:])
@@ -122,11 +170,11 @@ class Turn:
         A prompt drawn w times gives w equal rows, which give the same angles as one row times sqrt(w).
         """
         (a, a_defined), (b, b_defined) = self._drawn, self._of_draws(ablated)
-        enough = (self._draws > 0).sum((1, 2)) > self.r
+        enough = (self._draws > 0).sum(1) > self.r
         return np.where(a_defined & b_defined & enough, principal_angles(a, b).sum(-1), np.nan)
 
     def _of_draws(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return left_subspace(self._draws * _square(states), self.r)
+        return left_subspaces(states, self._draws, self.r)
 
     def _interval(self, angle: float, without: Float[np.ndarray, " cluster"]) -> tuple[float, float]:
         n = self._n_clusters

@@ -29,7 +29,7 @@ from mechheads.safety import (
     safety_heads,
     ships,
 )
-from mechheads.safety.heads.angles import Turn, left_subspace, principal_angles
+from mechheads.safety.heads.angles import Turn, left_subspace, left_subspaces, principal_angles
 from mechheads.safety.heads.measure_ships import Pass
 from support import oracles
 from support.levels import TWO_FIRST
@@ -406,6 +406,50 @@ def test_resampled_angles_are_those_of_a_matrix_with_rows_repeated(n: int, d: in
             rows = np.repeat(np.arange(n), draw.astype(int))
             assert angle == pytest.approx(direct_angle(states[rows], changed[rows], r), abs=1e-6)
     assert Turn(states, r).resampled(changed).tolist() == []
+
+
+def turned_by(degrees: float, n: int, d: int, r: int) -> tuple[np.ndarray, np.ndarray]:
+    """States, and states whose first left singular vector is turned out of the others' space by so many degrees."""
+    rng = np.random.default_rng(n + d)
+    left = np.linalg.qr(rng.normal(size=(n, r + 6)))[0]
+    right = np.linalg.qr(rng.normal(size=(d, r + 5)))[0]
+    sizes = 10.0 * 0.7 ** np.arange(r + 5)
+    turned = left[:, :-1].copy()
+    turned[:, 0] = np.cos(np.radians(degrees)) * left[:, 0] + np.sin(np.radians(degrees)) * left[:, -1]
+    return left[:, :-1] * sizes @ right.T, turned * sizes @ right.T
+
+
+@pytest.mark.parametrize(("n", "d"), [(20, 60), (200, 30)])
+@pytest.mark.parametrize("r", [1, 2, 5])
+@pytest.mark.parametrize("degrees", [1e-9, 1e-6, 1e-3, 1.0, 89.0])
+def test_an_angle_that_is_known_is_found_however_small(n: int, d: int, r: int, degrees: float):
+    states, changed = turned_by(degrees, n, d, r)
+    assert Turn(states, r)(changed)[0] == pytest.approx(degrees, rel=1e-4, abs=1e-11)
+
+
+@pytest.mark.parametrize(("n", "d"), [(20, 60), (60, 60), (200, 30)])
+@pytest.mark.parametrize(("r", "spread"), [(1, 1.0), (3, 1.0), (3, 1e-5), (20, 1.0)])
+def test_gram_matrices_give_the_spaces_of_singular_vectors(n: int, d: int, r: int, spread: float):
+    """A spread of 1e-5 is of states whose squares are too far apart: these are not squared."""
+    rng = np.random.default_rng(n + d)
+    states = spread * rng.normal(size=(n, d)) * np.linspace(3, 0.1, d) + 4 * rng.normal(size=d)
+    weights = np.ones((4, n))
+    weights[1, : n // 10] = weights[2, n // 3 :: 3] = 0  # some and many rows are left out
+    weights[3] = rng.random(n)
+    if spread < 1:
+        weights = weights[:3]
+    vectors, defined = left_subspaces(states, weights, r)
+    for weight, found, well in zip(weights, vectors, defined, strict=True):
+        left, values, _ = np.linalg.svd(weight[:, None] * states, full_matrices=False)
+        assert well == (values[r - 1] - (values[r] if r < len(values) else 0) > 1e-6 * values[0])
+        assert not well or np.abs(principal_angles(left[:, :r], found)).max() < 1e-7
+
+
+def test_one_head_of_many_requests_takes_no_svd_of_all_states(monkeypatch: pytest.MonkeyPatch):
+    states, changed = states_and_changed(400, 40)
+    turn = Turn(states, 1)
+    monkeypatch.setattr(mechheads.safety.heads.angles, "left_subspace", None)
+    assert turn(changed)[0] == pytest.approx(direct_angle(states, changed, 1), abs=1e-6)
 
 
 def test_cluster_draws_by_hand():

@@ -1,0 +1,70 @@
+"""Statistics that Ctrl-C or a lack of memory ends lose no value; and which heads count as missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.results import dataset
+from support.texts import CLEAN, PAIRS
+
+
+@pytest.mark.parametrize(("error", "why"), [(MemoryError, "memory ran out"), (KeyboardInterrupt, "Ctrl-C")])
+@pytest.mark.parametrize("nodes", ["heads", "all"])
+def test_a_sweep_whose_statistics_end_early_keeps_every_value(
+    loaded: Callable[[str], mh.Model],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    why: str,
+    nodes: Any,
+):
+    model = loaded("gpt2")
+    whole = mh.ablate(model, CLEAN, nodes=nodes)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(dataset, "sign_flip_p", fail)
+    monkeypatch.setattr(dataset, "clustered_interval", fail)
+    with pytest.warns(UserWarning, match=f"{why} ended the statistics of .*the value of each prompt is kept"):
+        found = mh.ablate(model, CLEAN, nodes=nodes)
+    np.testing.assert_allclose(found.dataset["values"], whole.dataset["values"], atol=1e-6)
+    np.testing.assert_allclose(found.scores, whole.scores, atol=1e-6)
+    assert found.dataset[["ci_low", "p_value", "q_value"]].isnull().all().to_array().all()
+    assert found.provenance["interrupted"] is (error is KeyboardInterrupt)
+    assert found.missing == ()
+
+
+def test_heads_that_nobody_asked_for_are_not_missing(loaded: Callable[[str], mh.Model]):
+    model, asked = loaded("gpt2"), ["L0H1", "L2H0"]
+    for found in (
+        mh.ablate(model, CLEAN, heads=asked),
+        mh.ablate(model, CLEAN, heads="L0H1"),
+        mh.ablate(model, CLEAN, heads=mh.HeadId(0, 1)),
+        mh.path_patch(model, PAIRS, receivers=["L2H1.q"], senders=asked),
+        mh.ships(model, CLEAN, heads=asked, template="bare"),
+        mh.ships(model, CLEAN, heads=[mh.HeadId(0, 1)], template="bare"),
+        mh.safety.generalized_ships(model, CLEAN, heads=asked, template="bare"),
+        mh.safety.refusal_contribution(model, CLEAN[:2], CLEAN[1:], heads=asked, template="bare"),
+        mh.safety_heads(model, CLEAN, 2, heads=asked, template="bare"),
+        mh.patching.attribution_patch(model, PAIRS, heads=asked),
+        mh.patching.self_repair(model, PAIRS, heads=asked),
+    ):
+        assert found.missing == (), found.provenance
+
+
+def test_a_head_that_was_asked_for_and_has_no_score_is_missing():
+    values = np.ones((2, 2, 4))
+    values[0, 1] = values[1] = np.nan
+    for heads, missing in (
+        ("all", ["L0H1", "L1H0", "L1H1"]),
+        (["L0H0", "L0H1", "L1H1"], ["L0H1", "L1H1"]),
+        ("L1H0", ["L1H0"]),
+        (["L0H0"], []),
+    ):
+        found = mh.HeadScores.from_values(values, name="a", kind="demo", provenance={"heads": heads})
+        assert [str(head) for head in found.missing] == missing
