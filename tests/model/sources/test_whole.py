@@ -53,7 +53,7 @@ def test_a_tensor_that_would_be_lost_or_misread_is_named(
 
 def test_a_quantisation_that_transformers_does_not_know_is_named(tiny: Tiny, tmp_path: Path) -> None:
     folder = copy_with(tiny("llama"), tmp_path / "m", {}, quantization_config={"quant_method": "modelopt"})
-    with pytest.raises(ModelSourceError, match="quant_method 'modelopt', which transformers .* does not know"):
+    with pytest.raises(ModelSourceError, match=r"quant_method 'modelopt', which transformers .* does not know"):
         mh.load(folder)
 
 
