@@ -10,13 +10,19 @@ import torch
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import GIVEN_UP, Layout, R
+from mechheads.model.backends.causality import check_causal
 from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import HeadCache
 
 
 def layout_of(model: ModelCore) -> Layout:
-    """How changed copies of a run are laid out on this model, chosen once."""
+    """How changed copies of a run are laid out on this model, chosen once.
+
+    Raises:
+        ValueError: if the model is not causal, or cannot be resumed.
+    """
     if model.backend.layout is None:
+        check_causal(model.backend)
         model.backend.layout = choose_layout(model)
     return model.backend.layout
 

@@ -14,7 +14,6 @@ import torch
 
 from mechheads.heads import HeadId, Mlp
 from mechheads.limits import current
-from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.state import as_usual
 from mechheads.model.backends.temporary_changes import Changes
 from mechheads.results.provenance import in_call, plain_value
@@ -65,9 +64,7 @@ def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
         if changes is None or reservation is None:
             return run()
         try:
-            backend = model.backend  # type: ignore[union-attr]
-            with as_usual(backend.module, backend.parameter.device):
-                check_causal(backend)
+            with as_usual(model.backend.module, model.backend.parameter.device):  # type: ignore[union-attr]
                 return run()
         finally:
             try:

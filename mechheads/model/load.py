@@ -19,9 +19,9 @@ from mechheads.limits import budget_bytes
 from mechheads.messages.arguments import check_known
 from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
-from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
+from mechheads.model.backends.state import settings_kept
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.held import held_model
@@ -80,22 +80,23 @@ def load(
             f"{argument}: HookedTransformer keeps all weights in the memory of one device; leave backend out or give "
             'backend="bridge"'
         )
-    found = load_pretrained(
-        name_or_path,
-        revision=revision,
-        dtype=dtype,
-        device=_find_device(device),
-        trust_remote_code=trust_remote_code,
-        room=room,
-    )
-    model = from_transformers(
-        found.model,
-        found.tokenizer,
-        found.name,
-        revision=found.revision,
-        backend=chosen,
-        attn_implementation=attn_implementation,
-    )
+    with settings_kept():
+        found = load_pretrained(
+            name_or_path,
+            revision=revision,
+            dtype=dtype,
+            device=_find_device(device),
+            trust_remote_code=trust_remote_code,
+            room=room,
+        )
+        model = from_transformers(
+            found.model,
+            found.tokenizer,
+            found.name,
+            revision=found.revision,
+            backend=chosen,
+            attn_implementation=attn_implementation,
+        )
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
     where = str(path.absolute()) if os.path.exists(path) else found.name
     model.source = Source(
@@ -191,16 +192,17 @@ def from_transformers(
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
     check_known("attn_implementation", attn_implementation, AttnImplementation)
     adapter: Backend
-    trial = _trial(model, name)
-    if _choose_backend(backend) == "hooked":
-        from mechheads.model.backends import hooked
+    with settings_kept():
+        trial = _trial(model, name)
+        if _choose_backend(backend) == "hooked":
+            from mechheads.model.backends import hooked
 
-        adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
-    else:
-        from mechheads.model.backends import bridge
+            adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
+        else:
+            from mechheads.model.backends import bridge
 
-        adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-    return _ready(Model(adapter, name, revision, tokenizer), attn_implementation, trial)
+            adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
+        return _ready(Model(adapter, name, revision, tokenizer), attn_implementation, trial)
 
 
 def _trial(model: Any, name: str) -> Trial | None:
@@ -268,9 +270,10 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     >>> mh.wrap(model.model).n_heads
     9
     """
-    if (held := held_model(model, tokenizer)) is not None:
-        return from_transformers(*held, attn_implementation=attn_implementation)
-    wrapped = _wrapped(model, tokenizer, attn_implementation)
+    with settings_kept():
+        if (held := held_model(model, tokenizer)) is not None:
+            return from_transformers(*held, attn_implementation=attn_implementation)
+        wrapped = _wrapped(model, tokenizer, attn_implementation)
     wrapped.folded_value_biases = _has_folded_value_biases(wrapped)
     if wrapped.folded_value_biases:
         warnings.warn(
@@ -345,7 +348,6 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
             model.backend.fuse_attention()
         if trial is not None:
             model.backend.check_same_logits(trial)
-        check_causal(model.backend)
         layout_of(model)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()

@@ -16,6 +16,7 @@ from torch import Tensor
 from mechheads.files.tensors import TensorFile
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
+from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.state import weights_mark
 from mechheads.model.core import ModelCore
 from mechheads.progress import Bar
@@ -164,6 +165,8 @@ class HeadCache:
         limits = current().limits if limits is None else limits
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
+        if not tokens.mask.all():
+            check_causal(model.backend)  # one that carries hooks was not tried at loading
         on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
         stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])

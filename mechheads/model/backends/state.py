@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -110,6 +112,23 @@ def _depends_on_training(part: nn.Module) -> bool:
         return False
     random = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     return isinstance(part, random) or not type(part).__module__.startswith("torch.nn.")
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Leave the process as it was: loggers, filters of warnings, torch's random numbers.
+
+    TransformerLens silences transformers' logger when it is imported, and peft draws first values of its weights.
+    """
+    loggers = [logging.getLogger(name) for name in ("", "transformers", "huggingface_hub", "accelerate", "peft")]
+    before = [(logger, logger.level, logger.propagate, logger.disabled) for logger in loggers]
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            for logger, level, propagate, disabled in before:
+                logger.setLevel(level)
+                logger.propagate, logger.disabled = propagate, disabled
 
 
 def _autocast(device: str) -> bool:

@@ -1,0 +1,129 @@
+"""Every tensor of a file has a place in the model, every weight a tensor; and loading leaves the process as it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import mechheads as mh
+from mechheads.model.sources import ModelSourceError
+
+Tiny = Callable[[str], Path]
+IDS = [[5, 60, 70, 80, 90, 100]]
+
+
+def copy_with(folder: Path, into: Path, new: dict[str, torch.Tensor], **config: Any) -> Path:
+    shutil.copytree(folder, into)
+    save_file(load_file(into / "model.safetensors") | new, into / "model.safetensors", metadata={"format": "pt"})
+    about = json.loads((into / "config.json").read_text())
+    (into / "config.json").write_text(json.dumps(about | config))
+    return into
+
+
+@pytest.mark.parametrize("how", [mh.load, mh.labels.open_weights], ids=["in memory", "on disk"])
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("layers.0.self_attn.q_proj.bias", torch.ones(32), "has no place in a LlamaForCausalLM"),
+        ("layers.0.self_attn.q_norm.weight", torch.ones(8), "has no place"),
+        ("layers.0.mlp.up_proj.weight_scale", torch.ones(()), "has no place .* belongs to quantised weights"),
+        ("layers.3.input_layernorm.weight", torch.ones(32), "has no place"),
+        ("layers.0.mlp.up_proj.weight", torch.zeros(64, 32).to(torch.float8_e4m3fn), "is stored as F8_E4M3, and"),
+        ("layers.0.mlp.up_proj.weight", torch.zeros(64, 32).to(torch.uint8), "is stored as U8, and"),
+        ("layers.1.self_attn.k_proj.weight", torch.zeros(32, 32), r"has the shape \[32, 32\], .* implies \[16, 32\]"),
+    ],
+)
+def test_a_tensor_that_would_be_lost_or_misread_is_named(
+    how: Callable[[Path], Any], name: str, tensor: torch.Tensor, words: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelSourceError, match=rf"the tensor model\.{name} .*{words}"):
+        how(copy_with(tiny("llama"), tmp_path / "m", {f"model.{name}": tensor}))
+
+
+def test_a_quantisation_that_transformers_does_not_know_is_named(tiny: Tiny, tmp_path: Path) -> None:
+    folder = copy_with(tiny("llama"), tmp_path / "m", {}, quantization_config={"quant_method": "modelopt"})
+    with pytest.raises(ModelSourceError, match=r"quant_method 'modelopt', which transformers .* does not know"):
+        mh.load(folder)
+
+
+def test_quantised_weights_that_transformers_knows_are_read(tiny: Tiny, tmp_path: Path) -> None:
+    plain = load_file(tiny("llama") / "model.safetensors")
+    names = [name for name in plain if "_proj" in name]
+    codes = {name: plain[name].to(torch.float8_e4m3fn) for name in names}
+    scales = {f"{name}_scale_inv": torch.full((1, 1), 0.5) for name in names}
+    about = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    folder = copy_with(tiny("llama"), tmp_path / "m", codes | scales, quantization_config=about)
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    wanted.load_state_dict(plain | {name: 0.5 * code.float() for name, code in codes.items()})
+    with torch.no_grad():
+        logits = wanted(torch.tensor(IDS)).logits[0]
+    torch.testing.assert_close(mh.load(folder).cache(IDS).logits[0], logits, atol=1e-4, rtol=1e-4)
+
+
+def test_masks_and_rotations_of_old_files_are_no_weights(tiny: Tiny, tmp_path: Path) -> None:
+    mask = torch.ones(64, 64, dtype=torch.uint8).tril()[None, None]
+    old = {"transformer.h.0.attn.bias": mask, "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
+    mh.load(copy_with(tiny("gpt2"), tmp_path / "gpt2", old))
+    mh.load(copy_with(tiny("llama"), tmp_path / "m", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+
+
+def test_a_file_that_an_index_lists_and_that_is_not_there_is_named(tiny: Tiny, tmp_path: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    model.save_pretrained(tmp_path, max_shard_size="40KB")
+    sorted(tmp_path.glob("model-*.safetensors"))[1].unlink()
+    with pytest.raises(ModelSourceError, match=r"index\.json lists \d files, and 1 .* first is model-00002-of-"):
+        mh.load(tmp_path)
+
+
+@pytest.mark.needs(importlib.util.find_spec("peft") is not None, "peft")
+@pytest.mark.parametrize("target", [["lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"]])
+def test_an_adapter_of_tied_embeddings_gives_the_logits_of_peft(tiny: Tiny, tmp_path: Path, target: list[str]) -> None:
+    import peft
+
+    tensors = load_file(tiny("llama") / "model.safetensors")
+    shutil.copytree(tiny("llama"), tmp_path / "base")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
+    about = json.loads((tmp_path / "base" / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(about))
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(r=2, target_modules=target, task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapted = peft.get_peft_model(base, config).eval()
+        with torch.no_grad():
+            for name, weight in adapted.named_parameters():
+                if "lora" in name:
+                    weight.copy_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
+            wanted = adapted(torch.tensor(IDS)).logits[0]
+        adapted.save_pretrained(tmp_path / "lora", save_embedding_layers=False)
+    before = torch.get_rng_state()
+    torch.testing.assert_close(mh.load(tmp_path / "lora").cache(IDS).logits[0], wanted, atol=1e-3, rtol=1e-3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_loading_leaves_loggers_and_filters_as_they_were(tiny: Tiny, tmp_path: Path, damaged: bool) -> None:
+    logger = logging.getLogger("transformers")
+    before, level = list(warnings.filters), logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        if damaged:
+            with pytest.raises(ModelSourceError):
+                mh.load(copy_with(tiny("llama"), tmp_path / "m", {"model.a.bias": torch.ones(2)}))
+        else:
+            mh.wrap(mh.load(tiny("llama")).model)
+        assert logger.level == logging.INFO and warnings.filters == before
+    finally:
+        logger.setLevel(level)
