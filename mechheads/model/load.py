@@ -21,6 +21,7 @@ from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
+from mechheads.model.backends.structure import Structure
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.placing import Room, Spread
@@ -335,6 +336,7 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
         if trial is not None:
             model.backend.check_same_logits(trial)
         layout_of(model)
+        model.backend.tried = Structure(model.backend.module)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model

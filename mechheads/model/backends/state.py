@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mechheads.model.backends.structure import parts_of
+
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ROW, _ROWS = 4096, 256
 """Numbers are summed in rows of this length, so many rows at a time."""
@@ -85,7 +87,8 @@ def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
         ValueError: if the model is in training mode and that changes its numbers, or torch's default dtype is another
             one.
     """
-    if training := next((name for name, part in module.named_modules() if _depends_on_training(part)), None):
+    if random := next(filter(_depends_on_training, parts_of(module)), None):
+        training = next((name for name, part in module.named_modules() if part is random), type(random).__name__)
         raise ValueError(
             f"model is in training mode ({training}), in which dropout makes its numbers random; call its eval() first"
         )
