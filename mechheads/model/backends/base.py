@@ -148,6 +148,9 @@ class Backend(ABC):
     @cached_property
     def _found_points(self) -> dict[tuple[str, int], Point]:
         """The hooks of the sites of q and k, in the layers whose q or k is normed."""
+        return self.changes.alone(self._find_points)
+
+    def _find_points(self) -> dict[tuple[str, int], Point]:
         normed = [
             layer
             for layer in range(self.sizes.n_layers)
@@ -420,20 +423,25 @@ class Backend(ABC):
 
     def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
         """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
-        attention = self.module.blocks[layer].attn
-        with in_memory(self.on_disk, layer, attention):
-            weight = self._for_query_heads(getattr(attention, f"W_{kind}").detach())
-        return moved(weight, self.devices.home)
+        return moved(self._for_query_heads(self._of_attention(f"W_{kind}", layer)), self.devices.home)
 
     def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
         """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None if there is none."""
-        attention = self.module.blocks[layer].attn
-        with in_memory(self.on_disk, layer, attention):
-            bias = getattr(attention, f"b_{kind}", None)
+        bias = self._of_attention(f"b_{kind}", layer)
         if bias is None:
             return None
-        bias = moved(bias.detach(), self.devices.home)
+        bias = moved(bias, self.devices.home)
         return bias if kind == "O" else self._for_query_heads(bias.reshape(-1, self.sizes.d_head))
+
+    def _of_attention(self, name: str, layer: int) -> Any:
+        attention = self.module.blocks[layer].attn
+
+        def read() -> Tensor | None:
+            with in_memory(self.on_disk, layer, attention):
+                found = getattr(attention, name, None) if name[0] == "b" else getattr(attention, name)
+                return None if found is None else found.detach()
+
+        return read() if self.on_disk is None else self.changes.alone(read)
 
     def _for_query_heads(self, stored: Float[Tensor, "stored *rest"]) -> Float[Tensor, "head *rest"]:
         """One entry for each query head, from weights stored for each key/value head or for each query head."""

@@ -17,7 +17,7 @@ from torch import nn
 from mechheads.model.backends.base import Backend, R, has_user_hooks
 from mechheads.model.backends.carried import called, hooks_everywhere, hooks_on, replaces_forward
 from mechheads.model.backends.readable import check_readable, first_sentence
-from mechheads.model.backends.state import as_usual
+from mechheads.model.backends.state import as_usual, quick_mark
 from mechheads.model.backends.structure import Structure, parts_of
 from mechheads.model.backends.temporary_changes import HooksOff
 
@@ -37,7 +37,17 @@ def alone(backend: Backend, run: Callable[[], R]) -> R:
     def outermost(run: Callable[[], R]) -> R:
         with as_usual(backend.module, backend.parameter.device):
             renew(backend)
-            return run()
+            before = None if backend.on_disk is not None else quick_mark(backend.module)
+            was_clean = backend.tried is not None and backend.tried.carries_the_same()
+            found = run()
+        if (before is not None and quick_mark(backend.module) != before) or (
+            was_clean and backend.tried is not None and not backend.tried.carries_the_same()
+        ):
+            raise RuntimeError(
+                "model: its weights or hooks were changed while an analysis ran on it, so its numbers are those of no "
+                "model; run it again"
+            )
+        return found
 
     return backend.changes.alone(run, outermost)
 
@@ -52,7 +62,7 @@ def renew(backend: Backend) -> None:
     if (tried is not None and tried.holds()) and not hooks_everywhere():
         return
     _refuse_carried(backend)
-    changed = [("", "it")] if tried is None else tried.changed()
+    changed = [("", "it had hooks when it was wrapped")] if tried is None else tried.changed()
     if not changed:
         return
     backend.tried = None  # until the trial has passed
@@ -61,8 +71,8 @@ def renew(backend: Backend) -> None:
         backend.changes.during(points, lambda: _try(backend, all(kind.startswith(_ITS_OWN) for kind, _ in changed)))
     except ValueError as error:
         raise ValueError(
-            f"model: after it was loaded, {changed[0][1]} was changed, and it cannot be read so: {error}. Undo the "
-            "change, or load or wrap the changed model again"
+            f"model: it was changed after it was loaded ({changed[0][1]}), and cannot be read as it is now. "
+            f"Undo the change, or load or wrap the changed model again. What is wrong: {error}"
         ) from error
     backend.tried = Structure(backend.module)
 
@@ -96,7 +106,7 @@ def _refuse_carried(backend: Backend) -> None:
     found = hooks_everywhere()
     for part in parts_of(backend.module):
         if hooks := hooks_on(part, all_of_them=False):
-            found.append(f"a torch hook ({called(hooks[0])}) on {_name_of(backend, part)}")
+            found.append(f"a torch hook on {_name_of(backend, part)} ({called(hooks[0])})")
         if replaces_forward(part):
             found.append(f"a replaced forward in {_name_of(backend, part)}")
         if vars(part).get("_compiled_call_impl") is not None or type(part).__module__.startswith("torch._dynamo"):

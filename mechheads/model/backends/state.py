@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from mechheads.model.backends.structure import parts_of
 
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SAMPLED = 32
+"""At so many places along each axis, numbers of a weight are compared."""
 _ROW, _ROWS = 4096, 256
 """Numbers are summed in rows of this length, so many rows at a time."""
 
@@ -71,12 +75,51 @@ def _factors(n: int, device: torch.device) -> Tensor:
     return (some ^ (some >> 29)) | 1
 
 
-def weights_mark(module: nn.Module) -> tuple[tuple[int, int], ...]:
-    """A mark of a model's weights that takes no time: it changes if a weight is replaced, moved or written into.
+@dataclass(frozen=True, eq=False)
+class WeightsMark:
+    """A mark of a model's weights, to be compared with later ones.
 
-    Writing into ``weight.data`` is not seen; ``ModelState`` sees this too.
+    ``quick`` takes no time: it changes if a weight is replaced, moved or written into, but not if its ``data`` is
+    written into. ``sample`` holds sums of some numbers of each weight, which tell this too, unless it was done to a few
+    rows only; ``ModelState`` sees all.
     """
-    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in module.parameters())
+
+    quick: tuple[tuple[Any, ...], ...]
+    sample: tuple[float, ...]
+    _storages: tuple[Any, ...]  # weak references, so that no other memory gets their addresses
+
+    @classmethod
+    def of(cls, module: nn.Module) -> WeightsMark:
+        """The mark of the weights as they are."""
+        storages = tuple(StorageWeakRef(weight.untyped_storage()) for weight in module.parameters())
+        return cls(quick_mark(module), _sample(module), storages)
+
+    def differs(self, module: nn.Module, *, quickly: bool) -> bool:
+        """Whether the weights are others now; if not ``quickly``, their sample is compared too."""
+        return self.quick != quick_mark(module) or not (quickly or self.sample == _sample(module))
+
+
+def quick_mark(module: nn.Module) -> tuple[tuple[Any, ...], ...]:
+    """What tells whether a weight was replaced, moved or written into; see ``WeightsMark``."""
+    return tuple(
+        (weight.untyped_storage()._cdata, weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+        for weight in module.parameters()
+    )
+
+
+@torch.no_grad()
+def _sample(module: nn.Module) -> tuple[float, ...]:
+    """A sum of up to some 1,000 numbers of each weight, from all of its parts."""
+    weights = [weight.detach() for weight in module.parameters() if weight.numel() and not weight.is_meta]
+    if len({weight.device for weight in weights}) != 1:
+        return ()
+    return tuple(torch.stack([sample_of(weight) for weight in weights]).nan_to_num(7.0).tolist())
+
+
+def sample_of(weight: Tensor) -> Float[Tensor, ""]:
+    """The sum of up to some 1,000 numbers of a weight, from all of its parts."""
+    some = weight[tuple(slice(None, None, size // _SAMPLED + 1) for size in weight.shape)] if weight.ndim else weight
+    return some.double().sum()
 
 
 @contextmanager

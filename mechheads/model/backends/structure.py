@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from types import FunctionType
 from typing import Any
@@ -16,9 +16,17 @@ from typing import Any
 from torch import nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_TORCH = frozenset(vars(nn.Module()))
+_ADDED = ("forward", "_compiled_call_impl")
+"""Attributes of modules that usually have none of this name, in place of what their class has."""
 _MOVING = ("seq_len_cached",)
 """How the names of attributes end in which transformers notes the length of the last text."""
-_COMPUTES = ("transformers.models.", "transformers.masking_utils", "transformers.integrations.", "transformers.modeling_")
+_COMPUTES = (
+    "transformers.models.",
+    "transformers.masking_utils",
+    "transformers.integrations.",
+    "transformers.modeling_",
+)
 """The files of transformers whose functions count if a model's files import them."""
 
 
@@ -63,12 +71,12 @@ class Structure:
         self._no_hooks = [found for found in hooks if not found]
         self._hooks = [(found, tuple(found.values())) for found in hooks if found]
         self._parts = [part for part in every if not hasattr(part, "fwd_hooks")]
-        self._attributes = [vars(part) for part in self._parts]
+        self._attributes = [(vars(part), itemgetter(*_settings_of(part))) for part in self._parts]
         self._children = [part._modules for part in self._parts]
         self._weights = [part._parameters for part in self._parts]
         self._before = self._now()
         self._spaces = [
-            (name, space, keys, itemgetter(*keys)(space))
+            (name, space, itemgetter(*keys), keys, itemgetter(*keys)(space))
             for name, space in namespaces_of(every).items()
             if len(keys := [key for key, value in space.items() if _is_code(value)]) > 1
         ]
@@ -76,7 +84,7 @@ class Structure:
 
     def _now(self) -> tuple[list[Any], list[Any], list[Any]]:
         return (
-            [tuple(held.values()) for held in self._attributes],
+            [(_values(held, get), *map(held.get, _ADDED)) for held, get in self._attributes],
             [tuple(held.values()) for held in self._children],
             [(w.dtype, w.shape, w.device) for held in self._weights for w in held.values() if w is not None],
         )
@@ -84,12 +92,15 @@ class Structure:
     def holds(self) -> bool:
         """Whether the model is made of the same, and carries the same hooks."""
         return (
-            not any(self._no_hooks)
-            and all(tuple(found.values()) == before for found, before in self._hooks)
+            self.carries_the_same()
             and _same(self._now(), self._before)
             and all(_same(vars(config), before) for config, before in self._configs)
-            and all(_values(space, keys) == values for _, space, keys, values in self._spaces)
+            and all(_values(space, get) == values for _, space, get, _, values in self._spaces)
         )
+
+    def carries_the_same(self) -> bool:
+        """Whether the same hooks are on its modules."""
+        return not any(self._no_hooks) and all(tuple(found.values()) == before for found, before in self._hooks)
 
     def changed(self) -> list[tuple[str, str]]:
         """What differs now besides hooks: the module in which the library defines it, and what it is, in words."""
@@ -97,8 +108,8 @@ class Structure:
         for config, before in self._configs:
             if (name := _differs(before, vars(config))) is not None:
                 found.append((type(config).__module__, f"the setting {name} of its {type(config).__name__}"))
-        for name, space, keys, values in self._spaces:
-            if _values(space, keys) != values:
+        for name, space, get, keys, values in self._spaces:
+            if _values(space, get) != values:
                 key = next(key for key, value in zip(keys, values, strict=True) if space.get(key) is not value)
                 found.append((name, f"the function {name}.{key}"))
         settings, children, tensors = self._now()
@@ -110,24 +121,27 @@ class Structure:
 
     def _settings(self, now: list[Any]) -> Iterator[tuple[str, str]]:
         for part, before, after in zip(self._parts, self._before[0], now, strict=True):
-            if _same(before, after):
-                continue
-            kind = type(part)
-            if len(before) != len(after):
-                yield kind.__module__, f"an attribute of a {kind.__name__}"
-                continue
-            for name, old, new in zip(vars(part), before, after, strict=True):
-                if not name.endswith(_MOVING) and not _same(old, new):
-                    yield kind.__module__, f"{name} of a {kind.__name__}"
+            if not _same(before, after):
+                kind, names = type(part), [*_settings_of(part), *_ADDED]
+                values = zip(names, *([*(got or ()), *added] for got, *added in (before, after)), strict=False)
+                differ = [name for name, old, new in values if not _same(old, new)]
+                yield kind.__module__, f"{differ[0] if differ else 'an attribute'} of a {kind.__name__}"
+
+
+def _settings_of(part: nn.Module) -> list[str]:
+    """The names of a module's attributes that count; in private ones, TransformerLens keeps what it last computed."""
+    any_name = not type(part).__module__.startswith("transformer_lens.")
+    named = (name for name in vars(part) if not name.endswith(_MOVING))
+    return [name for name in named if any_name or name in _OF_TORCH or name[0] != "_"]
 
 
 def _is_code(value: Any) -> bool:
     return callable(value) or isinstance(value, (property, classmethod, staticmethod))
 
 
-def _values(space: Mapping[str, Any], keys: list[str]) -> Any:
+def _values(space: Mapping[str, Any], get: Callable[[Any], Any]) -> Any:
     try:
-        return itemgetter(*keys)(space)
+        return get(space)
     except KeyError:
         return None
 

@@ -218,9 +218,14 @@ class Changes:
             finally:
                 self.end(reservation)
 
+    @property
+    def mine(self) -> bool:
+        """Whether an analysis in this thread has the model to itself."""
+        return not self._reservation.ended and self._reservation.thread == threading.get_ident()
+
     def once(self, name: str, derive: Callable[[], R]) -> R:
         """What is derived from the weights: once in each analysis, which has them to itself, and anew outside."""
-        if self._reservation.ended or self._reservation.thread != threading.get_ident():
+        if not self.mine:
             return derive()
         if name not in self._derived:
             self._derived[name] = derive()
