@@ -103,6 +103,7 @@ class Backend(ABC):
         self.layout: Layout | None = None  # see engine/row_layout.layout_of
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         self.fuses = False  # whether attention may be fused, if a trial allows it
+        self.readable = True  # false if the last trial after a change has failed
         self.tried: Structure | None = None  # what the model was made of when it was tried; see ``renewal``
         self.sizes = self._checked_sizes()
 

@@ -59,13 +59,13 @@ def renew(backend: Backend) -> None:
         ValueError: if it carries what analyses cannot honour, or cannot be read any more.
     """
     tried = backend.tried
-    if (tried is not None and tried.holds()) and not hooks_everywhere():
+    if tried is not None and backend.readable and tried.holds() and not hooks_everywhere():
         return
     _refuse_carried(backend)
     changed = [("", "it had hooks when it was wrapped")] if tried is None else tried.changed()
-    if not changed:
+    if not changed and backend.readable:
         return
-    backend.tried = None  # until the trial has passed
+    changed, backend.readable = changed or [("", "and back")], False
     try:
         points = [HooksOff(point) for point in backend.hook_points.values() if has_user_hooks(point)]
         backend.changes.during(points, lambda: _try(backend, all(kind.startswith(_ITS_OWN) for kind, _ in changed)))
@@ -74,7 +74,7 @@ def renew(backend: Backend) -> None:
             f"model: it was changed after it was loaded ({changed[0][1]}), and cannot be read as it is now. "
             f"Undo the change, or load or wrap the changed model again. What is wrong: {error}"
         ) from error
-    backend.tried = Structure(backend.module)
+    backend.tried, backend.readable = Structure(backend.module), True
 
 
 def _try(backend: Backend, by_its_own_settings: bool) -> None:
