@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 import mechheads as mh
 from mechheads.model.analysis import analysis
 from mechheads.runs.head_cache import HeadCache
-from support import twins
+from support import weight_surgery
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
 
@@ -195,7 +195,7 @@ def test_a_replaced_function_of_transformers_is_honoured_or_refused(
 def plain_logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     """What transformers gives."""
     with torch.no_grad():
-        return twins.load(folder)(input_ids=ids, use_cache=False).logits
+        return weight_surgery.load(folder)(input_ids=ids, use_cache=False).logits
 
 
 HOOKS: dict[str, Callable[[mh.Model], Callable[[], object]]] = {
