@@ -101,7 +101,7 @@ class HeadCache:
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
         self._gives_copies = False
-        self._mark = None if model is None or model.backend.on_disk else WeightsMark.of(model.backend.module)
+        self._mark = None if model is None or model.backend.on_disk else WeightsMark.of(model.backend.weights)
 
     def copies(self) -> HeadCache:
         """The same run, whose activations cannot be changed by writing into what it gives."""
@@ -233,7 +233,7 @@ class HeadCache:
         if self.model is None:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
         backend = self.model.backend
-        if self._mark is not None and self._mark.differs(backend.module, quickly=backend.changes.mine):
+        if self._mark is not None and self._mark.differs(backend.weights, quickly=backend.changes.mine):
             raise ValueError(
                 "the model's weights have changed since this run was cached; run it again: model.cache(...)"
             )

@@ -24,7 +24,7 @@ from mechheads.model.backends.against_transformers import Trial, logits_off, tri
 from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.partial_block import Blocks, Keys
-from mechheads.model.backends.structure import Structure
+from mechheads.model.backends.structure import Structure, parts_of, weights_of
 from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
@@ -365,7 +365,12 @@ class Backend(ABC):
     @property
     def parameter(self) -> Tensor:
         """Any one of the weights, to read the dtype from."""
-        return self.changes.once("parameter", lambda: next(self.module.parameters()))
+        return self.changes.once("parameter", lambda: self.weights[0])
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Every weight, in the modules that were tried: to look for modules takes time."""
+        return weights_of(parts_of(self.module)) if self.tried is None else self.tried.weights()
 
     @property
     def tolerance(self) -> float:

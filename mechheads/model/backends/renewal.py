@@ -35,12 +35,13 @@ def alone(backend: Backend, run: Callable[[], R]) -> R:
     """
 
     def outermost(run: Callable[[], R]) -> R:
-        with as_usual(backend.module, backend.parameter.device):
+        parts = None if backend.tried is None else backend.tried.parts
+        with as_usual(backend.module, backend.parameter.device, parts):
             renew(backend)
-            before = None if backend.on_disk is not None else quick_mark(backend.module)
+            before = None if backend.on_disk is not None else quick_mark(backend.weights)
             was_clean = backend.tried is not None and backend.tried.carries_the_same()
             found = run()
-        if (before is not None and quick_mark(backend.module) != before) or (
+        if (before is not None and quick_mark(backend.weights) != before) or (
             was_clean and backend.tried is not None and not backend.tried.carries_the_same()
         ):
             raise RuntimeError(

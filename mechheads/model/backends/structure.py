@@ -13,7 +13,7 @@ from operator import itemgetter
 from types import FunctionType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -43,6 +43,11 @@ def parts_of(module: nn.Module) -> list[nn.Module]:
     return found
 
 
+def weights_of(parts: Iterable[nn.Module]) -> list[Tensor]:
+    """The weights of some modules."""
+    return [weight for part in parts for weight in part._parameters.values() if weight is not None]
+
+
 def namespaces_of(parts: Iterable[nn.Module]) -> dict[str, Mapping[str, Any]]:
     """The classes of some modules, the files that define them, and the files from which these import functions."""
     classes = {cls for kind in set(map(type, parts)) for cls in kind.__mro__ if cls is not object}
@@ -63,24 +68,28 @@ def namespaces_of(parts: Iterable[nn.Module]) -> dict[str, Mapping[str, Any]]:
 
 
 class Structure:
-    """What a model was made of when it was tried. Looking whether it still is takes a millisecond for 2,000 modules."""
+    """What a model was made of when it was tried. Looking whether it still is takes a millisecond for 2,000 modules.
+
+    Attributes:
+        parts: its modules, but for hook points.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         every = parts_of(module)
         hooks = [vars(part)[kind] for part in every for kind in _HOOKS]
         self._no_hooks = [found for found in hooks if not found]
         self._hooks = [(found, tuple(found.values())) for found in hooks if found]
-        self._parts = [part for part in every if not hasattr(part, "fwd_hooks")]
-        self._attributes = [(vars(part), itemgetter(*_settings_of(part))) for part in self._parts]
-        self._children = [part._modules for part in self._parts]
-        self._weights = [part._parameters for part in self._parts]
+        self.parts = [part for part in every if not hasattr(part, "fwd_hooks")]
+        self._attributes = [(vars(part), itemgetter(*_settings_of(part))) for part in self.parts]
+        self._children = [part._modules for part in self.parts]
+        self._weights = [part._parameters for part in self.parts]
         self._before = self._now()
         self._spaces = [
             (name, space, itemgetter(*keys), keys, itemgetter(*keys)(space))
             for name, space in namespaces_of(every).items()
             if len(keys := [key for key, value in space.items() if _is_code(value)]) > 1
         ]
-        self._configs = [(config, _copied(config)) for config in _configs_of(self._parts)]
+        self._configs = [(config, _copied(config)) for config in _configs_of(self.parts)]
 
     def _now(self) -> tuple[list[Any], list[Any], list[Any]]:
         return (
@@ -88,6 +97,10 @@ class Structure:
             [tuple(held.values()) for held in self._children],
             [(w.dtype, w.shape, w.device) for held in self._weights for w in held.values() if w is not None],
         )
+
+    def weights(self) -> list[Tensor]:
+        """The weights of its modules."""
+        return weights_of(self.parts)
 
     def holds(self) -> bool:
         """Whether the model is made of the same, and carries the same hooks."""
@@ -120,7 +133,7 @@ class Structure:
         return found if _same(settings, self._before[0]) else [*found, *self._settings(settings)]
 
     def _settings(self, now: list[Any]) -> Iterator[tuple[str, str]]:
-        for part, before, after in zip(self._parts, self._before[0], now, strict=True):
+        for part, before, after in zip(self.parts, self._before[0], now, strict=True):
             if not _same(before, after):
                 kind, names = type(part), [*_settings_of(part), *_ADDED]
                 values = zip(names, *([*(got or ()), *added] for got, *added in (before, after)), strict=False)
