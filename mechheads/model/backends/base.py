@@ -128,7 +128,7 @@ class Backend(ABC):
             ValueError: if the model has other sizes now.
         """
         for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
-            del self.__dict__[name]
+            delattr(self, name)
         self.layout, self.read_only = None, frozenset()
         vocab = {self.module.W_U.shape[1], len(self.module.W_E)} - {self.sizes.d_vocab}
         if self._checked_sizes() != self.sizes or vocab:

@@ -52,7 +52,7 @@ def namespaces_of(parts: Iterable[nn.Module]) -> dict[str, Mapping[str, Any]]:
     """The classes of some modules, the files that define them, and the files from which these import functions."""
     classes = {cls for kind in set(map(type, parts)) for cls in kind.__mro__ if cls is not object}
     files = {cls.__module__ for cls in classes} | {"torch.nn.functional"}
-    spaces = {name: vars(sys.modules[name]) for name in files if name in sys.modules}
+    spaces: dict[str, Mapping[str, Any]] = {name: vars(sys.modules[name]) for name in files if name in sys.modules}
     for space in list(spaces.values()):
         for value in list(space.values()):
             name = getattr(value, "__module__", None)
