@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
@@ -14,8 +13,8 @@ import torch
 
 from mechheads.heads import HeadId, Mlp
 from mechheads.limits import current
-from mechheads.model.backends.state import as_usual
-from mechheads.model.backends.temporary_changes import Changes
+from mechheads.model.backends.base import Backend
+from mechheads.model.backends.renewal import alone
 from mechheads.results.provenance import in_call, plain_value
 
 P = ParamSpec("P")
@@ -58,19 +57,9 @@ def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
         if [*given.arguments][:1] == ["model"] and (model is None or isinstance(model, (str, Path, torch.nn.Module))):
             shown = type(model).__name__ if isinstance(model, torch.nn.Module) else repr(model)
             raise ValueError(f"model is {shown}; give a model from mh.load or mh.wrap")
-        changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
-        reservation = None if changes is None else changes.begin(sys._getframe())
+        backend = getattr(model, "backend", None)
         run = partial(in_call, _options(signature, given.arguments), partial(function, *args, **kwargs))
-        if changes is None or reservation is None:
-            return run()
-        try:
-            with as_usual(model.backend.module, model.backend.parameter.device):  # type: ignore[union-attr]
-                return run()
-        finally:
-            try:
-                changes.end(reservation)
-            finally:
-                changes.end(reservation)
+        return alone(backend, run) if isinstance(backend, Backend) else run()
 
     call.keeps_units = keeps_units  # type: ignore[attr-defined]
     return call

@@ -15,6 +15,7 @@ from mechheads._version import __version__
 from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
+from mechheads.model.backends.renewal import alone
 
 if TYPE_CHECKING:
     from mechheads.model.sources.source import Source
@@ -41,7 +42,7 @@ class ModelCore:
     folded_value_biases = False  # true: z lacks b_V, which b_O holds, so z = 0 leaves it in place
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
-        check_readable(backend)
+        backend.changes.alone(lambda: check_readable(backend))
         self.backend = backend
         self.name, self.revision = name, revision
         self.source: Source | None = None
@@ -120,7 +121,7 @@ class ModelCore:
     @property
     def alike_up_to(self) -> int:
         """The largest prompt length up to which runs of different lengths are comparable."""
-        return self.backend.alike_up_to
+        return self.backend.changes.alone(lambda: self.backend.alike_up_to)
 
     def hook_name(self, site: str, layer: int) -> str:
         """The TransformerLens name of a hook: ``hook_name("z", 9)`` is ``blocks.9.attn.hook_z``."""
@@ -128,7 +129,7 @@ class ModelCore:
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """MLP_0(ln2_0(x)), without the residual: an embedding as later layers read it."""
-        return self.backend.first_mlp(x)
+        return alone(self.backend, lambda: self.backend.first_mlp(x))
 
     def embed(self, ids: Int[Tensor, " token"]) -> Float[Tensor, "token d_model"]:
         """The rows of W_E for some tokens."""
@@ -140,19 +141,19 @@ class ModelCore:
 
     def attention_scale(self, layer: int) -> Float[Tensor, " d_model"]:
         """The scale of the norm before a layer's attention; ones if it is folded into the weights."""
-        return self.backend.scale(layer)
+        return alone(self.backend, lambda: self.backend.scale(layer))
 
     def attention_out_scale(self, layer: int) -> Float[Tensor, " d_model"]:
         """The scale of a norm after a layer's attention, as in Gemma 2 and 3; ones if there is none."""
-        return self.backend.scale(layer, "ln1_post")
+        return alone(self.backend, lambda: self.backend.scale(layer, "ln1_post"))
 
     def final_scale(self) -> Float[Tensor, " d_model"]:
         """The scale of the final norm; ones if it is folded into the weights."""
-        return self.backend.scale(None)
+        return alone(self.backend, lambda: self.backend.scale(None))
 
     def unembed(self, final: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm."""
-        return self.backend.unembed(final)
+        return alone(self.backend, lambda: self.backend.unembed(final))
 
     @property
     def chat_template(self) -> str | None:

@@ -22,6 +22,7 @@ from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.backends.state import settings_kept
+from mechheads.model.backends.structure import Structure
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.held import held_model
@@ -344,14 +345,19 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
     """
     model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
-        if attn_implementation == "sdpa":
-            model.backend.fuse_attention()
-        if trial is not None:
-            model.backend.check_same_logits(trial)
-        layout_of(model)
+        model.backend.changes.alone(lambda: _try(model, trial))
+        model.backend.tried = Structure(model.backend.module)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model
+
+
+def _try(model: Model, trial: Trial | None) -> None:
+    if model.attn_implementation == "sdpa":
+        model.backend.fuse_attention()
+    if trial is not None:
+        model.backend.check_same_logits(trial)
+    layout_of(model)
 
 
 def free_memory() -> None:

@@ -17,7 +17,7 @@ from mechheads.files.tensors import TensorFile
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.causality import check_causal
-from mechheads.model.backends.state import weights_mark
+from mechheads.model.backends.state import WeightsMark
 from mechheads.model.core import ModelCore
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
@@ -102,7 +102,7 @@ class HeadCache:
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
         self._gives_copies = False
-        self._mark = None if model is None or model.backend.on_disk else weights_mark(model.backend.module)
+        self._mark = None if model is None or model.backend.on_disk else WeightsMark.of(model.backend.weights)
 
     def copies(self) -> HeadCache:
         """The same run, whose activations cannot be changed by writing into what it gives."""
@@ -235,7 +235,8 @@ class HeadCache:
     def need_model(self) -> ModelCore:
         if self.model is None:
             raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
-        if self._mark is not None and self._mark != weights_mark(self.model.backend.module):
+        backend = self.model.backend
+        if self._mark is not None and self._mark.differs(backend.weights, quickly=backend.changes.mine):
             raise ValueError(
                 "the model's weights have changed since this run was cached; run it again: model.cache(...)"
             )

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import types
 import zlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mechheads.ledger.fingerprints.walk import Walk, home, is_walked, release_of
+from mechheads.ledger.fingerprints.walk import Walk, is_walked, release_of
+from mechheads.model.backends.carried import carried_hooks, home, inner, modules_of
 
 if TYPE_CHECKING:
     import torch
 
-_BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads.model.backends.on_disk"}
-"""Libraries and modules whose hooks and forwards belong to a model as they load it or read its weights."""
-_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 _WHERE = {
     *("_name_or_path", "name_or_path", "model_name", "tokenizer_name", "transformers_version"),
     *("device", "n_devices", "hf_device_map", "_old_forward"),
 }
 """Settings that only say where a model came from and where it is; accelerate keeps methods that it replaces."""
+_THEIR_OWN = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads"}
+"""Libraries that import functions of each other."""
+_ONLY_THEIR_OWN = ("transformers.models.", "transformers.AttentionInterface", "torch.nn.functional")
+"""Files and tables in which no other library has functions, unless it put them there."""
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
 
 
@@ -90,7 +92,7 @@ def structure_fingerprint(module: torch.nn.Module, what: str) -> str:
     walk, usual = Walk(f"{what}: the model"), set(vars(torch.nn.Module())) - {"training"}
     numbers: dict[int, int] = {}
     classes: set[type] = set()
-    for name, part, new in _modules_of(module):
+    for name, part, new in modules_of(module):
         walk.add((name, numbers.setdefault(id(part), len(numbers)), _name_of(type(part))))
         if not new:
             continue
@@ -101,10 +103,36 @@ def structure_fingerprint(module: torch.nn.Module, what: str) -> str:
         kept = {} if hasattr(part, "fwd_hooks") else vars(part)  # a hook point without hooks does nothing
         for key, value in sorted(kept.items()):
             is_part = key in usual or key in _WHERE or isinstance(value, torch.nn.Module)
-            moves = home(_inner(value)).startswith("accelerate.")
+            moves = home(inner(value)).startswith("accelerate.")
             if not is_part and not moves and (own or _is_setting(key, value)):
                 walk.add((key, _mark(walk, value, f"{name}.{key}", own)))
+    for where, key, function in _replaced_beside(module):
+        walk.add((where, key, function), f"{where}.{key}")
     return walk.hash.hexdigest()
+
+
+def _replaced_beside(module: torch.nn.Module) -> list[tuple[str, str, Any]]:
+    """The functions that others have put into the files of libraries that a model's classes come from."""
+    from mechheads.model.backends.structure import namespaces_of, parts_of
+
+    found = []
+    for where, space in sorted(namespaces_of(parts_of(module)).items()):
+        if not isinstance(space, dict) or where.partition(".")[0] not in _THEIR_OWN - {"mechheads"}:
+            continue
+        for key, value in sorted(space.items()):
+            function = inner(value)
+            if not isinstance(function, types.FunctionType) or _is_as_loaded(written := home(function)):
+                continue
+            if is_walked(written):
+                found.append((where, key, value))
+            elif where.startswith(_ONLY_THEIR_OWN):
+                found.append((where, key, _name_of(function)))
+    return found
+
+
+def _is_as_loaded(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in _THEIR_OWN or (top in sys.stdlib_module_names and top != "__main__")
 
 
 def _replaced_in(cls: type) -> list[tuple[str, str, types.FunctionType]]:
@@ -140,66 +168,11 @@ def _mark(walk: Walk, value: Any, step: str, own: bool) -> object:
     try:
         return walk.apart(value, step)
     except ValueError:
-        inner = _inner(value)
-        if own or is_walked(home(inner)):
+        inside = inner(value)
+        if own or is_walked(home(inside)):
             raise
-        return _name_of(inner if isinstance(inner, _FUNCTIONS) else type(inner))
+        return _name_of(inside if isinstance(inside, _FUNCTIONS) else type(inside))
 
 
 def _name_of(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__} {release_of(thing.__module__)}"
-
-
-def _modules_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
-    """Every module inside a module under each of its names, and whether it occurs for the first time.
-
-    Attributes are followed too, because a bridge holds the model that it wraps outside its own submodules.
-    """
-    import torch
-
-    met: set[int] = set()
-    left = [("the model", module)]
-    while left:
-        name, module = left.pop()
-        new = id(module) not in met
-        yield name, module, new
-        if new:
-            met.add(id(module))
-            inside = {key: value for key, value in vars(module).items() if isinstance(value, torch.nn.Module)}
-            left += [(f"{name}.{key}", part) for key, part in (inside | module._modules).items() if part is not None]
-
-
-def carried_hooks(module: torch.nn.Module) -> list[str]:
-    """The hooks and replaced forwards that a model carries, besides those of the libraries that load it, in words."""
-    from torch.nn.modules import module as everywhere
-
-    shared = [hook for kind in _HOOKS for hook in getattr(everywhere, f"_global_{kind}").values()]
-    found = [f"a torch hook on every module ({_called(hook)})" for hook in shared if not _is_booted(hook)]
-    for name, part in [(name.removeprefix("the model."), part) for name, part, new in _modules_of(module) if new]:
-        is_point = hasattr(part, "fwd_hooks")
-        hooks = [hook for kind in _HOOKS for hook in getattr(part, f"_{kind}").values()]
-        if is_point and (part.fwd_hooks or part.bwd_hooks):
-            found.append(f"a TransformerLens hook on {part.name or name}")
-        else:
-            found += [f"a torch hook on {name} ({_called(hook)})" for hook in hooks if is_point or not _is_booted(hook)]
-        if not all(value is None or _is_booted(value) for value in map(vars(part).get, ("forward", "_hf_hook"))):
-            found.append(f"a replaced forward in {name}")
-    return found
-
-
-def _is_booted(thing: Any) -> bool:
-    """Whether a function belongs to a library that loads models, judged by the module that defines it."""
-    written = home(_inner(thing))
-    return not _BOOTED_BY.isdisjoint({written, written.partition(".")[0]})
-
-
-def _called(thing: Any) -> str:
-    thing = _inner(thing)
-    return getattr(thing, "__qualname__", type(thing).__qualname__)
-
-
-def _inner(thing: Any) -> Any:
-    """The function inside partials and bound methods."""
-    while isinstance(thing, (functools.partial, types.MethodType)):
-        thing = thing.func if isinstance(thing, functools.partial) else thing.__func__
-    return thing

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mechheads._version import __version__
+from mechheads.model.backends.carried import home
 
 PYTHON = f"python {sys.version_info.major}.{sys.version_info.minor}"
 
@@ -271,11 +272,6 @@ def is_of_library(thing: Any) -> bool:
         return False
     parts = name.split(".")
     return functools.reduce(lambda found, part: getattr(found, part, None), parts, sys.modules.get(module)) is thing
-
-
-def home(thing: Any) -> str:
-    """The module that a function, or the class of an object, is written in, whatever a decorator says."""
-    return getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or "builtins"
 
 
 def is_walked(module: str) -> bool:

@@ -24,6 +24,7 @@ from mechheads.model.backends.against_transformers import Trial, logits_off, tri
 from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.partial_block import Blocks, Keys
+from mechheads.model.backends.structure import Structure, parts_of, weights_of
 from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
@@ -108,7 +109,13 @@ class Backend(ABC):
         self.layout: Layout | None = None  # see engine/row_layout.layout_of
         self.causal = False  # whether it was tried; see ``causality``
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
-        cfg = module.cfg
+        self.fuses = False  # whether attention may be fused, if a trial allows it
+        self.readable = True  # false if the last trial after a change has failed
+        self.tried: Structure | None = None  # what the model was made of when it was tried; see ``renewal``
+        self.sizes = self._checked_sizes()
+
+    def _checked_sizes(self) -> Sizes:
+        cfg = self.module.cfg
         if not getattr(cfg, "n_heads", 0) or getattr(cfg, "attn_only", None) is None:
             raise ValueError(f"model: {cfg.model_name!r} has no attention heads; load a transformer")
         if getattr(cfg, "attention_dir", "causal") != "causal":
@@ -119,7 +126,24 @@ class Backend(ABC):
                 "model.set_ungroup_grouped_query_attention(False) first"
             )
         kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
-        self.sizes = Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
+        return Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
+
+    def forget(self) -> None:
+        """Forget what was found out about the model's modules, because these were changed.
+
+        Raises:
+            ValueError: if the model has other sizes now.
+        """
+        for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
+            delattr(self, name)
+        self.layout, self.causal, self.read_only = None, False, frozenset()
+        vocab = {self.module.W_U.shape[1], len(self.module.W_E)} - {self.sizes.d_vocab}
+        if self._checked_sizes() != self.sizes or vocab:
+            raise ValueError(f"{self.about} has other sizes now than {self.sizes}")
+
+    def trial_now(self) -> Trial | None:
+        """What transformers gives for the model as it is now; None if there is no model of transformers in it."""
+        return None
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
@@ -132,6 +156,9 @@ class Backend(ABC):
     @cached_property
     def _found_points(self) -> dict[tuple[str, int], Point]:
         """The hooks of the sites of q and k, in the layers whose q or k is normed."""
+        return self.changes.alone(self._find_points)
+
+    def _find_points(self) -> dict[tuple[str, int], Point]:
         normed = [
             layer
             for layer in range(self.sizes.n_layers)
@@ -323,7 +350,7 @@ class Backend(ABC):
     @property
     def carries_hooks(self) -> bool:
         """Whether the user has put hooks on the model; a trial run would run these too."""
-        return any(map(_has_user_hooks, self.hook_points.values()))
+        return any(map(has_user_hooks, self.hook_points.values()))
 
     @property
     def about(self) -> str:
@@ -337,24 +364,32 @@ class Backend(ABC):
         """The largest prompt length up to which runs of different lengths are comparable."""
         return self.sizes.n_ctx
 
-    @cached_property
+    @property
     def devices(self) -> Devices:
         """Where the parts of the model are."""
-        return devices_of(self.module.blocks, self.module.W_E)
+        return self.changes.once("devices", lambda: devices_of(self.module.blocks, self.module.W_E))
 
-    @cached_property
+    @property
     def parameter(self) -> Tensor:
         """Any one of the weights, to read the dtype from."""
-        return next(self.module.parameters())
+        return self.changes.once("parameter", lambda: self.weights[0])
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Every weight, in the modules that were tried: to look for modules takes time."""
+        return weights_of(parts_of(self.module)) if self.tried is None else self.tried.weights()
 
     @property
     def tolerance(self) -> float:
         """How far two ways to compute the same states may differ by rounding, in standard deviations of the states."""
         return 1e-3 if self.parameter.dtype.itemsize >= 4 else 0.3
 
-    @cached_property
+    @property
     def _unembedding(self) -> tuple[Tensor, Tensor | None]:
         """W_U and b_U in float32 or wider; None for a bias that is all zero."""
+        return self.changes.once("unembedding", self._wide_unembedding)
+
+    def _wide_unembedding(self) -> tuple[Tensor, Tensor | None]:
         weight, bias = self.module.W_U.detach(), self.module.b_U.detach()
         wide = torch.promote_types(weight.dtype, torch.float32)
         return weight.to(wide), bias.to(wide) if bias.any() else None
@@ -401,20 +436,25 @@ class Backend(ABC):
 
     def weight(self, kind: Weight, layer: int) -> Float[Tensor, "head rows columns"]:
         """W_Q, W_K, W_V [head, d_model, d_head] or W_O [head, d_head, d_model], one for each query head."""
-        attention = self.module.blocks[layer].attn
-        with in_memory(self.on_disk, layer, attention):
-            weight = self._for_query_heads(getattr(attention, f"W_{kind}").detach())
-        return moved(weight, self.devices.home)
+        return moved(self._for_query_heads(self._of_attention(f"W_{kind}", layer)), self.devices.home)
 
     def bias(self, kind: Weight, layer: int) -> Float[Tensor, "*shape"] | None:
         """b_Q, b_K, b_V [head, d_head] for each query head, or b_O [d_model]; None if there is none."""
-        attention = self.module.blocks[layer].attn
-        with in_memory(self.on_disk, layer, attention):
-            bias = getattr(attention, f"b_{kind}", None)
+        bias = self._of_attention(f"b_{kind}", layer)
         if bias is None:
             return None
-        bias = moved(bias.detach(), self.devices.home)
+        bias = moved(bias, self.devices.home)
         return bias if kind == "O" else self._for_query_heads(bias.reshape(-1, self.sizes.d_head))
+
+    def _of_attention(self, name: str, layer: int) -> Any:
+        attention = self.module.blocks[layer].attn
+
+        def read() -> Tensor | None:
+            with in_memory(self.on_disk, layer, attention):
+                found = getattr(attention, name, None) if name[0] == "b" else getattr(attention, name)
+                return None if found is None else found.detach()
+
+        return read() if self.on_disk is None else self.changes.alone(read)
 
     def _for_query_heads(self, stored: Float[Tensor, "stored *rest"]) -> Float[Tensor, "head *rest"]:
         """One entry for each query head, from weights stored for each key/value head or for each query head."""
@@ -473,7 +513,7 @@ def _form(shape: tuple[int, ...], heads: int) -> Form:
     return "heads first" if shape[1] == heads else "positions first"
 
 
-def _has_user_hooks(point: Any) -> bool:
+def has_user_hooks(point: Any) -> bool:
     """Whether a hook point has hooks besides those by which TransformerLens 4 calls one hook point from another."""
     return any(
         not getattr(getattr(handle, "user_hook", None), "__qualname__", "").startswith("_wire_symbolic_hooks.")

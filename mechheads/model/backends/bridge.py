@@ -17,13 +17,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformers.activations import NewGELUActivation
 
+from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
-from mechheads.model.backends.temporary_changes import Change, Forward
+from mechheads.model.backends.structure import parts_of
+from mechheads.model.backends.temporary_changes import Change, Forward, Part
 
 _UPDATE = "_update_kv_cache"
 """The bridge's method that adds cached keys and values, if its own attention computes."""
@@ -50,7 +53,6 @@ class BridgeBackend(Backend):
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
         self._rounds = True
-        self._visible: dict[int, list[Tensor]] = {}
         if self.on_disk is not None:
             self.on_disk.check(module)
         if not hasattr(module.original_model, "base_model"):
@@ -83,7 +85,33 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
+    def forget(self) -> None:
+        self._fused, self._rounds = [None] * self.sizes.n_layers, True
+        super().forget()
+        inside, names = set(parts_of(self.module.original_model)), ("embed", "blocks", "ln_final", "unembed")
+        held = [(name, part) for name in names if (part := self.module._modules.get(name)) is not None]
+        for name, part in held:
+            if not inside.issuperset(part.children() if name == "blocks" else [part]):
+                raise ValueError(
+                    f"{self.about} runs a module that its bridge does not know, in the place of {part.name!r}"
+                )
+
+    def trial_now(self) -> Trial | None:
+        """What transformers gives with its own modules in the places of the bridge's."""
+        model = self.module.original_model
+        processed = getattr(self.module, "compatibility_mode", False)
+        if processed or self.on_disk is not None or self.devices.several:
+            return None
+        own = [
+            Part(owner, name, part.original_component)
+            for owner in parts_of(model)
+            for name, part in owner._modules.items()
+            if name != "_original_component" and isinstance(part, GeneralizedComponent) and part.original_component
+        ]
+        return self.changes.during(own, lambda: trial_of(model))
+
     def fuse_attention(self) -> None:
+        self.fuses = True
         ids = self.trial_tokens(2, min(_TRIAL, self.sizes.n_ctx))
 
         def run(fused: Sequence[FusedAttention | None]) -> Tensor:
@@ -115,6 +143,11 @@ class BridgeBackend(Backend):
             seen = {id(mask): causal if mask is None else _as_seen(mask[0, 0]) for mask in masks}
             self._visible[pos] = [seen[id(mask)] for mask in masks]
         return self._visible[pos][layer]
+
+    @cached_property
+    def _visible(self) -> dict[int, list[Tensor]]:
+        """The masks of each length, for every layer."""
+        return {}
 
     def _blank(self, rows: int, pos: int) -> Tensor:
         return torch.zeros(rows, pos, self.sizes.d_model, dtype=self.parameter.dtype, device=self.devices.home)

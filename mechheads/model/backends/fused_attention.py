@@ -33,7 +33,7 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from mechheads.model.backends.temporary_changes import Changes, Forward, Setting
+from mechheads.model.backends.temporary_changes import Changes, Forward, R, Setting
 
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
@@ -47,6 +47,8 @@ _MOST_EMPTY = 4
 """Empty queries are worth it if there are at least so many times as many keys."""
 _CAUSAL = "sdpa of the last queries"
 """transformers' name for its fused kernel with empty queries, which is registered below."""
+_KERNEL = "_attn_implementation_internal"
+"""The attribute in which a configuration of transformers keeps the name of its kernel."""
 _SPLIT = "_reconstruct_attention"
 """The bridge's method from split queries, keys and values to the output of attention."""
 _OWN = "_attn"
@@ -99,6 +101,9 @@ class Own(FusedAttention):
         mask, kernel = kwargs.get("attention_mask"), "sdpa"
         if mask is not None and is_causal(mask, self.long):
             kwargs["attention_mask"], kernel = None, _CAUSAL
+        own = _with_kernel(self._own, kernel)
+        if own is not None:
+            return type(own).forward(own, *args, **kwargs)
         fused = Setting(self._own.config, "_attn_implementation", kernel)
         return self._changes.during([fused], lambda: self._own.forward(*args, **kwargs))
 
@@ -165,6 +170,27 @@ def fused_attention(block: Any, changes: Changes) -> FusedAttention | None:
     if not is_wrapped or not calls_the_same:
         return None
     return OwnByHand(attention, changes) if hasattr(own, _OWN) else Own(attention, changes)
+
+
+def _with_kernel(attention: nn.Module, kernel: str) -> Any:
+    """The same attention, with the same parts, that uses another kernel; None if it cannot be made.
+
+    The configuration that all layers share keeps its kernel, which other threads may read meanwhile.
+    """
+    config: Any = attention.config
+    if _KERNEL not in vars(config) or "forward" in vars(attention):
+        return None
+    same, config = _shallow(attention), _shallow(config)
+    vars(config)[_KERNEL] = kernel
+    vars(same)["config"] = config
+    return same
+
+
+def _shallow(thing: R) -> R:
+    """A copy that shares everything with an object, but the names of its attributes."""
+    other = object.__new__(type(thing))
+    vars(other).update(vars(thing))
+    return other
 
 
 def is_causal(mask: Tensor, long: int = _LONG) -> bool:

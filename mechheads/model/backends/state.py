@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from mechheads.model.backends.structure import parts_of
+
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SAMPLED = 8
+"""At so many places along each axis, numbers of a weight are compared."""
 _ROW, _ROWS = 4096, 256
 """Numbers are summed in rows of this length, so many rows at a time."""
 
@@ -71,23 +76,64 @@ def _factors(n: int, device: torch.device) -> Tensor:
     return (some ^ (some >> 29)) | 1
 
 
-def weights_mark(module: nn.Module) -> tuple[tuple[int, int], ...]:
-    """A mark of a model's weights that takes no time: it changes if a weight is replaced, moved or written into.
+@dataclass(frozen=True, eq=False)
+class WeightsMark:
+    """A mark of a model's weights, to be compared with later ones.
 
-    Writing into ``weight.data`` is not seen; ``ModelState`` sees this too.
+    ``quick`` takes no time: it changes if a weight is replaced, moved or written into, but not if its ``data`` is
+    written into. ``sample`` holds sums of some numbers of each weight, which tell this too, unless it was done to a few
+    rows only; ``ModelState`` sees all.
     """
-    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in module.parameters())
+
+    quick: list[tuple[int, int]]
+    sample: list[float]
+
+    @classmethod
+    def of(cls, weights: Iterable[Tensor]) -> WeightsMark:
+        """The mark of the weights as they are."""
+        every = list(weights)
+        return cls(quick_mark(every), _sample(every))
+
+    def differs(self, weights: Iterable[Tensor], *, quickly: bool) -> bool:
+        """Whether the weights are others now; if not ``quickly``, their sample is compared too."""
+        every = list(weights)
+        return self.quick != quick_mark(every) or not (quickly or self.sample == _sample(every))
+
+
+def quick_mark(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """What tells whether a weight was replaced, moved or written into; see ``WeightsMark``."""
+    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+
+
+@torch.no_grad()
+def _sample(weights: Iterable[Tensor]) -> list[float]:
+    """A sum of up to some 100 numbers of each weight, from all of its parts."""
+    here = [weight for weight in weights if weight.numel() and not weight.is_meta]
+    if len({weight.device for weight in here}) != 1:
+        return []
+    return torch.stack([sample_of(weight) for weight in here]).nan_to_num(7.0).tolist()
+
+
+def sample_of(weight: Tensor) -> Float[Tensor, ""]:
+    """The sum of up to some 100 numbers of a weight, from all of its parts."""
+    far = tuple(slice(None, None, size // _SAMPLED + 1) for size in weight.shape)
+    some = weight[far] if weight.numel() > _SAMPLED**2 else weight
+    return some.sum(dtype=torch.float64)
 
 
 @contextmanager
-def as_usual(module: nn.Module, device: torch.device) -> Iterator[None]:
+def as_usual(module: nn.Module, device: torch.device, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
     """Compute as torch does by default inside the ``with`` block.
+
+    Args:
+        parts: all modules of the model, if they are known.
 
     Raises:
         ValueError: if the model is in training mode and that changes its numbers, or torch's default dtype is another
             one.
     """
-    if training := next((name for name, part in module.named_modules() if _depends_on_training(part)), None):
+    if random := next(filter(_depends_on_training, parts_of(module) if parts is None else parts), None):
+        training = next((name for name, part in module.named_modules() if part is random), type(random).__name__)
         raise ValueError(
             f"model is in training mode ({training}), in which dropout makes its numbers random; call its eval() first"
         )

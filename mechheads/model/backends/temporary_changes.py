@@ -4,6 +4,9 @@ Ctrl-C may arrive between any two steps of Python, also while a hook is added or
 before it is made, undoing may be started again, and it is tried twice: if an interrupt arrives during the first
 attempt, the second one completes it. Anything that several interrupts leave on the model is removed before the next
 analysis starts.
+
+Hooks and replaced methods act in the thread that made them only. A forward pass of the model's user in another thread
+passes them by.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -35,11 +39,23 @@ class Change(Protocol):
     def undo(self) -> None: ...
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _InOneThread:
+    """A function that is called in the thread that made it, and another one that other threads call."""
+
+    here: Callable[..., Any]
+    elsewhere: Callable[..., Any]
+    thread: int = field(default_factory=threading.get_ident)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self.here if threading.get_ident() == self.thread else self.elsewhere)(*args, **kwargs)
+
+
 class HookOn:
     """A hook on a TransformerLens hook point."""
 
     def __init__(self, point: Any, hook: Callable[..., Any]) -> None:
-        self._point, self._hook = point, hook
+        self._point, self._hook = point, _InOneThread(hook, _nothing)
         self._before, self._listed = set(point._forward_hooks), list(point.fwd_hooks)
 
     def make(self) -> None:
@@ -63,11 +79,41 @@ class Forward:
         self._before = {key: value for key, value in module.__dict__.items() if key == name}
 
     def make(self) -> None:
-        object.__setattr__(self._module, self._name, self._forward)
+        usual = getattr(self._module, self._name)
+        object.__setattr__(self._module, self._name, _InOneThread(self._forward, usual))
 
     def undo(self) -> None:
         self._module.__dict__.pop(self._name, None)
         self._module.__dict__.update(self._before)
+
+
+class HooksOff:
+    """A TransformerLens hook point without its hooks."""
+
+    def __init__(self, point: Any) -> None:
+        self._point, self._hooks, self._listed = point, dict(point._forward_hooks), list(point.fwd_hooks)
+
+    def make(self) -> None:
+        self._point._forward_hooks.clear()
+        self._point.fwd_hooks = []
+
+    def undo(self) -> None:
+        self._point._forward_hooks.clear()
+        self._point._forward_hooks.update(self._hooks)
+        self._point.fwd_hooks = list(self._listed)
+
+
+class Part:
+    """Another module in the place of one."""
+
+    def __init__(self, owner: nn.Module, name: str, part: nn.Module) -> None:
+        self._parts, self._name, self._part, self._before = owner._modules, name, part, owner._modules[name]
+
+    def make(self) -> None:
+        self._parts[self._name] = self._part
+
+    def undo(self) -> None:
+        self._parts[self._name] = self._before
 
 
 class Setting:
@@ -125,7 +171,7 @@ class Reservation:
 
 
 class Changes:
-    """The changes in effect on one model, and the analysis that has the model to itself.
+    """The changes in effect on one model, the analysis that has the model to itself, and what was derived for it.
 
     Attributes:
         at_end: called when an analysis ends.
@@ -134,6 +180,7 @@ class Changes:
     def __init__(self) -> None:
         self.at_end: Callable[[], None] = _nothing
         self._made: list[Change] = []
+        self._derived: dict[str, Any] = {}
         self._reservation = Reservation(sys._getframe())
         self._reservation.end()
 
@@ -150,6 +197,39 @@ class Changes:
                 self._restore(mark)
         finally:
             self._restore(mark)
+
+    def alone(self, run: Callable[[], R], outermost: Callable[[Callable[[], R]], R] | None = None) -> R:
+        """Call ``run`` while this thread has the model to itself.
+
+        Args:
+            outermost: called with ``run`` in its place, unless a caller has reserved the model already.
+
+        Raises:
+            RuntimeError: if another thread has reserved it.
+        """
+        reservation = self.begin(sys._getframe())
+        if reservation is None:
+            return run()
+        try:
+            return run() if outermost is None else outermost(run)
+        finally:
+            try:
+                self.end(reservation)
+            finally:
+                self.end(reservation)
+
+    @property
+    def mine(self) -> bool:
+        """Whether an analysis in this thread has the model to itself."""
+        return not self._reservation.ended and self._reservation.thread == threading.get_ident()
+
+    def once(self, name: str, derive: Callable[[], R]) -> R:
+        """What is derived from the weights: once in each analysis, which has them to itself, and anew outside."""
+        if not self.mine:
+            return derive()
+        if name not in self._derived:
+            self._derived[name] = derive()
+        return self._derived[name]
 
     def _restore(self, mark: int = 0) -> None:
         while len(self._made) > mark:
@@ -173,6 +253,7 @@ class Changes:
                 )
             last = last.followed_by(mine)
         self._reservation = mine
+        self._derived = {}
         self._restore()
         return mine
 
@@ -181,14 +262,15 @@ class Changes:
         if reservation.ended:
             return  # what is on the model now was put there by another thread
         self._restore()
+        self._derived = {}
         self.at_end()
         if torch.is_grad_enabled() != reservation.grad:
             torch.set_grad_enabled(reservation.grad)
         reservation.end()
 
 
-def _nothing() -> None:
-    """What happens at the end of an analysis of most models."""
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """What happens at the end of an analysis of most models, and what hooks do in other threads."""
 
 
 _OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDictionary()

@@ -79,13 +79,21 @@ def test_a_model_with_hooks_is_refused(model: mh.Model, tmp_path: Path, name: st
     task = mh.Task([" The capital of France is", " The capital of Italy is"], [" Paris", " Rome"])
     before = found(model)
     remove = HOOKS[name](model)
-    kind = "a replaced forward in" if "a " in name and "point" not in name else "a (torch|TransformerLens) hook on"
-    with pytest.raises(ValueError, match=f"^store: the model carries {kind} .*Remove it .* or leave store out"):
-        mh.ablate(model, PROMPTS, store=tmp_path / "store")
-    with pytest.raises(ValueError, match=f"^store: the model carries {kind} .* or leave store out"):
-        mh.settings(store=tmp_path / "gates")(mh.fit_gates)(model, task, seeds=1, updates=1)
+    kind = "a replaced forward in" if "a " in name and "point" not in name else "a (torch|TransformerLens) hook "
+    try:
+        with pytest.raises(ValueError, match=f"^store: the model carries {kind}.*Remove it .* or leave store out"):
+            found(model)
+        said = f"^(store: the model|model: it) carries {kind}.*Remove it"
+        with pytest.raises(ValueError, match=said):
+            mh.ablate(model, PROMPTS, store=tmp_path / "store")
+        with pytest.raises(ValueError, match=said):
+            mh.settings(store=tmp_path / "gates")(mh.fit_gates)(model, task, seeds=1, updates=1)
+        if "TransformerLens" not in name:
+            with pytest.raises(ValueError, match=f"^model: it carries {kind}"):
+                mh.ablate(model, PROMPTS)
+    finally:
+        remove()
     assert not list(tmp_path.iterdir())
-    remove()
     assert found(model) == before
 
 

@@ -1,0 +1,91 @@
+"""The hooks and replaced methods that a model carries, besides those of the libraries that load it."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate", "nnsight", "mechheads.model.backends.on_disk"}
+"""Libraries and modules whose hooks and forwards belong to a model as they load it or read its weights."""
+_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+
+
+def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Every module inside a module under each of its names, and whether it occurs for the first time.
+
+    Attributes are followed too, because a bridge holds the model that it wraps outside its own submodules.
+    """
+    from torch import nn
+
+    met: set[int] = set()
+    left = [("the model", module)]
+    while left:
+        name, module = left.pop()
+        new = id(module) not in met
+        yield name, module, new
+        if new:
+            met.add(id(module))
+            inside = {key: value for key, value in vars(module).items() if isinstance(value, nn.Module)}
+            left += [(f"{name}.{key}", part) for key, part in (inside | module._modules).items() if part is not None]
+
+
+def carried_hooks(module: nn.Module) -> list[str]:
+    """The hooks and replaced forwards that a model carries, besides those of the libraries that load it, in words."""
+    names = [(name.removeprefix("the model."), part) for name, part, new in modules_of(module) if new]
+    found = hooks_everywhere()
+    for name, part in names:
+        is_point = hasattr(part, "fwd_hooks")
+        if is_point and (part.fwd_hooks or part.bwd_hooks):
+            found.append(f"a TransformerLens hook on {part.name or name}")
+        else:
+            found += [f"a torch hook on {name} ({called(hook)})" for hook in hooks_on(part, is_point)]
+        if replaces_forward(part):
+            found.append(f"a replaced forward in {name}")
+    return found
+
+
+def hooks_everywhere() -> list[str]:
+    """The torch hooks that every module calls, in words."""
+    from torch.nn.modules import module as everywhere
+
+    shared = [hook for kind in _HOOKS for hook in getattr(everywhere, f"_global_{kind}").values()]
+    return [f"a torch hook on every module ({called(hook)})" for hook in shared if not is_booted(hook)]
+
+
+def hooks_on(part: nn.Module, all_of_them: bool = False) -> list[Any]:
+    """The torch hooks on a module; by default, without those of the libraries that load models."""
+    hooks = [hook for kind in _HOOKS for hook in getattr(part, f"_{kind}").values()]
+    return [hook for hook in hooks if all_of_them or not is_booted(hook)]
+
+
+def replaces_forward(part: nn.Module) -> bool:
+    """Whether a module has a ``forward`` of its own that belongs to no library that loads models."""
+    return not all(value is None or is_booted(value) for value in map(vars(part).get, ("forward", "_hf_hook")))
+
+
+def is_booted(thing: Any) -> bool:
+    """Whether a function belongs to a library that loads models, judged by the module that defines it."""
+    written = home(inner(thing))
+    return not _BOOTED_BY.isdisjoint({written, written.partition(".")[0]})
+
+
+def called(thing: Any) -> str:
+    thing = inner(thing)
+    return getattr(thing, "__qualname__", type(thing).__qualname__)
+
+
+def inner(thing: Any) -> Any:
+    """The function inside partials and bound methods."""
+    while isinstance(thing, (functools.partial, types.MethodType)):
+        thing = thing.func if isinstance(thing, functools.partial) else thing.__func__
+    return thing
+
+
+def home(thing: Any) -> str:
+    """The module that a function, or the class of an object, is written in, whatever a decorator says."""
+    return getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or "builtins"

@@ -1,0 +1,338 @@
+"""A model that is changed after it was loaded: analyses measure it as it is, or say why they cannot."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import parametrize
+
+import mechheads as mh
+from mechheads.model.analysis import analysis
+from mechheads.runs.head_cache import HeadCache
+from support import weight_surgery
+from support.releases import only_on_4
+from support.texts import CLEAN, PAIRS
+
+pytestmark = pytest.mark.filterwarnings("ignore:the clean run prefers")
+
+
+@pytest.fixture
+def small(tiny: Callable[[str], Path]) -> mh.Model:
+    return mh.load(tiny("llama"))
+
+
+def own(module: Any) -> Any:
+    """A module without the bridge around it."""
+    return getattr(module, "original_component", None) or module
+
+
+def head_weight(model: mh.Model) -> torch.Tensor:
+    head = own(model.model.unembed)
+    return head.weight if hasattr(head, "weight") else head.W_U
+
+
+def effect(model: mh.Model, **given: Any) -> np.ndarray:
+    return mh.activation_patch(model, PAIRS, metric=mh.logit_diff, heads=["L0H1", "L2H3"], **given).values.values
+
+
+class Negative(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return -weight
+
+
+def negative(model: mh.Model, how: str) -> None:
+    weight, head = head_weight(model), own(model.model.unembed)
+    name = "weight" if hasattr(head, "weight") else "W_U"
+    with torch.no_grad():
+        if how == "in place":
+            weight.neg_()
+        elif how == "into data":
+            weight.data.neg_()
+        elif how == "other data":
+            weight.data = -weight.data
+        elif how == "another parameter":
+            setattr(head, name, nn.Parameter(-weight))
+        elif how == "load_state_dict":
+            state = {key: value.clone() for key, value in model.model.state_dict().items()}
+            (key,) = (key for key in state if key in ("unembed.weight", "unembed.W_U", "lm_head.weight"))
+            model.model.load_state_dict(state | {key: -state[key]})
+        else:
+            parametrize.register_parametrization(head, name, Negative())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "in place",
+        "into data",
+        "other data",
+        "another parameter",
+        "load_state_dict",
+        pytest.param("parametrize", marks=only_on_4),
+    ],
+)
+def test_the_negative_unembedding_gives_the_negative_effect(small: mh.Model, tmp_path: Path, how: str) -> None:
+    before = effect(small, store=tmp_path / "store")
+    logits = small.cache(CLEAN).logits
+    negative(small, how)
+    np.testing.assert_allclose(effect(small, store=tmp_path / "store"), -before, atol=1e-5)
+    np.testing.assert_allclose(effect(small), -before, atol=1e-5)
+    torch.testing.assert_close(small.cache(CLEAN).logits, -logits, atol=1e-5, rtol=0)
+
+
+def test_an_edit_in_half_precision_is_read(tiny: Callable[[str], Path]) -> None:
+    small = mh.load(tiny("llama"), dtype=torch.bfloat16)
+    before, logits = effect(small), small.cache(CLEAN).logits
+    head_weight(small).data.neg_()
+    np.testing.assert_allclose(effect(small), -before, atol=1e-5)
+    torch.testing.assert_close(small.cache(CLEAN).logits, -logits, atol=1e-5, rtol=0)
+
+
+def test_a_model_in_another_dtype_is_measured_in_it(small: mh.Model) -> None:
+    before = effect(small)
+    small.model.to(torch.bfloat16)
+    assert small.dtype == torch.bfloat16
+    now = effect(small)
+    assert 0 < np.nanmax(np.abs(now - before)) < 0.5
+
+
+def test_a_kept_run_of_other_weights_gives_no_logits(small: mh.Model) -> None:
+    run = small.cache(CLEAN)
+    for write in (lambda w: w.data.mul_(2), lambda w: setattr(w, "data", w.data.clone())):
+        run = small.cache(CLEAN)
+        write(next(weight for weight in small.model.parameters() if weight.ndim > 1))
+        with pytest.raises(ValueError, match="weights have changed since this run was cached"):
+            _ = run.logits
+
+
+@only_on_4
+@pytest.mark.parametrize("name", ["llama", "gemma", "neox"])
+def test_a_setting_that_transformers_reads_is_honoured_or_refused(tiny: Callable[[str], Path], name: str) -> None:
+    model = mh.load(tiny(name))
+    logits = model.cache(CLEAN).logits
+    for block in model.model.blocks:
+        own(block.attn).scaling *= 2
+    ids = torch.tensor([model.tokenizer(CLEAN[0]).input_ids])
+    if name == "neox":
+        with pytest.raises(ValueError, match=r"it was changed after it was loaded \(scaling of a GPTNeoXAttention\)"):
+            model.cache(CLEAN)
+        return
+    with torch.no_grad():
+        wanted = model.model.original_model(input_ids=ids, use_cache=False).logits[0]
+    got = model.cache([ids[0].tolist()]).logits[0]
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=0)
+    assert (got - logits[0, : len(got)]).abs().max() > 0.1
+
+
+@only_on_4
+def test_another_head_or_soft_cap_is_refused_until_it_is_undone(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("gemma"))
+    before, inner = effect(model), model.model.original_model
+    head, cap = inner.lm_head, inner.config.final_logit_softcapping
+    inner.lm_head = nn.Linear(model.d_model, model.d_vocab, bias=False)
+    for read in (effect, lambda m: m.unembed(torch.zeros(1, m.d_model)), lambda m: m.first_mlp(m.W_E[:2])):
+        with pytest.raises(ValueError, match=r"it was changed after it was loaded \(its modules\).*'lm_head'"):
+            read(model)
+    inner.lm_head = head
+    inner.config.final_logit_softcapping = 1.0
+    with pytest.raises(ValueError, match=r"the setting final_logit_softcapping of its Gemma2Config"):
+        effect(model)
+    inner.config.final_logit_softcapping = cap
+    np.testing.assert_allclose(effect(model), before, atol=1e-6)
+
+
+@only_on_4
+def test_settings_of_transformerlens_change_no_number(small: mh.Model) -> None:
+    before = effect(small)
+    small.model.set_use_attn_result(True)
+    np.testing.assert_allclose(effect(small), before, atol=1e-5)
+    small.model.set_use_split_qkv_input(True)
+    np.testing.assert_allclose(effect(small), before, atol=1e-5)
+
+
+@only_on_4
+@pytest.mark.parametrize("name", ["apply_rotary_pos_emb", "rotate_half", "eager_attention_forward"])
+def test_a_replaced_function_of_transformers_is_honoured_or_refused(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    from transformers.models.llama import modeling_llama
+
+    small, usual = mh.load(tiny("llama")), getattr(modeling_llama, name)
+    before, job = effect(small, store=tmp_path / "store"), mh.prepare(small, PAIRS)
+    at = 1 if name == "eager_attention_forward" else 0
+
+    def other(*args: Any, **more: Any) -> Any:
+        return usual(*args[:at], 2 * args[at], *args[at + 1 :], **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(modeling_llama, name, other)
+        with pytest.raises(ValueError, match=rf"job: the model has changed|modeling_llama\.{name}"):
+            mh.activation_patch(job, heads="L0H1")
+        if name == "eager_attention_forward":  # the bridge computes attention itself
+            for given in ({}, {"store": tmp_path / "store"}):
+                with pytest.raises(ValueError, match=rf"the function .*modeling_llama\.{name}"):
+                    effect(small, **given)
+        else:
+            ids = torch.tensor([[40, 41, 42, 43, 44]])
+            torch.testing.assert_close(
+                small.cache(ids.tolist()).logits, plain_logits(tiny("llama"), ids), atol=1e-4, rtol=0
+            )
+            now = effect(small)
+            assert np.nanmax(np.abs(now - before)) > 0.1
+            np.testing.assert_allclose(effect(small, store=tmp_path / "store"), now, atol=1e-5)
+    np.testing.assert_allclose(effect(small), before, atol=1e-6)
+    np.testing.assert_array_equal(effect(small, store=tmp_path / "store"), before)
+
+
+def plain_logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    """What transformers gives."""
+    with torch.no_grad():
+        return weight_surgery.load(folder)(input_ids=ids, use_cache=False).logits
+
+
+HOOKS: dict[str, Callable[[mh.Model], Callable[[], object]]] = {
+    "on the head": lambda m: own(m.model.unembed).register_forward_hook(lambda part, given, out: -out).remove,
+    "on the bridge of the head": lambda m: m.model.unembed.register_forward_hook(lambda part, given, out: -out).remove,
+    "on a norm": lambda m: own(m.model.ln_final).register_forward_hook(lambda part, given, out: -out).remove,
+    "before a norm": lambda m: own(m.model.blocks[0].ln1).register_forward_pre_hook(lambda part, given: None).remove,
+    "backward": lambda m: m.model.blocks[0].register_full_backward_hook(lambda part, given, out: None).remove,
+    "everywhere": lambda m: register_module_forward_hook(lambda part, given, out: None).remove,
+    "of TransformerLens on logits": lambda m: (
+        m.model.add_hook("unembed.hook_out", lambda value, hook: -value),
+        m.model.reset_hooks,
+    )[1],
+}
+
+
+@only_on_4
+@pytest.mark.parametrize("where", HOOKS)
+def test_a_hook_that_an_analysis_would_pass_by_is_refused(small: mh.Model, where: str) -> None:
+    before, job = effect(small), mh.prepare(small, PAIRS)
+    remove = HOOKS[where](small)
+    try:
+        for call in (effect, lambda m: m.cache(CLEAN), lambda _: mh.activation_patch(job), lambda m: m.final_scale()):
+            with pytest.raises(ValueError, match=r"model: it carries a (torch|TransformerLens) hook"):
+                call(small)
+    finally:
+        remove()
+    np.testing.assert_allclose(effect(small), before, atol=1e-6)
+
+
+def in_a_thread(run: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+
+    def call() -> None:
+        try:
+            found.append(run())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_forward_pass_of_the_user_in_another_thread_changes_nothing_and_is_right(
+    tiny: Callable[[str], Path], name: str
+) -> None:
+    model = mh.load(tiny(name))
+    ids, other = torch.tensor([[40, 41, 42, 43]]), torch.tensor([[50, 51, 52]])
+
+    def own_logits() -> torch.Tensor:
+        with torch.no_grad():
+            return model.model(other)
+
+    wanted, found, seen = own_logits(), [], []
+
+    def meanwhile(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        seen.append(value.shape)
+        found.append(in_a_thread(own_logits))
+        return 0 * value
+
+    @analysis
+    def run(model: mh.Model, hooks: Any) -> torch.Tensor:
+        return model.backend.run(ids, hooks)
+
+    names = [model.hook_name("z", 1), model.hook_name("resid_pre", 2), model.hook_name("v", 1)]
+    plain = run(model, [(each, lambda value, hook: 0 * value) for each in names])
+    torch.testing.assert_close(run(model, [(each, meanwhile) for each in names]), plain, atol=1e-6, rtol=0)
+    assert len(seen) == 3 and all(shape[1] == 4 for shape in seen)
+    for logits in found:
+        torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
+
+
+def test_a_forward_pass_while_blocks_only_note_their_arguments_is_right(small: mh.Model) -> None:
+    """In the trunk of a bridge, blocks pass their input on for a moment; only in the thread of the analysis."""
+    ids = torch.tensor([[50, 51, 52]])
+    with torch.no_grad():
+        wanted = small.model(ids)
+    found = []
+
+    @analysis
+    def run(model: mh.Model) -> None:
+        from mechheads.model.backends.temporary_changes import Forward
+
+        def other() -> Any:
+            with torch.no_grad():
+                return model.model(ids)
+
+        changes = [Forward(block, lambda x, *_a, **_k: x) for block in model.model.blocks]
+        model.backend.changes.during(changes, lambda: found.append(in_a_thread(other)))
+
+    run(small)
+    torch.testing.assert_close(found[0], wanted, atol=1e-6, rtol=0)
+
+
+def test_reads_that_run_the_model_wait_for_no_analysis_in_another_thread(small: mh.Model) -> None:
+    states = torch.randn(2, small.d_model)
+    reads: list[Callable[[], Any]] = [
+        lambda: small.first_mlp(states),
+        lambda: small.unembed(states),
+        small.final_scale,
+        lambda: small.attention_scale(1),
+        lambda: small.cache(CLEAN),
+    ]
+    weights = [small.W_U.clone(), small.W_O[1].clone(), small.embed(torch.tensor([5])).clone()]
+
+    @analysis
+    def busy(model: mh.Model) -> list[Any]:
+        return [in_a_thread(read) for read in reads]
+
+    for error in busy(small):
+        assert isinstance(error, RuntimeError) and "another thread is running an analysis" in str(error)
+
+    @analysis
+    def reading(model: mh.Model) -> list[Any]:
+        return [in_a_thread(lambda: [small.W_U, small.W_O[1], small.embed(torch.tensor([5]))])]
+
+    for got, wanted in zip(reading(small)[0], weights, strict=True):
+        assert torch.equal(got, wanted)
+    assert all(torch.is_tensor(read()) for read in reads[:4])
+
+
+def test_weights_that_another_thread_changes_meanwhile_end_the_analysis(small: mh.Model) -> None:
+    weight = head_weight(small)
+
+    def edit() -> None:
+        with torch.no_grad():
+            weight.neg_()
+
+    @analysis
+    def busy(model: mh.Model) -> HeadCache:
+        run = HeadCache.run(model, CLEAN)
+        in_a_thread(edit)
+        return run
+
+    with pytest.raises(RuntimeError, match="changed while an analysis ran on it"):
+        busy(small)
