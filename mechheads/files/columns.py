@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import operator
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 _SHOWN = 60
@@ -37,7 +37,7 @@ def opened(given: Any, name: str, what: str) -> Iterable[Any]:
         raise ValueError(f"{name} is {described(given)}; {_one_column(given, name, what, columns)}")
     if isinstance(given, io.IOBase):
         raise ValueError(f"{name} is an open file; give a list of {what}, such as file.read().splitlines()")
-    if isinstance(given, (Set, KeysView, ValuesView)):
+    if isinstance(given, Set):
         raise ValueError(
             f"{name} is a {type(given).__name__}; give a list of {what}, in the order that they should have"
         )
@@ -185,7 +185,10 @@ def _one_column(given: Any, name: str, what: str, columns: Sequence[Any]) -> str
     if not columns:
         return "give one of its columns"
     if "input_ids" in columns:
-        return f"give the {what} that the tokenizer was given, or its output without other columns where ids are read"
+        return (
+            f"give the {what} that the tokenizer was given, or prompts of ids, "
+            'mh.Prompts({"input_ids": ids, "attention_mask": mask})'
+        )
     if "role" in columns and isinstance(given, Mapping):
         return f"this is one message; write one chat as [[message, ...]], and {name} as a list of chats"
     if isinstance(given, Mapping) and (inner := columns_of(given[columns[0]])):  # the splits of a data set

@@ -14,7 +14,9 @@ _WHAT_TO_TYPE = (
 )
 
 
-def check_padding(rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt") -> None:
+def check_padding(
+    rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str = "prompt", *, warns: bool = True
+) -> None:
     """Check that rows of token ids do not begin or end with padding.
 
     A token that is only padding is refused at either end. Many tokenizers pad with a token that has a meaning, such as
@@ -24,11 +26,12 @@ def check_padding(rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str =
     Args:
         rows: the rows that have no mask, by the number of their prompt.
         name: what a row is called in messages.
+        warns: whether to warn of a row that ends with a token of both meanings.
 
     Raises:
         ValueError: if they do; the message says what to give instead.
     """
-    if tokenizer is None or not rows:
+    if not tokenizer or not rows:
         return
     padding = [token for token in dict.fromkeys((tokenizer.pad_token_id, tokenizer.eos_token_id)) if token is not None]
     touched = {row[end] for row in rows.values() if len(row) for end in (0, -1)}
@@ -56,7 +59,7 @@ def check_padding(rows: Mapping[int, Sequence[int]], tokenizer: Any, name: str =
                     f"{_WHAT_TO_TYPE}"
                 )
     ends = [index for index, row in rows.items() if pad == eos and len(row) > 1 and row[-1] == pad]
-    if ends:
+    if ends and warns:
         warn(
             f"{name} {ends[0]} ends with {token_strings([pad], tokenizer)[0]!r}, which is also what the tokenizer pads "
             f"with: it is taken as a token of the {name}. If it is padding, leave it out, or give the mask"
