@@ -52,8 +52,8 @@ def read_prompts(given: Any, name: str) -> Sequence[Any]:
     ValueError: prompts[1] is None; give a string, a chat (a list of messages) or a list of token ids
     """
     read = list(each_prompt(given, name))
-    same = isinstance(given, Sequence) and len(given) == len(read)
-    return given if same and all(a is b for a, b in zip(given, read, strict=True)) else read
+    same = isinstance(given, (list, tuple)) and all(a is b for a, b in zip(given, read, strict=True))
+    return given if same else read
 
 
 def each_prompt(given: Any, name: str) -> Iterator[Any]:
@@ -108,7 +108,7 @@ def read_answers(given: Any, name: str) -> Sequence[str | int]:
                 f"give texts, such as {name}=[str(number) for number in column], or ids, {name}=list(column)"
             )
         read.append(token)
-    same = isinstance(given, Sequence) and all(a is b for a, b in zip(given, read, strict=True))
+    same = isinstance(given, (list, tuple)) and all(a is b for a, b in zip(given, read, strict=True))
     return given if same else read
 
 

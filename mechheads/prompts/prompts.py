@@ -36,17 +36,22 @@ class Prompts:
 
     Args:
         items: each a string, a chat (list of ``{"role": ..., "content": ...}``, rendered with the model's own chat
-            template and the opening of the assistant's answer) or a list of token ids.
-        answer: the expected next token of each prompt, as text (``" Paris"``, one token) or id.
+            template and the opening of the assistant's answer) or a list of token ids. In place of a list: an array, a
+            Series or another column of a table, an iterator, a tensor of ids without padding, or a tokenizer's output,
+            ``{"input_ids": ids, "attention_mask": mask}``, without the tokens that its mask hides.
+        answer: the expected next token of each prompt, as text (``" Paris"``, one token) or, as a whole number, its
+            id. In a column of a table, a number may be either and is refused; files have their own rule, see
+            ``PromptPairs.load``.
         wrong: the token that the answer is compared with, as text or id.
         positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
-        cluster: a label for each prompt. Prompts with the same label (an entity, a template) are not
-            independent, and intervals are computed over clusters. By default every prompt is its own cluster, and a
-            prompt that is given several times is one.
+        cluster: a label for each prompt, a text or a whole number (1 and "1" are the same). Prompts with the same label
+            (an entity, a template) are not independent, and intervals are computed over clusters. By default every
+            prompt is its own cluster, and a prompt that is given several times is one.
 
     Raises:
-        ValueError: if there are no prompts, or a list is not as long as ``items``.
+        ValueError: if there are no prompts, a list is not as long as ``items``, or something is not what it should be,
+            such as a table in place of one of its columns, or a missing value.
 
     Strings are tokenised as the model's own tokenizer does it, with the beginning token that it puts before every text,
     once, and without an end token. An answer has the token that it has after its prompt.

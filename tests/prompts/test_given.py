@@ -145,8 +145,9 @@ DOORS: dict[str, tuple[str, Callable[[mh.Model, Any], Any]]] = {
     "loss": ("texts", lambda model, given: mh.safety.text_loss(model, given)),
     "folded": ("texts", lambda model, given: mh.safety.folded(given)),
 }
-"""Where texts go in, by the argument's name. Names of files and of sets are texts too where requests and texts go in."""
+"""Where texts go in, by the argument's name."""
 NAMES_ARE_READ = {"ships", "angle", "sahara", "safety heads", "harmful", "harmless", "profile", "examples"}
+"""Here a text alone is the name of a set, or of a file."""
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -186,7 +187,8 @@ def test_every_door_reads_a_container_as_the_list(loaded: Any, container: str) -
 
 def test_an_iterator_is_read_once_and_kept() -> None:
     prompts = mh.Prompts(iter(TEXTS), answer=iter([" Paris", " Rome"]), cluster=iter("ab"))
-    assert (list(prompts.items), list(prompts.answer or ()), prompts.cluster) == (
+    assert (list(prompts.items), prompts.cluster) == (TEXTS, ["a", "b"])
+    assert list(prompts.answer or ()) == [" Paris", " Rome"]
         TEXTS,
         [" Paris", " Rome"],
         ["a", "b"],
@@ -212,7 +214,7 @@ def test_the_mask_of_a_tokenizers_output_is_honoured(loaded: Any, side: str, kin
     assert [list(row) for row in mh.Task(padded, [[3]] * 3).prompts] == alone
     assert [list(row) for row in mh.Prompts([model.tokenizer(text) for text in texts]).items] == alone
     without = padded["input_ids"]
-    with pytest.raises(ValueError, match="prompt 2 (begins|ends) with '<pad>' .* times.*attention_mask"):
+    with pytest.raises(ValueError, match=r"prompt 2 (begins|ends) with '<pad>' .* times.*attention_mask"):
         model.cache(without)
 
 
@@ -364,7 +366,7 @@ def test_numbers_in_other_files_are_their_digits(tmp_path: Path) -> None:
     assert mh.Relation.load(file).pairs == (("1", "2"), ("three", "four"))
     for cell in ("true", "1.5", "null", '["a"]'):
         file.write_text(f'[{{"prompt": {cell}, "target": "x"}}]')
-        with pytest.raises(ValueError, match="'prompt' is .*; it must be a text"):
+        with pytest.raises(ValueError, match=r"'prompt' is .*; it must be a text"):
             mh.gating.read_task(file)
         with pytest.raises(ValueError, match="no text in column 'prompt'"):
             mh.safety.read_requests(file, "prompt")
