@@ -189,10 +189,6 @@ def test_an_iterator_is_read_once_and_kept() -> None:
     prompts = mh.Prompts(iter(TEXTS), answer=iter([" Paris", " Rome"]), cluster=iter("ab"))
     assert (list(prompts.items), prompts.cluster) == (TEXTS, ["a", "b"])
     assert list(prompts.answer or ()) == [" Paris", " Rome"]
-        TEXTS,
-        [" Paris", " Rome"],
-        ["a", "b"],
-    )
     assert len(prompts) == 2
 
 
