@@ -29,7 +29,7 @@ from mechheads.runs.head_cache import token_bytes
 from mechheads.workers.ray_cluster import pool_of
 
 T = TypeVar("T")
-Texts = str | Path | Iterable[str | list[int]] | None
+Texts = str | Path | Iterable[str | Sequence[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
 
 LEAST_WINDOW = 16

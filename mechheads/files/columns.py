@@ -43,11 +43,12 @@ def opened(given: Any, name: str, what: str) -> Iterable[Any]:
         )
     if isinstance(given, (bytes, bytearray, memoryview)) or not isinstance(given, (Sequence, Iterable)):
         raise ValueError(f"{name} is {described(given)}; give a list of {what}")
-    if hasattr(given, "ndim"):
-        return _of_array(given if hasattr(given, "tolist") else given.to_numpy(), name, what)
+    thing: Any = given
+    if hasattr(thing, "ndim"):
+        return _of_array(thing if hasattr(thing, "tolist") else thing.to_numpy(), name, what)
     for method in ("to_list", "tolist", "to_pylist"):  # of pandas and polars, of arrays, of pyarrow
-        if callable(own := getattr(given, method, None)):
-            return list(own())
+        if callable(own := getattr(thing, method, None)):
+            return list(own())  # pyright: ignore[reportArgumentType]
     return given if isinstance(given, (Iterator, Sequence)) else list(given)
 
 
@@ -91,7 +92,9 @@ def described(thing: Any) -> str:
         what = "keys" if isinstance(thing, Mapping) else "columns"
         names = f"{', '.join(map(repr, columns[:8]))}{', ...' * (len(columns) > 8)}" or "(none)"
         return f"a {kind} with the {what} {names}"
-    if is_missing(thing) and thing is not None:
+    if thing is None:
+        return "None"
+    if is_missing(thing):
         return f"missing ({thing!r})"
     if hasattr(thing, "dtype") and hasattr(thing, "shape") and len(thing.shape):
         return f"a {kind} of {thing.dtype} with the shape {tuple(thing.shape)}"
@@ -126,7 +129,7 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
-def cell_text(value: object) -> object:
+def cell_text(value: object) -> Any:
     """A cell of a file's column of texts. A whole number is its digits, as CSV has it; all else is as it is.
 
     So a table means the same in every format. A boolean or a number with a point is no text: formats write these in

@@ -137,8 +137,8 @@ def _prompt(item: Any, where: str, name: str) -> Any:
     if (columns := columns_of(item)) is not None:
         take = f"; take one of them: [row[{columns[0]!r}] for row in {name}]" if columns else ""
         raise ValueError(f"{where} is {described(item)}{take}")
-    if getattr(item, "ndim", None) == 1:
-        item = item.tolist()
+    thing: Any = item
+    item = thing.tolist() if getattr(thing, "ndim", None) == 1 else thing
     if isinstance(item, Sequence) and not isinstance(item, (bytes, bytearray, memoryview)):
         return item if is_chat(item) else _ids(item, where)
     if whole_number(item) is not None:

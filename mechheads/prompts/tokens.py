@@ -126,10 +126,11 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
             long.
     """
     what, text, offsets = f"prompt {index}", _prompt_text(item, index, model), None
+    ids: list[Any]
     if text is not None:
         ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
     else:
-        ids = list(item)
+        ids = [*item]
     check_row(ids, what, model)
     if not isinstance(item, str):
         _warn_of_ends(ids, text, what, model.tokenizer)
@@ -198,7 +199,7 @@ def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: An
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
 
-def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
+def locate(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
     """The token index of a named position; the position of a span is its last token."""
     if (token := None if isinstance(where, str) else whole_number(where)) is not None:
         where = token

@@ -278,7 +278,7 @@ def _texts(texts: Texts) -> Texts:
                 "list of texts"
             )
         return file
-    kept: list[str | Sequence[int]] = []
+    kept: list[Any] = []
     size = 0
     for text in read_each(texts):
         kept.append(text)

@@ -297,8 +297,8 @@ def tiny_pairs(model: Model, position: str | None = None) -> PromptPairs:
     corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]
     answer: list[str | int] = torch.randint(model.d_vocab, (len(clean),), generator=generator).tolist()
     wrong: list[str | int] = [(int(token) + 1) % model.d_vocab for token in answer]
-    sides = ([Unpadded(row) for row in side] for side in (clean, corrupted))  # they are random, and may be anything
-    return PromptPairs(*sides, answer, wrong, {} if position is None else {position: [1, 2, 1]})
+    one, other = ([Unpadded(row) for row in side] for side in (clean, corrupted))  # they are random: any may be padding
+    return PromptPairs(one, other, answer, wrong, {} if position is None else {position: [1, 2, 1]})
 
 
 def _callable(thing: Any, arguments: str, example: str) -> str:

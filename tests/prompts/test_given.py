@@ -54,7 +54,7 @@ class Dataset:
         return iter([{"prompt": text, "answer": " Paris"} for text in TEXTS])
 
 
-def filtered(texts: Sequence[str]) -> pd.Series:
+def filtered(texts: Sequence[str]) -> Any:
     """A column of which rows were left out, so that its index begins at 1 and has a gap."""
     frame = pd.DataFrame({"text": ["no", texts[0], "no", *texts[1:]]})
     return frame[frame["text"] != "no"]["text"]
