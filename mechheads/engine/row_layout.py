@@ -8,6 +8,7 @@ from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import Layout
 from mechheads.model.core import ModelCore
+from mechheads.prompts.given import Unpadded
 from mechheads.runs.head_cache import HeadCache
 
 
@@ -28,7 +29,7 @@ def choose_layout(model: ModelCore) -> Layout:
     Raises:
         ValueError: if no layout does.
     """
-    ids = model.backend.trial_tokens(2, 6).tolist()
+    ids = [Unpadded(row) for row in model.backend.trial_tokens(2, 6).tolist()]  # whatever they are, none is padding
     run = HeadCache.run(model, ids, sites=("z", "resid_pre"))
     run.check_finite()
     for layout in model.backend.layouts:

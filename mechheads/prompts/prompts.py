@@ -243,7 +243,8 @@ class PromptPairs:
         >>> mh.PromptPairs.load(path).answer
         [' are']
         """
-        return cls(**read_columns(path))
+        columns: dict[str, Any] = dict(read_columns(path))
+        return cls(**columns)
 
     @classmethod
     def from_templates(
