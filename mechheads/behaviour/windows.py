@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pydoc_data.topics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
@@ -22,12 +22,14 @@ from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import begin_tokens, text_ids
+from mechheads.prompts.given import Unpadded, each_prompt, is_chat
+from mechheads.prompts.padding import check_padding
 from mechheads.prompts.tokens import shorten
 from mechheads.runs.head_cache import token_bytes
 from mechheads.workers.ray_cluster import pool_of
 
 T = TypeVar("T")
-Texts = str | Path | Iterable[str | list[int]] | None
+Texts = str | Path | Iterable[str | Sequence[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
 
 LEAST_WINDOW = 16
@@ -159,9 +161,7 @@ def token_stream(model: Model, texts: Texts) -> Iterator[int]:
         ValueError: if there is a text that the model cannot read.
     """
     for number, text in enumerate(_texts(texts)):
-        ids = text if isinstance(text, list) else _ids(model, text)
-        _check(ids, number, model)
-        yield from ids
+        yield from _own_ids(text, number, model)
 
 
 def repeated_tokens(model: Model, n: int = 16, length: int = 64, *, seed: int = 0) -> list[list[int]]:
@@ -212,10 +212,7 @@ def _single_windows(model: Model, texts: Texts, length: int, most: int | None) -
     """Each window with the number of its text."""
     seen, begin = 0, begin_tokens(model.tokenizer)
     for number, text in enumerate(_texts(texts)):
-        if not isinstance(text, (str, list)):
-            raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
-        before, ids = ([], text) if isinstance(text, list) else (begin, _ids(model, text))
-        _check(ids, number, model)
+        before, ids = begin if isinstance(text, str) else [], _own_ids(text, number, model)
         step = length - len(before)
         for start in range(0, len(ids), step):
             window = [*before, *ids[start : start + step]]
@@ -230,18 +227,42 @@ def _single_windows(model: Model, texts: Texts, length: int, most: int | None) -
                 return
 
 
-def _texts(texts: Texts) -> Iterable[str | list[int]]:
+def _texts(texts: Texts) -> Iterable[str | Sequence[int]]:
     if texts is None:
         return default_texts()
     if isinstance(texts, (str, Path)):
         if not os.path.isfile(texts):
             raise ValueError(f"texts {str(texts)[:60]!r} is not a file; give a file, or a list of texts")
         return read_text(Path(texts)).split("\n\n")
-    return texts
+    return read_each(texts)
 
 
-def _ids(model: Model, text: str) -> list[int]:
-    return text_ids(text, model.tokenizer, special=False)[0]
+def read_each(texts: Iterable[str | Sequence[int]]) -> Iterator[str | Sequence[int]]:
+    """Texts and rows of token ids, one after the other.
+
+    Raises:
+        ValueError: if they are no collection, or one is neither.
+    """
+    for number, text in enumerate(each_prompt(texts, "texts")):
+        if is_chat(text):
+            raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
+        yield text
+
+
+def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:
+    """The token ids of a text without those that the tokenizer puts before every text, or the ids that were given.
+
+    Raises:
+        ValueError: if the model does not know them, or they are padded.
+    """
+    if isinstance(text, str):
+        ids = text_ids(text, model.tokenizer, special=False)[0]
+    else:
+        ids = list(text)
+        if type(text) is not Unpadded:
+            check_padding({number: ids}, model.tokenizer, "text", warns=False)
+    _check(ids, number, model)
+    return ids
 
 
 def _check(ids: list[int], number: int, model: Model) -> None:

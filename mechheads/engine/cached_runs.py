@@ -22,6 +22,7 @@ from mechheads.limits import Limits
 from mechheads.model.backends.state import ModelState
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
+from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache, tokens_in_run
@@ -74,7 +75,7 @@ def values_after(
     prompts = torch.cat([torch.tensor(opening, device=device).expand(len(ids), -1), ids[:, None]], 1)
     if layout == "whole":
         return _last_values(model, prompts)
-    base = HeadCache.run(model, prompts[:1].tolist(), sites=("keys", "values"))
+    base = HeadCache.run(model, [Unpadded(row) for row in prompts[:1].tolist()], sites=("keys", "values"))
     parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
 
     def keep(layer: int, values: Tensor) -> None:
@@ -92,7 +93,7 @@ def values_after(
 def _last_values(model: ModelCore, prompts: Int[Tensor, "prompt pos"]) -> list[Float[Tensor, "prompt kv d_head"]]:
     parts: list[list[Tensor]] = [[] for _ in range(model.n_layers)]
     for some in prompts.split(_PROMPTS_AT_ONCE):
-        values = HeadCache.run(model, some.tolist(), sites=("v",)).site("v")
+        values = HeadCache.run(model, [Unpadded(row) for row in some.tolist()], sites=("v",)).site("v")
         for layer, found in enumerate(parts):
             found.append(values.layer(layer)[:, :, -1].float())
     return [torch.cat(found) for found in parts]

@@ -12,6 +12,7 @@ from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import GIVEN_UP, Layout, R
 from mechheads.model.backends.causality import check_causal
 from mechheads.model.core import ModelCore
+from mechheads.prompts.given import Unpadded
 from mechheads.runs.head_cache import HeadCache
 
 
@@ -41,7 +42,7 @@ def choose_layout(model: ModelCore) -> Layout:
     Raises:
         ValueError: if no layout does.
     """
-    ids = model.backend.trial_tokens(2, 6).tolist()
+    ids = [Unpadded(row) for row in model.backend.trial_tokens(2, 6).tolist()]  # whatever they are, none is padding
     run, usual = _with_deprecations(lambda: HeadCache.run(model, ids, sites=("z", "resid_pre")))
     run.check_finite()
     said: list[str] = []

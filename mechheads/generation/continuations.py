@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.files.columns import opened
 from mechheads.generation.changed import Off, Steer, changed_by
 from mechheads.interventions.base import Intervention
 from mechheads.limits import current
@@ -17,6 +18,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids
+from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import check_row, shorten
 
@@ -68,7 +70,7 @@ def continuation_log_probs(
     """
     rows, starts = _tokens(model, requests)
     limits = current().limits
-    hooks = changed_by(model, Prompts([*rows]), off, ablation, steer)
+    hooks = changed_by(model, Prompts([Unpadded(row) for row in rows]), off, ablation, steer)
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     found: dict[int, Continuation] = {}
     with torch.no_grad(), Bar(total=len(rows), desc="log-probs", leave=False) as bar:
@@ -86,9 +88,7 @@ def continuation_log_probs(
 def _tokens(model: Model, requests: Sequence[tuple[str, str]]) -> tuple[list[list[int]], list[int]]:
     """The tokens of each context with its continuation, and where the continuation begins."""
     rows, starts = [], []
-    if not len(requests):
-        raise ValueError("requests is empty; give pairs of a context and a continuation")
-    for number, request in enumerate(requests):
+    for number, request in enumerate(opened(requests, "requests", "pairs of a context and a continuation")):
         if not (isinstance(request, tuple | list) and len(request) == 2 and all(isinstance(t, str) for t in request)):
             raise ValueError(f"requests[{number}] is {shorten(request)}; give a context and a continuation, two texts")
         context, continuation = request
@@ -109,6 +109,8 @@ def _tokens(model: Model, requests: Sequence[tuple[str, str]]) -> tuple[list[lis
         check_row(whole, f"requests[{number}]", model)
         rows.append(whole)
         starts.append(start)
+    if not rows:
+        raise ValueError("requests is empty; give pairs of a context and a continuation")
     return rows, starts
 
 

@@ -31,6 +31,7 @@ from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
+from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import token_bytes
@@ -395,7 +396,7 @@ def sample_texts(
     if not ids:
         raise ValueError("start is empty, and the tokenizer has no token for the beginning or end of a text; give one")
     sampling = Sampling(max_new_tokens, temperature=temperature, seed=seed)
-    written = generate(model, [ids] * n, sampling)
+    written = generate(model, [Unpadded(ids)] * n, sampling)
     return [f"{start}{text}" for text in written.texts]
 
 

@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from mechheads.files.columns import cell_text
 from mechheads.files.rows import Row, read_rows
 from mechheads.files.text import read_json
 
@@ -72,7 +73,7 @@ def relation_fields(file: Path | Traversable) -> list[dict[str, Any]]:
     if isinstance(content, dict) and (read := _reader(content)):
         return read(rows, file.name.partition(".")[0])
     if isinstance(content, list):
-        content = [pair for _, pair in rows]
+        content = [_words(pair) for _, pair in rows]
         name = file.name.removesuffix(".json")
         category = next((category for category, names in _MAPS.items() if name in names), None)
         copying = category == "Algorithmic" and "copying" in name
@@ -88,7 +89,7 @@ def relation_fields(file: Path | Traversable) -> list[dict[str, Any]]:
         kind, called = _FIELDS[key]
         if not isinstance(value, kind):
             raise ValueError(f"{file} is not a relation: {key} must be {called}, but is {str(value)[:50]!r}")
-    return [content]
+    return [content | {"pairs": [_words(pair) for pair in content["pairs"]]}]
 
 
 def is_relation(entry: Mapping[str, Any]) -> bool:
@@ -188,8 +189,13 @@ def _relation(
     }
 
 
+def _words(pair: Any) -> Any:
+    """A pair of a file, in which a whole number is its digits, as in every file."""
+    return [cell_text(word) for word in pair] if isinstance(pair, list) else pair
+
+
 def _word(place: str, fields: Any, key: str) -> str:
-    word = fields.get(key) if isinstance(fields, Mapping) else None
+    word = cell_text(fields.get(key)) if isinstance(fields, Mapping) else None
     if not isinstance(word, str) or not word.strip():
         raise ValueError(f"{place}: {key!r} is {word!r}; it must be a text")
     return word.strip()

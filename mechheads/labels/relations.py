@@ -148,9 +148,10 @@ class Relation:
         """Load a relation of the package by its name, or from a JSON file.
 
         A file holds an object with ``name``, ``category`` and ``pairs``, and optionally ``source``, ``copying``,
-        ``few_shot``, ``zero_shot`` and ``rivals``. It may also be a plain list of pairs; the relation is then named
-        after its file. A list with the name of one of the public MAPS files, such as ``adj_antonym.json``, has that
-        file's category and is a copying relation if the paper counts it as one; other lists have no category.
+        ``few_shot``, ``zero_shot`` and ``rivals``. A whole number in a pair is its digits. A file may also be a plain
+        list of pairs; the relation is then named after its file. A list with the name of one of the public MAPS files,
+        such as ``adj_antonym.json``, has that file's category and is a copying relation if the paper counts it as one;
+        other lists have no category.
 
         The public files of LRE (a JSON object with ``samples``), CounterFact (a list with ``requested_rewrite``) and
         LAMA (JSONL with ``sub_label`` and ``obj_label``) are read as they are, with those of their templates that fit.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mechheads.files.columns import columns_of
 from mechheads.messages.arguments import check_known
 from mechheads.prompts.prompts import PromptPairs, Side
 
@@ -17,7 +18,8 @@ def check_pairs(pairs: object, analysis: str) -> None:
         ValueError: if it is given anything else.
     """
     if not isinstance(pairs, PromptPairs):
-        raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs")
+        read = "" if columns_of(pairs) is None else "; mh.PromptPairs.load(table) reads a table"
+        raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs{read}")
 
 
 def base_of(direction: Direction) -> Side:

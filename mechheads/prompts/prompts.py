@@ -7,14 +7,15 @@ padding, no attention mask is needed, and position ``i`` of a row is token ``i``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from mechheads.files.rows import read_rows
-from mechheads.messages.arguments import did_you_mean
+from mechheads.files.columns import described, labels, opened
 from mechheads.prompts.encoding import token_strings
+from mechheads.prompts.given import Unpadded, read_answers, read_prompts
+from mechheads.prompts.padding import check_padding
+from mechheads.prompts.pair_files import read_columns
 from mechheads.prompts.tokens import (
     PositionLike,
     PromptLike,
@@ -28,9 +29,6 @@ from mechheads.prompts.tokens import (
 
 Side = Literal["clean", "corrupted"]
 
-_COLUMNS = ("clean", "corrupted", "answer", "wrong", "cluster")
-"""The columns of a file of pairs; the last three are optional."""
-
 
 @dataclass(frozen=True, repr=False)
 class Prompts:
@@ -38,17 +36,22 @@ class Prompts:
 
     Args:
         items: each a string, a chat (list of ``{"role": ..., "content": ...}``, rendered with the model's own chat
-            template and the opening of the assistant's answer) or a list of token ids.
-        answer: the expected next token of each prompt, as text (``" Paris"``, one token) or id.
+            template and the opening of the assistant's answer) or a list of token ids. In place of a list: an array, a
+            Series or another column of a table, an iterator, a tensor of ids without padding, or a tokenizer's output,
+            ``{"input_ids": ids, "attention_mask": mask}``, without the tokens that its mask hides.
+        answer: the expected next token of each prompt, as text (``" Paris"``, one token) or, as a whole number, its
+            id. In a column of a table, a number may be either and is refused; files have their own rule, see
+            ``PromptPairs.load``.
         wrong: the token that the answer is compared with, as text or id.
         positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
-        cluster: a label for each prompt. Prompts with the same label (an entity, a template) are not
-            independent, and intervals are computed over clusters. By default every prompt is its own cluster, and a
-            prompt that is given several times is one.
+        cluster: a label for each prompt, a text or a whole number (1 and "1" are the same). Prompts with the same label
+            (an entity, a template) are not independent, and intervals are computed over clusters. By default every
+            prompt is its own cluster, and a prompt that is given several times is one.
 
     Raises:
-        ValueError: if there are no prompts, or a list is not as long as ``items``.
+        ValueError: if there are no prompts, a list is not as long as ``items``, or something is not what it should be,
+            such as a table in place of one of its columns, or a missing value.
 
     Strings are tokenised as the model's own tokenizer does it, with the beginning token that it puts before every text,
     once, and without an end token. An answer has the token that it has after its prompt.
@@ -65,21 +68,15 @@ class Prompts:
     cluster: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.items, str):
-            raise ValueError(f"items must be a list of prompts, got one string; write [{self.items[:40]!r}]")
+        _read(self, "items")
         if not len(self.items):
             raise ValueError("items is empty; give at least one prompt")
-        for index, item in enumerate(self.items):
-            if not isinstance(item, Sized) or isinstance(item, Mapping):
-                raise ValueError(
-                    f"items[{index}] is {item!r}; give a string, a chat (a list of messages) or a list of token ids"
-                )
         columns = {"answer": self.answer, "wrong": self.wrong, "cluster": self.cluster}
         columns |= {f"positions[{name!r}]": column for name, column in self.positions.items()}
         for name, column in columns.items():
-            if column is not None and (isinstance(column, str) or len(column) != len(self.items)):
-                got = "one string" if isinstance(column, str) else f"{len(column)} entries"
-                raise ValueError(f"{name} needs one entry for each of the {len(self.items)} prompts, got {got}")
+            if column is not None and len(column) != len(self.items):
+                n = len(self.items)
+                raise ValueError(f"{name} needs one entry for each of the {n} prompts, got {len(column)} entries")
         if "last" in self.positions:
             raise ValueError('positions["last"] is reserved for the last token; choose another name')
         if self.cluster is None:
@@ -103,6 +100,14 @@ class Prompts:
         import torch
 
         rows = [encode(item, index, model) for index, item in enumerate(self.items)]
+        check_padding(
+            {
+                index: ids
+                for index, (item, (ids, text, _)) in enumerate(zip(self.items, rows, strict=True))
+                if text is None and type(item) is not Unpadded
+            },
+            model.tokenizer,
+        )
         lengths = torch.tensor([len(ids) for ids, _, _ in rows], device=model.device)
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=model.device)
         for row, (row_ids, _, _) in zip(ids, rows, strict=True):
@@ -154,9 +159,7 @@ class PromptPairs:
     cluster: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for name, items in (("clean", self.clean), ("corrupted", self.corrupted)):
-            if isinstance(items, str):
-                raise ValueError(f"{name} must be a list of prompts, got one string; write [{items[:40]!r}]")
+        _read(self, "clean", "corrupted")
         if len(self.clean) != len(self.corrupted):
             raise ValueError(
                 f"clean has {len(self.clean)} prompts, but corrupted has {len(self.corrupted)}; give one of each a pair"
@@ -216,16 +219,23 @@ class PromptPairs:
         return clean, corrupted
 
     @classmethod
-    def load(cls, path: str | Path) -> PromptPairs:
+    def load(cls, path: Any) -> PromptPairs:
         """Pairs from a file: CSV or TSV with a header, JSON, JSONL or Parquet, with one pair in each row or object.
 
         The columns or keys are ``clean``, ``corrupted`` and, if you have them, ``answer``, ``wrong`` and ``cluster``;
-        others are ignored. Texts are taken as they are, so an answer needs its leading space (``" is"``). In JSON,
-        prompts may also be chats or lists of token ids, and answers token ids.
+        others are ignored. Texts are taken as they are, so an answer needs its leading space (``" is"``). In JSON and
+        Parquet, prompts may also be chats or lists of token ids.
+
+        A table means the same in every format. A whole number is its digits, as in CSV: the answer 9 is the text
+        ``"9"``. Only beside prompts of token ids, which CSV cannot hold, is it a token id. Booleans and numbers with a
+        point, which formats write in different ways, are refused.
+
+        Args:
+            path: a file; or a table in memory with these columns: a DataFrame, a ``Dataset`` or a dict of columns.
 
         Raises:
-            ValueError: if there is no such file, it holds no pairs, or a row lacks what others have; the message names
-                the file and the line.
+            ValueError: if there is no such file, it holds no pairs, a row lacks what others have, or a cell is no
+                text; the message names the file and the line.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "agreement.csv")
@@ -233,24 +243,7 @@ class PromptPairs:
         >>> mh.PromptPairs.load(path).answer
         [' are']
         """
-        file = Path(path).expanduser()
-        rows = read_rows(file)
-        needed = 'each needs "clean" and "corrupted", and may have "answer", "wrong" and "cluster"'
-        if not rows:
-            raise ValueError(f"{file} holds no pairs; {needed}")
-        if wrong := [place for place, row in rows if not isinstance(row, Mapping)]:
-            raise ValueError(f"{wrong[0]} is no pair; {needed}")
-        given = {name for _, row in rows for name, value in row.items() if not _is_empty(value)}
-        missing = [name for name in _COLUMNS if name not in given]
-        meant = [(name, said) for name in given - set(_COLUMNS) if (said := did_you_mean(name, missing))]
-        if meant or not {"clean", "corrupted"} <= given:
-            name, said = min(meant, default=("", ""))
-            has = repr(name) if name else ", ".join(map(repr, sorted(map(str, given)))) or "nothing"
-            raise ValueError(f"{file} has {has}; {needed}.{said}")
-        for name in given & set(_COLUMNS):
-            if without := [place for place, row in rows if _is_empty(row.get(name))]:
-                raise ValueError(f"{without[0]} has no {name!r}, but others have; give it, or leave out the row")
-        columns: dict[str, Any] = {name: [row[name] for _, row in rows] for name in _COLUMNS if name in given}
+        columns: dict[str, Any] = dict(read_columns(path))
         return cls(**columns)
 
     @classmethod
@@ -311,18 +304,60 @@ class PromptPairs:
         )
 
 
-def as_prompts(prompts: Prompts | Sequence[PromptLike]) -> Prompts:
-    """Return ``Prompts`` as they are; wrap a list of strings, chats or ids.
+def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -> Prompts:
+    """Return ``Prompts`` as they are; read anything else as a collection of strings, chats or ids.
+
+    Args:
+        name: the argument, for messages.
 
     Raises:
         ValueError: if they are ``PromptPairs``, or cannot be prompts.
     """
     if isinstance(prompts, PromptPairs):
         raise ValueError(
-            'prompts are PromptPairs, which have two sides; give one side, pairs.side("clean") or '
+            f'{name} are PromptPairs, which have two sides; give one side, pairs.side("clean") or '
             'pairs.side("corrupted")'
         )
-    return prompts if isinstance(prompts, Prompts) else Prompts(prompts)
+    if isinstance(prompts, Prompts):
+        return prompts
+    if not len(read := read_prompts(prompts, name)):
+        raise ValueError(f"{name} is empty; give at least one prompt")
+    return Prompts(read)
+
+
+def _read(given: Prompts | PromptPairs, *prompts: str) -> None:
+    """Replace what a user gave by sequences of what it is: prompts, answers, positions and labels."""
+    read: dict[str, Any] = {name: read_prompts(getattr(given, name), name) for name in prompts}
+    read |= {
+        name: read_answers(answers, name)
+        for name in ("answer", "wrong")
+        if (answers := getattr(given, name)) is not None
+    }
+    if not isinstance(given.positions, Mapping):
+        raise ValueError(
+            f"positions is {described(given.positions)}; give a dict of names, such as "
+            'positions={"subject": [" France", " Italy"]}'
+        )
+    read["positions"] = {name: _places(name, places, given) for name, places in given.positions.items()}
+    if given.cluster is not None:
+        read["cluster"] = labels(given.cluster)
+    for name, value in read.items():
+        object.__setattr__(given, name, value)
+
+
+def _places(name: str, places: Any, given: Prompts | PromptPairs) -> Any:
+    """The named positions of prompts; of pairs, those of both sides if they are in a tuple."""
+    what = f"positions[{name!r}]"
+    if isinstance(given, PromptPairs) and isinstance(places, tuple):
+        if len(places) != 2:
+            raise ValueError(f"{what} is a tuple of {len(places)}; give a list, or a tuple of (clean, corrupted) lists")
+        return tuple(_several(side, what) for side in places)
+    return _several(places, what)
+
+
+def _several(places: Any, what: str) -> Sequence[Any]:
+    found = opened(places, what, "positions")
+    return found if isinstance(found, Sequence) else list(found)
 
 
 def _sides(column: Any) -> tuple[Any, Any]:
@@ -339,11 +374,6 @@ def _same(*columns: Sequence[Any] | None) -> list[str] | None:
     first: dict[str, str] = {}
     labels = [first.setdefault(row, str(at)) for at, row in enumerate(rows)]
     return labels if len(first) < len(rows) else None
-
-
-def _is_empty(cell: object) -> bool:
-    """Whether a cell of a file holds nothing; NaN is what Parquet has for it."""
-    return cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and cell != cell)
 
 
 def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:

@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mechheads.files.columns import described, whole_number
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
 from mechheads.prompts.encoding import added_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
+from mechheads.prompts.given import is_chat
 
 if TYPE_CHECKING:
     import torch
@@ -124,12 +126,11 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
             long.
     """
     what, text, offsets = f"prompt {index}", _prompt_text(item, index, model), None
+    ids: list[Any]
     if text is not None:
         ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
     else:
-        if not all(isinstance(token, SupportsIndex) for token in item):
-            raise ValueError(f"{what} must be text, a chat, or a list of integer token ids; got {item!r}")
-        ids = [int(token) for token in item]  # type: ignore[arg-type]
+        ids = [*item]
     check_row(ids, what, model)
     if not isinstance(item, str):
         _warn_of_ends(ids, text, what, model.tokenizer)
@@ -142,12 +143,11 @@ def _prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
     Raises:
         ValueError: if there is no tokenizer or template, or the text is empty.
     """
-    is_chat = not isinstance(item, str) and len(item) > 0 and isinstance(item[0], Mapping)
-    if not (isinstance(item, str) or is_chat):
+    if not (isinstance(item, str) or is_chat(item)):
         return None
     if model.tokenizer is None:
         raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
-    text = chat_text(item, model.tokenizer) if is_chat else item  # type: ignore[arg-type]
+    text = item if isinstance(item, str) else chat_text(item, model.tokenizer)  # type: ignore[arg-type]
     if not text:
         raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
     return check_unicode(text, f"prompt {index}")  # type: ignore[arg-type]
@@ -199,13 +199,18 @@ def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: An
         warn(f"{what} begins twice with {token_strings(begin, tokenizer)}; leave one out, or give the text")
 
 
-def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
+def locate(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
     """The token index of a named position; the position of a span is its last token."""
-    if isinstance(where, SupportsIndex):
-        where = int(where)
+    if (token := None if isinstance(where, str) else whole_number(where)) is not None:
+        where = token
         if not -len(ids) <= where < len(ids):
             raise ValueError(f"positions[{name!r}] of prompt {index} is {where}; the prompt has {len(ids)} tokens")
         return where % len(ids)
+    if not isinstance(where, str) and not _is_span(where):
+        raise ValueError(
+            f"positions[{name!r}] of prompt {index} is {described(where)}; give a piece of the text, a token index, or "
+            "a (start, end) span of characters"
+        )
     if text is None or offsets is None:
         raise ValueError(
             f"positions[{name!r}] of prompt {index} must be a token index, because this prompt has no text offsets"
@@ -223,6 +228,10 @@ def locate(where: PositionLike, name: str, index: int, ids: list[int], text: str
     if not inside:
         raise ValueError(f"positions[{name!r}] of prompt {index}: no token is in characters {where} of {text!r}")
     return inside[-1]
+
+
+def _is_span(where: Any) -> bool:
+    return isinstance(where, Sequence) and len(where) == 2 and all(whole_number(end) is not None for end in where)
 
 
 def answer_ids(
@@ -243,7 +252,7 @@ def answer_ids(
     ids = []
     for index, (answer, (row, text, _)) in enumerate(zip(answers, rows, strict=True)):
         what = f"{name}[{index}] = {answer!r}"
-        token = _answer_id(answer, what, model, row, text) if isinstance(answer, str) else int(answer)
+        token = _answer_id(answer, what, model, row, text) if isinstance(answer, str) else answer
         if not 0 <= token < model.d_vocab:
             raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
         ids.append(token)

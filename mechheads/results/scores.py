@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Num
 
+from mechheads.files.columns import labels as labels_of
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
 from mechheads.results import netcdf
@@ -111,7 +112,7 @@ class HeadScores:
         if values.ndim == 0 or values.shape[-1] == 0:
             raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
         score = mean_over_prompts(values)
-        labels = [str(c) for c in (range(values.shape[-1]) if cluster is None else cluster)]
+        labels = labels_of(range(values.shape[-1]) if cluster is None else cluster)
         statistics = {"null": null, "level": level, "seed": seed}
         (low, high), p, ranges, stopped = tested(values, labels, name=name, **statistics)
         if stopped:

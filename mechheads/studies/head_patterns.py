@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8, UInt16
 from mechheads.behaviour.windows import default_texts
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import text_ids, token_strings
+from mechheads.prompts.given import Unpadded, read_prompts
 from mechheads.prompts.tokens import PromptLike
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
@@ -135,9 +136,10 @@ def head_patterns(model: Model, prompts: Sequence[PromptLike], names: Sequence[s
     Raises:
         ValueError: if there is nothing to run.
     """
+    prompts = read_prompts(prompts, "prompts")
     text, most = next(default_texts()), min(LONGER, model.n_ctx)
     ids = text_ids(text, model.tokenizer)[0][:most] if model.tokenizer is not None else []
-    given: list[list[Any]] = [[*prompts], [[*ids]] if len(ids) > 1 else []]
+    given: list[list[Any]] = [[*prompts], [Unpadded(ids)] if len(ids) > 1 else []]
     names = [*map(str, prompts if names is None else names)]
     if len(ids) > 1:
         names.append(f"longer text: {''.join(token_strings(ids[:6], model.tokenizer))}...")

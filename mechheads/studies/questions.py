@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mechheads.behaviour.windows import LEAST_WINDOW, Texts, windows_of
+from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_of
 from mechheads.files.checksums import file_sha256
 from mechheads.gating.tasks.open_task import open_task
 from mechheads.gating.tasks.task import Task
@@ -23,7 +23,6 @@ from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.prompts.tokens import shorten
 from mechheads.results.scores import HeadScores
 from mechheads.safety.requests.prompts import Requests, Side, opened
 from mechheads.studies.study import short_hash, study_of
@@ -279,13 +278,9 @@ def _texts(texts: Texts) -> Texts:
                 "list of texts"
             )
         return file
-    if not isinstance(texts, Iterable) or isinstance(texts, Mapping):
-        raise ValueError(f"texts is a {type(texts).__name__}; give a text file, or a list of texts")
-    kept: list[str | list[int]] = []
+    kept: list[Any] = []
     size = 0
-    for number, text in enumerate(texts):
-        if not isinstance(text, (str, list)):
-            raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
+    for text in read_each(texts):
         kept.append(text)
         size += len(text)
         if size >= _ENOUGH and isinstance(texts, Iterator):

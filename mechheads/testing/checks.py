@@ -20,6 +20,7 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.metrics.base import MetricInfo, name_of
 from mechheads.model.load import load
 from mechheads.model.model import Model
+from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.testing.trials import InterventionTrial, MetricTrial, Wrong
 
@@ -296,7 +297,8 @@ def tiny_pairs(model: Model, position: str | None = None) -> PromptPairs:
     corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]
     answer: list[str | int] = torch.randint(model.d_vocab, (len(clean),), generator=generator).tolist()
     wrong: list[str | int] = [(int(token) + 1) % model.d_vocab for token in answer]
-    return PromptPairs(clean, corrupted, answer, wrong, {} if position is None else {position: [1, 2, 1]})
+    one, other = ([Unpadded(row) for row in side] for side in (clean, corrupted))  # they are random: any may be padding
+    return PromptPairs(one, other, answer, wrong, {} if position is None else {position: [1, 2, 1]})
 
 
 def _callable(thing: Any, arguments: str, example: str) -> str:

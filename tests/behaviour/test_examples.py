@@ -124,11 +124,11 @@ def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tm
         ({"n_tokens": 3}, "n_tokens is 3; it must be at least 16"),
         ({"per_quantile": 0}, "per_quantile is 0; it must be at least 1"),
         ({"n_tokens": 10**6, "budget": "1 MB"}, r"n_tokens is 1000000, which needs \d+ MB .* give at most 10922"),
-        ({"texts": [[1] * 20]}, "texts have fewer than two windows of at least 16 tokens; give longer texts"),
+        ({"texts": [[9] * 20]}, "texts have fewer than two windows of at least 16 tokens; give longer texts"),
     ],
 )
 def test_what_cannot_be_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
-    given = {"texts": [[1] * 20, [2] * 20]} | options
+    given = {"texts": [[9] * 20, [8] * 20]} | options
     with pytest.raises(ValueError, match=message):
         settled(head_examples)(llama, **given)
 

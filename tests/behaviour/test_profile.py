@@ -244,7 +244,7 @@ def test_windows_are_cut_from_texts_and_those_of_one_length_run_together(
     assert cut(16, 100) == [([0, 16, 32, 48], 16, [0, 0, 0, 0]), ([20, 36], 16, [2, 2])]
     assert cut(32, 40) == [([0], 32, [0])]
     with pytest.raises(ValueError, match=r"texts\[1\] contains token ids outside 0..374"):
-        list(windows_of(llama, [[1] * 20, [600]], 16, None))
+        list(windows_of(llama, [[9] * 20, [600]], 16, None))
 
 
 def test_every_window_of_a_text_begins_as_the_model_expects(loaded: Callable[[str], mh.Model]) -> None:
@@ -273,7 +273,7 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
         ({"n_tokens": 0}, "n_tokens is 0; it must be at least 16"),
         ({"window": 10_000}, "window is 10000, but the model's context has"),
         ({"texts": "A long text, not a file. " * 400}, "texts 'A long text, .*is not a file; give a file, or a list"),
-        ({"texts": [5]}, r"texts\[0\] is 5; give a text or a list of token ids"),
+        ({"texts": [5]}, r"texts\[0\] is 5; give a string, a chat or a list of token ids"),
         (
             {"texts": "A text, not a file."},
             "texts 'A text, not a file.' is not a file; give a file, or a list of texts",
@@ -282,7 +282,7 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], error: str, llama: mh.Model) -> None:
     with pytest.raises(ValueError, match=error):
-        profile_heads(llama, **{"texts": [[1] * 40]} | options)
+        profile_heads(llama, **{"texts": [[9] * 40]} | options)
 
 
 def test_it_is_a_result_like_the_others(llama: mh.Model) -> None:

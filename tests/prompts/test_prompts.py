@@ -96,9 +96,11 @@ def test_ids_are_taken_as_they_are(small):
 
 def test_a_prompt_that_holds_the_padding_token_keeps_it(small):
     pad = small.tokenizer.pad_token_id
-    tokens = mh.Prompts([[5, pad], [5, 6, pad]]).tokens(small)
-    assert tokens.lengths.tolist() == [2, 3]
+    mask = {"input_ids": [[5, pad, 4], [5, 6, pad]], "attention_mask": [[1, 1, 0], [1, 1, 1]]}
+    tokens = mh.Prompts(mask).tokens(small)
+    assert tokens.unpadded == [[5, pad], [5, 6, pad]]
     assert tokens.mask.tolist() == [[True, True, False], [True, True, True]]
+    assert mh.Prompts([[5, pad, 6]]).tokens(small).unpadded == [[5, pad, 6]]
 
 
 def test_rows_keep_everything_in_step(gpt2):
@@ -200,18 +202,28 @@ MADE = {
     "items is empty; give at least one prompt": lambda: mh.Prompts([]),
     "items must be a list of prompts, got one string; write [' The capital of France is']": lambda: mh.Prompts(FRANCE),
     "items[0] is 1; give a string...": lambda: mh.Prompts([1, 2, 3]),
-    "items[0] is {'role'...": lambda: mh.Prompts([{"role": "user", "content": "no"}]),
+    "items[0] must be text, a chat, or a list of integer token ids; got [1.5, 2], whose entry 0 is 1.5": lambda: (
+        mh.Prompts([[1.5, 2]])
+    ),
+    "items[0] is one message of a chat; a chat is a list of messages, so write items=[[message]]": lambda: mh.Prompts(
+        [{"role": "user", "content": "no"}]
+    ),
     **{
-        f"{column} needs one entry for each of the 2 prompts, got {got}": partial(mh.Prompts, TWO, **{column: given})
-        for column in ("answer", "wrong", "cluster")
-        for got, given in (("1 entries", [" Paris"]), ("one string", "ab"))
-    },
-    **{
-        f"positions['it'] needs one entry for each of the 2 prompts, got {got}": partial(
-            mh.Prompts, TWO, positions={"it": given}
+        f"{column} needs one entry for each of the 2 prompts, got 1 entries": partial(
+            mh.Prompts, TWO, **{column: [" Paris"]}
         )
-        for got, given in (("3 entries", [1, 1, 1]), ("one string", " F"))
+        for column in ("answer", "wrong", "cluster")
     },
+    **{
+        f"{column} must be a list of {what}, got one string; write ['ab']": partial(mh.Prompts, TWO, **{column: "ab"})
+        for column, what in (("answer", "answers"), ("wrong", "answers"), ("cluster", "labels"))
+    },
+    "positions['it'] needs one entry for each of the 2 prompts, got 3 entries": lambda: mh.Prompts(
+        TWO, positions={"it": [1, 1, 1]}
+    ),
+    "positions['it'] must be a list of positions, got one string; write [' F']": lambda: mh.Prompts(
+        TWO, positions={"it": " F"}
+    ),
     'positions["last"] is reserved for the last token; choose another name': lambda: mh.Prompts(
         [FRANCE], positions={"last": [2]}
     ),
@@ -263,7 +275,6 @@ TOKENISED = {
     ),
     "prompt 1 is empty; a prompt needs at least one token": mh.Prompts([FRANCE, ""]),
     "prompt 0 is empty; a prompt needs at least one token": mh.Prompts([[]]),
-    "prompt 0 must be text, a chat, or a list of integer token ids; got [1.5, 2]": mh.Prompts([[1.5, 2]]),
     "prompt 1 contains token id -1, outside...": mh.Prompts([[4], [-1, 4]]),
     "prompt 1 contains token id 1000000, outside...": mh.Prompts([[4], [4, 10**6]]),
     "pair 1 does not align: clean has 5 tokens and corrupted has 7; they first differ at token 3\n"

@@ -19,6 +19,7 @@ from mechheads.metrics.base import Metric, MetricContext, metric
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.ablate import Ablation, make_ablation
+from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.scores import HeadScores
 
@@ -81,7 +82,7 @@ def _prompts(tokens: TaskTokens) -> Prompts:
     """Each item without its last token, which is the answer; position ``target`` predicts the target's first token."""
     rows = [ids[:length] for ids, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
     return Prompts(
-        [row[:-1] for row in rows],
+        [Unpadded(row[:-1]) for row in rows],
         answer=[row[-1] for row in rows],
         positions={"target": tokens.is_target.int().argmax(1).sub(1).tolist()},
         cluster=tokens.cluster,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.files.columns import labels
 from mechheads.files.text import check_unicode
 from mechheads.prompts.encoding import token_strings
+from mechheads.prompts.given import Unpadded, each_prompt, is_chat
+from mechheads.prompts.padding import check_padding
 from mechheads.prompts.tokens import encode, shorten
 
 if TYPE_CHECKING:
@@ -51,20 +54,16 @@ class Task:
     cluster: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for name, column in (("prompts", self.prompts), ("targets", self.targets), ("cluster", self.cluster)):
-            if column is None:
-                continue
-            if isinstance(column, str) or not isinstance(column, Sized):
-                raise ValueError(f"{name} must be a list with one entry for each item, got {column!r}")
-            if len(column) != len(self.prompts):
-                raise ValueError(f"{name} has {len(column)} entries for {len(self.prompts)} prompts; give one for each")
+        for name in ("prompts", "targets"):
+            items = enumerate(each_prompt(getattr(self, name), name))
+            object.__setattr__(self, name, tuple(_checked(item, f"{name}[{index}]") for index, item in items))
+        if self.cluster is not None:
+            object.__setattr__(self, "cluster", tuple(labels(self.cluster)))
         if not len(self.prompts):
             raise ValueError("prompts is empty; give at least one prompt and its target")
-        for name in ("prompts", "targets"):
-            items = tuple(_checked(item, f"{name}[{index}]") for index, item in enumerate(getattr(self, name)))
-            object.__setattr__(self, name, items)
-        if self.cluster is not None:
-            object.__setattr__(self, "cluster", tuple(map(str, self.cluster)))
+        for name, column in (("targets", self.targets), ("cluster", self.cluster)):
+            if column is not None and len(column) != len(self.prompts):
+                raise ValueError(f"{name} has {len(column)} entries for {len(self.prompts)} prompts; give one for each")
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -139,6 +138,9 @@ class Task:
         """
         import torch
 
+        for name, items in (("prompt", self.prompts), ("target", self.targets)):
+            rows_of_ids = {index: item for index, item in enumerate(items) if not isinstance(item, (str, Unpadded))}
+            check_padding(rows_of_ids, model.tokenizer, name, warns=name == "prompt")
         rows, kept, rejected = [], [], {}
         for index, (prompt, target) in enumerate(zip(self.prompts, self.targets, strict=True)):
             try:
@@ -229,12 +231,11 @@ class TaskTokens:
 
 def _checked(item: Any, where: str) -> str | tuple[int, ...]:
     """A text or a tuple of ids, checked not to be empty."""
+    if is_chat(item):
+        raise ValueError(f"{where} is {shorten(item)}; each must be a text or a list of token ids")
     found: Any = check_unicode(item, where) if isinstance(item, str) else item
-    if not isinstance(item, str):
-        found = tuple(item) if isinstance(item, Iterable) and not isinstance(item, Mapping) else (None,)
-        if not all(isinstance(token, SupportsIndex) for token in found):
-            raise ValueError(f"{where} is {item!r}; each must be a text or a list of token ids")
-        found = tuple(map(int, found))
+    if not isinstance(item, (str, Unpadded)):
+        found = tuple(item)
     if not found:
         raise ValueError(f"{where} is empty; prompt and target need at least one token each")
     return found

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mechheads.files.columns import cell_text
 from mechheads.files.rows import read_rows
 from mechheads.gating.tasks.questions import Question, lettered, question_task
 from mechheads.gating.tasks.task import Task
@@ -26,7 +27,8 @@ def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *,
 
     Args:
         path: a JSONL, JSON, CSV or Parquet file; the task is named after it.
-        prompt, target, cluster: the keys or columns of the prompt, the target and, optionally, the cluster.
+        prompt, target, cluster: the keys or columns of the prompt, the target and, optionally, the cluster. A whole
+            number is its digits, as in CSV; other numbers, booleans, lists and objects are no text.
 
     Raises:
         ValueError: if there is no such file, or more than a tenth of its entries cannot be used: one of the keys or its
@@ -207,9 +209,10 @@ def _text(row: _Row, key: str) -> str:
         raise ValueError(f"{where}: {str(fields)[:60]!r} is not a JSON object")
     if key not in fields:
         raise ValueError(f"{where}: there is no key {key!r}; the keys are {', '.join(map(repr, fields)) or '(none)'}")
-    if not isinstance(fields[key], str) or not fields[key].strip():
+    text = cell_text(fields[key])
+    if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{where}: {key!r} is {fields[key]!r}; it must be a text")
-    return fields[key]
+    return text
 
 
 def _options(row: _Row) -> tuple[str, list[str]]:

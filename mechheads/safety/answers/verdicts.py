@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from mechheads.messages.arguments import check_several
+from mechheads.prompts.given import read_texts
 from mechheads.safety.answers import rules
 
 Verdict = Literal["refused", "complied", "deflected", "degenerate", "unfinished"]
@@ -135,8 +135,7 @@ def verdicts(requests: Sequence[str], answers: Sequence[str], judge: AnswerJudge
     ['complied', 'degenerate']
     """
     check_judge(judge)
-    check_several("requests", requests)
-    check_several("answers", answers)
+    requests, answers = read_texts(requests, "requests"), read_texts(answers, "answers")
     if len(requests) != len(answers):
         raise ValueError(f"there are {len(requests)} requests but {len(answers)} answers; give one answer for each")
     found: list[Verdict] = []

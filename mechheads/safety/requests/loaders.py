@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
+from mechheads.files.columns import cell_text, described, is_missing as is_nothing
 from mechheads.files.rows import read_rows
 from mechheads.files.text import read_text
 from mechheads.messages.arguments import check_known, did_you_mean
@@ -274,14 +275,17 @@ def _texts(rows: Mapping[str, Any], file: Path, column: str | None) -> FoldedTex
     """The requests of rows, each after its context, checked."""
     if not rows:
         raise ValueError(f"{file} holds no requests that match; check the values of its columns")
-    texts = {place: row if column is None else row.get(column) for place, row in rows.items()}
+    texts = {place: cell_text(row if column is None else row.get(column)) for place, row in rows.items()}
     where = "" if column is None else f" in column {column!r}"
     if empty := [place for place, text in texts.items() if not isinstance(text, str) or not text.strip()]:
         raise ValueError(f"{file}: {_places(empty)} no text{where}; write one or remove the row")
     if column is not None:
         for place, row in rows.items():
-            contexts = [row[name] for name in row if name.lower() in _CONTEXT and not is_missing(row[name])]
-            texts[place] = _AFTER_CONTEXT.join([*contexts, texts[place]])
+            found = {name: row[name] for name in row if name.lower() in _CONTEXT and not is_missing(row[name])}
+            contexts = {name: cell_text(value) for name, value in found.items()}
+            if bad := [name for name, value in contexts.items() if not isinstance(value, str)]:
+                raise ValueError(f"{file}: {place}: {bad[0]!r} is {described(found[bad[0]])}; it must be a text")
+            texts[place] = _AFTER_CONTEXT.join([*contexts.values(), texts[place]])
     first: dict[str, str] = {}
     if again := [place for place, text in texts.items() if first.setdefault(text, place) != place]:
         warn(f"{file}: {_places(again)} a text{where} that an earlier row also has; all are kept")
@@ -373,7 +377,7 @@ def _plain(value: Any) -> str:
 
 def is_missing(value: Any) -> bool:
     """Whether a cell is empty."""
-    return value is None or value != value or not str(value).strip()
+    return is_nothing(value) or not str(value).strip()
 
 
 def _label(name: str, rows: Sequence[Mapping[str, Any]]) -> HarmLabel | None:

@@ -20,6 +20,7 @@ from mechheads.metrics.base import Metric, MetricContext
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
+from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import encode
 from mechheads.runs.head_cache import HeadCache
@@ -93,7 +94,7 @@ def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prom
 
     >>> from mechheads.safety.requests.openings import with_opening
     >>> with_opening(model, mh.Prompts(["Hello"]), [13, 14, 15]).items[0][-2:]
-    [13, 14]
+    (13, 14)
     """
     return _followed_by(model, prompts, [opening[:-1]] * len(prompts))
 
@@ -127,7 +128,7 @@ def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
 def _followed_by(model: Model, prompts: Prompts, added: Sequence[Sequence[int]]) -> Prompts:
     tokens = prompts.tokens(model)
     rows = zip(tokens.unpadded, added, strict=True)
-    return Prompts([[*row, *more] for row, more in rows], cluster=tokens.cluster)
+    return Prompts([Unpadded([*row, *more]) for row, more in rows], cluster=tokens.cluster)
 
 
 def value_of(model: Model, prompts: Prompts, metric: Metric) -> Float[np.ndarray, " prompt"]:

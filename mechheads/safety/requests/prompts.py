@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mechheads.files import columns
+from mechheads.files.columns import described
 from mechheads.messages.arguments import check_known
 from mechheads.model.model import Model
-from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike
 from mechheads.safety.requests.loaders import Part, open_requests
 from mechheads.safety.requests.requests import Request, load_requests
@@ -26,19 +28,23 @@ TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare":
 """``query`` is the template of the safety-head paper, ``bare`` the request alone, ``chat`` the model's own template."""
 
 
-def opened(requests: Requests, part: Part = "unsafe") -> Sequence[str] | Prompts:
+def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") -> Sequence[str] | Prompts:
     """Requests with names and files opened; by default, the 60 requests of the package of this part.
 
+    Args:
+        name: the argument, for messages.
+
     Raises:
-        ValueError: if ``open_requests`` rejects the name or file, or it is something else.
+        ValueError: if ``open_requests`` rejects the name or file, or it is no collection of texts.
     """
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless").texts
     if isinstance(requests, (str, Path)):
         return open_requests(requests, part)
-    if not isinstance(requests, (Iterable, Prompts)):
-        raise ValueError(f"requests is {requests!r}; give a list of texts, mh.Prompts, or a name or file of requests")
-    return requests if isinstance(requests, (Prompts, Sequence)) else [*requests]  # type: ignore[misc]
+    if isinstance(requests, (Prompts, PromptPairs)):
+        return as_prompts(requests, name)
+    entries = columns.opened(requests, name, "texts")
+    return entries if isinstance(entries, Sequence) else list(entries)
 
 
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:
@@ -57,19 +63,25 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
     >>> request_prompts(model, ["How do I pick a lock?"]).items
     ['## Query:How do I pick a lock?\\n## Answer:']
     """
+    return _in_template(model, opened(requests), template, "requests")
+
+
+def _in_template(model: Model, requests: Sequence[str] | Prompts, template: Template, name: str) -> Prompts:
+    """Opened requests as prompts; ``name`` is their argument."""
     check_known("template", template, TEMPLATES)
-    requests = opened(requests)
     if isinstance(requests, Prompts):
         return requests
     if not len(requests):
-        raise ValueError("requests is empty; give at least one, or leave it out to use the requests of the package")
+        raise ValueError(f"{name} is empty; give at least one, or leave it out to use the requests of the package")
     for index, request in enumerate(requests):
         if isinstance(request, Request):
-            raise ValueError(f"requests[{index}] is a Request; give its .text, or the .texts of the whole set")
+            raise ValueError(f"{name}[{index}] is a Request; give its .text, or the .texts of the whole set")
         if isinstance(request, Path) or (isinstance(request, str) and os.path.isfile(request)):
-            raise ValueError(f"requests[{index}] is the path of a file; give it alone, as requests={str(request)!r}")
+            raise ValueError(f"{name}[{index}] is the path of a file; give it alone, as {name}={str(request)!r}")
         if not isinstance(request, str) or not request.strip():
-            raise ValueError(f"requests[{index}] is {request!r}; it must be a text. Give chats and ids as mh.Prompts")
+            raise ValueError(
+                f"{name}[{index}] is {described(request)}; it must be a text. Give chats and ids as mh.Prompts"
+            )
     pattern = TEMPLATES[template]
     if pattern is not None:
         return Prompts([pattern.replace("{q}", request) for request in requests])
@@ -94,18 +106,21 @@ class Side:
     texts: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: Model, requests: Requests, template: Template | None, part: Part = "unsafe") -> Side:
+    def of(
+        cls, model: Model, requests: Requests, template: Template | None, part: Part = "unsafe", name: str = "requests"
+    ) -> Side:
         """Requests by name, from a file, as texts or as prompts; by default, the package's of this part.
 
         Args:
             template: by default, the model's chat template if it has one, otherwise the paper's.
+            name: the argument, for messages.
 
         Raises:
             ValueError: if ``request_prompts`` rejects them.
         """
         used = template or ("chat" if model.chat_template else "query")
-        given = opened(requests, part)
-        prompts = request_prompts(model, given, used)
+        given = opened(requests, part, name)
+        prompts = _in_template(model, given, used, name)
         if isinstance(given, Prompts):
             return cls(prompts, "prompts as given", tuple(map(_text, given.items)))
         return cls(prompts, used, tuple(given))
@@ -132,7 +147,9 @@ class Sides:
         Raises:
             ValueError: if ``request_prompts`` rejects them.
         """
-        return cls(Side.of(model, harmful, template), Side.of(model, harmless, template, "safe"))
+        return cls(
+            Side.of(model, harmful, template, name="harmful"), Side.of(model, harmless, template, "safe", "harmless")
+        )
 
     @property
     def template(self) -> str:

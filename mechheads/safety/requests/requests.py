@@ -8,7 +8,8 @@ from html import escape
 from typing import Literal, get_args, overload
 
 from mechheads.data import content
-from mechheads.messages.arguments import check_several, did_you_mean
+from mechheads.files.columns import opened
+from mechheads.messages.arguments import did_you_mean
 
 Split = Literal["train", "test"]
 
@@ -86,8 +87,7 @@ def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
     >>> answers[1]
     'I cannot help.'
     """
-    check_several("texts", texts)
-    kept = tuple(texts)
+    kept = tuple(opened(texts, "texts", "texts"))
     for index, text in enumerate(kept):
         if not isinstance(text, str):
             raise ValueError(f"texts[{index}] must be a text, not {type(text).__name__}")

@@ -10,10 +10,10 @@ from jaxtyping import Float
 
 from mechheads.data import folder
 from mechheads.limits import current
-from mechheads.messages.arguments import check_several
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
+from mechheads.prompts.given import read_texts
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 
@@ -34,10 +34,10 @@ def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
     Raises:
         ValueError: if there are no texts, or a text has a single token.
     """
-    check_several("texts", texts)
-    if texts is not None and not len(texts):
+    texts = ordinary_texts() if texts is None else read_texts(texts, "texts")
+    if not len(texts):
         raise ValueError("texts is empty; give at least one, or leave it out to use the texts of the package")
-    tokens = Prompts(ordinary_texts() if texts is None else list(texts)).tokens(model)
+    tokens = Prompts(texts).tokens(model)
     if (short := (tokens.lengths < 2).nonzero()).numel():
         raise ValueError(f"texts[{int(short[0])}] has a single token; a text needs at least two")
     return tokens

@@ -68,7 +68,7 @@ def test_other_keys(tmp_path: Path) -> None:
     [
         ({"prompt": "x"}, "a.jsonl, line 2: there is no key 'target'; the keys are 'prompt'"),
         ({}, r"a.jsonl, line 2: there is no key 'prompt'; the keys are \(none\)"),
-        ({"prompt": "x", "target": 3}, "a.jsonl, line 2: 'target' is 3; it must be a text"),
+        ({"prompt": "x", "target": 3.5}, "a.jsonl, line 2: 'target' is 3.5; it must be a text"),
         ({"prompt": " ", "target": " y"}, "a.jsonl, line 2: 'prompt' is ' '; it must be a text"),
         (["x", "y"], r"a.jsonl, line 2: \"\['x', 'y'\]\" is not a JSON object"),
     ],

@@ -550,7 +550,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
         ({"draws": -1}, "draws is -1; it must be at least 0"),
         ({"ablation": "resample"}, "for sets of heads choose"),
         ({"ablation": "poem"}, "ablation is 'poem'"),
-        ({"harmful": []}, "requests is empty"),
+        ({"harmful": []}, "harmful is empty"),
         ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
         ({"texts": ["When John went", " no"], "model": "gpt2"}, r"texts\[1\] has a single token"),

@@ -326,5 +326,5 @@ def test_a_judge_that_is_no_function_of_request_and_answer(judge: Any, message: 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"there are 1 requests but 2 answers"):
         verdicts(["x"], ["a", "b"])
-    with pytest.raises(ValueError, match=r"answers must be a list of texts, got one text; write \['a'\]"):
+    with pytest.raises(ValueError, match=r"answers must be a list of texts, got one string; write \['a'\]"):
         verdicts(["x"], "a")

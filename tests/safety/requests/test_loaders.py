@@ -124,7 +124,7 @@ def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
         ("a.csv", "text,id\n,1\nx,2\n  ,3\n", {}, r"lines 2, 4 have no text in column 'text'"),
         ("a.csv", "text,id\n" + ",1\n" * 12, {}, r"lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more have no text"),
         ("a.json", "[]", {}, r"a.json holds no requests"),
-        ("a.json", '["x", null, 3]', {}, r"items 1, 2 have no text; write one"),
+        ("a.json", '["x", null, 3.5]', {}, r"items 1, 2 have no text; write one"),
         ("a.json", '[{"text": "x"}, {"id": 1}, "y"]', {}, r"items 1, 2 have no text in column 'text'"),
         ("a.json", '["x"]', {"column": "text"}, r"holds texts without columns; leave out column and where"),
         ("a.json", "[", {}, r"a.json, line 1 is not JSON: "),

@@ -186,7 +186,7 @@ def test_folded_texts():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("no", r"got one text; write \['no'\]"),
+        ("no", r"got one string; write \['no'\]"),
         (["no", 3], r"texts\[1\] must be a text, not int"),
     ],
 )
