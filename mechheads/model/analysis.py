@@ -16,6 +16,7 @@ from mechheads.heads import HeadId, Mlp
 from mechheads.limits import current
 from mechheads.model.backends.state import as_usual
 from mechheads.model.backends.temporary_changes import Changes
+from mechheads.prompts.templates import as_here
 from mechheads.results.provenance import in_call, plain_value
 
 P = ParamSpec("P")
@@ -60,7 +61,8 @@ def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
             raise ValueError(f"model is {shown}; give a model from mh.load or mh.wrap")
         changes: Changes | None = getattr(getattr(model, "backend", None), "changes", None)
         reservation = None if changes is None else changes.begin(sys._getframe())
-        run = partial(in_call, _options(signature, given.arguments), partial(function, *args, **kwargs))
+        options = _options(signature, given.arguments)
+        run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
         if changes is None or reservation is None:
             return run()
         try:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkabl
 
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
-from mechheads.prompts.encoding import added_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
+from mechheads.prompts.chats import chat_tokens, is_chat
+from mechheads.prompts.encoding import added_tokens, ids_after, piece_ids, text_ids, text_of, token_strings
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-Chat = Sequence[Mapping[str, str]]
+Chat = Sequence[Mapping[str, Any]]
 PromptLike = str | Chat | Sequence[int]
 PositionLike = str | int | tuple[int, int]
 """A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
@@ -123,9 +124,17 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         ValueError: if there is no tokenizer, or the prompt is empty, has ids that the model does not know, or is too
             long.
     """
-    what, text, offsets = f"prompt {index}", _prompt_text(item, index, model), None
-    if text is not None:
-        ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
+    what, text, offsets = f"prompt {index}", None, None
+    chat = is_chat(item)
+    if (chat or isinstance(item, str)) and model.tokenizer is None:
+        raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
+    if isinstance(item, str):
+        if not item:
+            raise ValueError(f"{what} is empty; a prompt needs at least one token")
+        text = check_unicode(item, what)
+        ids, offsets = text_ids(text, model.tokenizer)
+    elif chat:
+        ids, text, offsets = chat_tokens(item, model.tokenizer, what)
     else:
         if not all(isinstance(token, SupportsIndex) for token in item):
             raise ValueError(f"{what} must be text, a chat, or a list of integer token ids; got {item!r}")
@@ -134,23 +143,6 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
     if not isinstance(item, str):
         _warn_of_ends(ids, text, what, model.tokenizer)
     return ids, text, offsets
-
-
-def _prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
-    """The text of a prompt, of a chat in the words of the model's template; None for token ids.
-
-    Raises:
-        ValueError: if there is no tokenizer or template, or the text is empty.
-    """
-    is_chat = not isinstance(item, str) and len(item) > 0 and isinstance(item[0], Mapping)
-    if not (isinstance(item, str) or is_chat):
-        return None
-    if model.tokenizer is None:
-        raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
-    text = chat_text(item, model.tokenizer) if is_chat else item  # type: ignore[arg-type]
-    if not text:
-        raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
-    return check_unicode(text, f"prompt {index}")  # type: ignore[arg-type]
 
 
 def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
