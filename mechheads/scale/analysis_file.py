@@ -36,6 +36,8 @@ _SPLIT = ("model", "workers", "store", "budget", "progress", "seed")
 """Arguments that are not of the analysis itself: they say how it runs."""
 _NAMES = ("requests", "harmful", "harmless", "relations", "texts")
 """Arguments that may be a name or a file."""
+_FIELDS_OF_NAMES = ("rivals",)
+"""Fields of relations that may be a name or a file."""
 _OPEN = (
     "behaviour",
     "engine",
@@ -156,11 +158,12 @@ def _analysis(found: Mapping[str, Any], reader: _Reader, trust_remote_code: bool
     return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments, seed)
 
 
-def _check_names(path: Path, arguments: Mapping[str, Any]) -> None:
-    """Check that no argument that may be a name is the name of a file, which would be read then."""
-    for name in _NAMES:
+def _check_names(path: Path, arguments: Mapping[str, Any], names: Collection[str] = _NAMES) -> None:
+    """Check that nothing that may be a name is the name of a file, which would be read then."""
+    several = ("relations", *_FIELDS_OF_NAMES)
+    for name in names:
         given = arguments.get(name)
-        for one in given if isinstance(given, (list, tuple)) and name == "relations" else [given]:
+        for one in given if isinstance(given, (list, tuple, dict)) and name in several else [given]:
             if isinstance(one, str) and os.path.isfile(Path(one).expanduser()):
                 raise ValueError(
                     f"{path} asks to read the file {one!r} as {name}; write the analysis with what the file holds, as "
@@ -306,4 +309,6 @@ class _Reader:
         cls = self.named(name)
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
             raise ValueError(f"{self.path} makes a {name}, which is not a dataclass")
-        return cls(**self.decode(fields))
+        fields = self.decode(fields)
+        _check_names(self.path, fields, _FIELDS_OF_NAMES)
+        return cls(**fields)

@@ -148,12 +148,19 @@ def test_what_has_no_form_in_a_file_is_refused(small, tmp_path: Path, function, 
     assert not list(tmp_path.iterdir())
 
 
+def _with_rivals(rivals: Any) -> mh.Relation:
+    return mh.Relation("animals", "Knowledge", [("cat", "kitten")], rivals=rivals)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
         (mh.ships, lambda file: {"requests": str(file)}),
         (mh.safety_heads, lambda file: {"requests": ["a request"], "harmless": str(file)}),
         (mh.labels.relation_evidence, lambda file: {"relations": [str(file)]}),
+        (mh.labels.relation_evidence, lambda file: {"relations": {str(file): 1}}),
+        (mh.labels.relation_evidence, lambda file: {"relations": [_with_rivals([str(file)])]}),
+        (mh.labels.relation_evidence, lambda file: {"relations": _with_rivals([_with_rivals((str(file),))])}),
     ],
 )
 def test_a_file_that_asks_to_read_another_one_is_refused(small, tmp_path: Path, function, arguments):
