@@ -44,7 +44,7 @@ def run(
             raise ValueError("--out needs all units, but --part computes some; merge the parts first")
         limits = Limits(memory=budget_bytes(budget), part=chosen)
         model = load_again(analysis.source, device)
-        with settings(budget=limits, workers=workers, store=store, seed=analysis.seed):
+        with settings(budget=limits, workers=workers, store=store, seed=analysis.seed, **analysis.chats):
             result: Any = analysis.function(model, **analysis.arguments)
         found = result if isinstance(result, dict) else {"": result}
         if out is not None:

@@ -198,18 +198,21 @@ class _OnSameModel:
         return self.reading(self.reading(self.recipe)(model))
 
 
-def setup_of(model: Model, recipe: Callable[[Model], Ready], mark: str | None = None) -> Setup:
+def setup_of(
+    model: Model, recipe: Callable[[Model], Ready], mark: str | None = None, reading: as_here | None = None
+) -> Setup:
     """What workers need for work on a model.
 
     Args:
         mark: the model's fingerprint, if it is known.
+        reading: how chats are read; by default as here.
 
     Raises:
         ValueError: if the model carries hooks, workers cannot load it, or the recipe cannot be sent.
     """
     source = source_of(model)
     mark = mark or model_fingerprint(model.model, "workers")
-    sent = _OnSameModel(mark, arithmetic(model.device), recipe, as_here())
+    sent = _OnSameModel(mark, arithmetic(model.device), recipe, reading or as_here())
     try:
         packed = library().cloudpickle.dumps(sent)
     except Exception as error:  # the class of anything that is sent may raise what it likes

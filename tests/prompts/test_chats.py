@@ -203,6 +203,15 @@ def test_the_date_is_in_the_provenance_if_the_template_reads_it(
     assert datetime.date.fromisoformat(today) <= datetime.date.today()
 
 
+def test_a_job_keeps_the_date_on_which_it_was_prepared(loaded: Callable[[str], mh.Model], tokenizer: Any) -> None:
+    dated = mh.wrap(loaded("gpt2").model, tokenizer=with_template(tokenizer, DATED))
+    with mh.settings(date="2026-02-28"):
+        job = mh.prepare(dated, [[USER]])
+    assert mh.ablate(job, heads="L0H0", progress=False).provenance["date"] == "2026-02-28"
+    with job.runs.reading:
+        assert mh.Prompts([[USER]]).tokens(dated).fingerprint() == job.tokens.fingerprint()
+
+
 def test_an_analysis_has_one_day(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Clock(datetime.date):
         days = 0

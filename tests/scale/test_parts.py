@@ -245,3 +245,10 @@ def test_an_analysis_of_several_results_gives_a_file_for_each(small, tmp_path: P
     for kind, alone in mh.safety.compare_ablations(small, **given).items():
         found = mh.HeadScores.load(tmp_path / f"result-{kind}.nc")
         np.testing.assert_allclose(found.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+def test_an_analysis_takes_the_date_of_its_chats_along(small, tmp_path: Path):
+    with mh.settings(date="2026-02-28", control_tokens="text"):
+        dated = write_analysis(tmp_path / "dated.json", mh.ablate, small, prompts=CLEAN)
+    assert read_analysis(dated).chats == {"date": "2026-02-28", "control_tokens": "text"}
+    assert read_analysis(write_analysis(tmp_path / "plain.json", mh.ablate, small, prompts=CLEAN)).chats == {}

@@ -256,9 +256,9 @@ def _pair(row: _Row) -> tuple[str, str, str]:
     if not isinstance(fields, dict):
         fields = {}
     keys = next((keys for keys in QUESTIONS if set(keys) <= fields.keys()), QUESTIONS[0])
-    answer = fields.get(keys[1])
+    answer: Any = fields.get(keys[1])
     answer = answer.get("text") if isinstance(answer, dict) else answer  # SQuAD
-    answer = answer.tolist() if hasattr(answer, "tolist") else answer
+    answer = answer.tolist() if isinstance(answer, np.ndarray) else answer
     if isinstance(answer, list) and answer:
         answer = answer[0]
     if keys[1] in fields:

@@ -181,10 +181,10 @@ def _begun(item: PromptLike, index: int, model: Model) -> str:
         messages = messages_of(item)
         content = messages[-1]["content"] if continues(messages) else ""
         return open_thought(text.removesuffix(content)) + content
-    if not isinstance(item, str):
-        ids = [int(token) for token in item][-_LAST:]  # pyright: ignore[reportArgumentType]
-        item = model.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return open_thought(item)
+    if isinstance(item, str):
+        return open_thought(item)
+    ids = [int(token) for token in item][-_LAST:]  # pyright: ignore[reportArgumentType]
+    return open_thought(model.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 _LAST = 24

@@ -181,6 +181,10 @@ def test_items_that_do_not_fit_the_model_are_left_out_and_told(tmp_path, tiny) -
 
 
 CONTEXT = "The cat sat on the mat."
+ANSWERED = [
+    ("Who sat?", {"text": ["The cat"], "answer_start": [0]}),
+    ("Where?", {"text": ["On the mat", "mat"], "answer_start": [12, 19]}),
+]
 DISTINCT = [("Translate to French.", "cat", "chat"), ("Give the opposite.", "hot", "cold"), ("Count.", "", "one")]
 
 
@@ -202,23 +206,14 @@ def asked(task: mh.Task) -> list[str]:
         ),
         (
             [
-                {
-                    "id": "1",
-                    "title": "Cats",
-                    "context": f"{CONTEXT} {i}",
-                    "question": q,
-                    "answers": {"text": [a], "answer_start": [4]},
-                }
-                for i, (q, a) in enumerate([("Who sat?", "The cat"), ("Where?", "On the mat")])  # SQuAD
+                {"id": "1", "title": "Cats", "context": f"{CONTEXT} {i}", "question": q, "answers": a}
+                for i, (q, a) in enumerate(ANSWERED)  # SQuAD
             ],
             {f"{CONTEXT} 0\nWho sat?": "The cat", f"{CONTEXT} 1\nWhere?": "On the mat"},
         ),
         (
-            [
-                {"passage": f"{CONTEXT} {i}", "question": q, "answer": a}
-                for i, (q, a) in enumerate([("A?", "yes"), ("B?", "no")])
-            ],
-            {f"{CONTEXT} 0\nA?": "yes", f"{CONTEXT} 1\nB?": "no"},
+            [{"passage": f"{CONTEXT} {i}", "question": q, "answer": "yes"} for i, q in enumerate(("A?", "B?"))],
+            {f"{CONTEXT} 0\nA?": "yes", f"{CONTEXT} 1\nB?": "yes"},
         ),
         (
             [{"system": "Be short.", "question": q, "answer": a} for q, a in [("A?", "yes"), ("B?", "no")]],
@@ -251,7 +246,7 @@ def test_questions_about_one_context_are_one_cluster(tmp_path) -> None:
         ({"prompt": "1 + 1 =", "target": " 2", "system": "Add."}, "'system' is left out"),
         (
             {"prompt": "It is", "completion": " 2", "premise": "a", "hypothesis": "b"},
-            "'premise', 'hypothesis' are left",
+            "'premise', 'hypothesis' are",
         ),
         ({"question": "What?", "answer": "It", "speech": "One two."}, "'speech' is left out"),
         ({"input": "hot", "output": "cold", "answer": "warm"}, "'answer' is left out"),
