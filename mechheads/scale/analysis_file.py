@@ -71,7 +71,7 @@ class Analysis:
     source: Source
     arguments: Mapping[str, Any]
     seed: int
-    chats: Mapping[str, str] = field(default_factory=dict)
+    chats: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], model: Model, **arguments: Any) -> Path:
