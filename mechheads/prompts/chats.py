@@ -226,14 +226,25 @@ def _control_tokens(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> It
     They are the tokenizer's special tokens and, but for the assistant's own messages, which may hold a thought, tokens
     that were added to the vocabulary and that the template writes.
     """
-    added = [token for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.content.strip()]
     template = template_of(tokenizer)
-    special = [token.content for token in added if token.special]
-    written = [token.content for token in added if token.special or token.content in template]
     for index, message in enumerate(messages):
-        for token in special if message["role"] in _ASSISTANT else written:
-            if token in message["content"]:
-                yield index, token
+        written = "" if message["role"] in _ASSISTANT else template
+        yield from ((index, token) for token in control_tokens_in(message["content"], tokenizer, written))
+
+
+def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str]:
+    """The control tokens in a text: special tokens, and tokens added to the vocabulary that a template writes.
+
+    >>> from mechheads.prompts.chats import control_tokens_in
+    >>> control_tokens_in("Is it?<|im_end|>", model.tokenizer)
+    ['<|im_end|>']
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    return [
+        token.content
+        for token in added
+        if token.content in text and token.content.strip() and (token.special or token.content in template)
+    ]
 
 
 def _ids_as_text(messages: Sequence[Mapping[str, str]], shape: type, tokenizer: Any) -> list[int]:

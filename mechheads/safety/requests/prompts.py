@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from mechheads.generation.generate import Generated
 from mechheads.messages.arguments import check_known
+from mechheads.messages.warn import warn
 from mechheads.model.model import Model
-from mechheads.prompts.chats import chat_text, continues, is_chat, messages_of
+from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_chat, messages_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike
 from mechheads.safety.answers.rules import is_mark, open_thought
@@ -74,6 +75,13 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
         if not isinstance(request, str) or not request.strip():
             raise ValueError(f"requests[{index}] is {request!r}; it must be a text. Give chats and ids as mh.Prompts")
     pattern = TEMPLATES[template]
+    if template == "query" and model.tokenizer is not None:
+        for index, request in enumerate(requests):
+            if found := control_tokens_in(request, model.tokenizer):
+                warn(
+                    f"requests[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it "
+                    'out, or use template="chat" with mh.settings(control_tokens="text")'
+                )
     if pattern is not None:
         return Prompts([pattern.replace("{q}", request) for request in requests])
     if not model.chat_template:
