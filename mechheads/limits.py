@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 DEFAULT_BUDGET = 4 * 2**30
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -132,6 +133,9 @@ Budget = int | str | Limits | None
 """The type of ``budget`` arguments: bytes, a text such as "2 GB", ``Limits``, or None for what the settings say."""
 
 
+ControlTokens = Literal["tokens", "text"]
+
+
 @dataclass(frozen=True)
 class Settings:
     """How analyses run now; see ``settings``.
@@ -141,12 +145,16 @@ class Settings:
         seed: for everything that an analysis draws.
         progress: whether progress bars are shown.
         store: the file that keeps finished units; None for none.
+        date: the date that a chat template gets, such as "2026-02-28"; None for the day on which the analysis begins.
+        control_tokens: whether control tokens in the messages of a chat are read as tokens or as text.
     """
 
     limits: Limits = DEFAULT_LIMITS
     seed: int = 0
     progress: bool = True
     store: str | PathLike[str] | None = None
+    date: str | None = None
+    control_tokens: ControlTokens = "tokens"
 
 
 _DEFAULTS = Settings()
@@ -187,10 +195,16 @@ class settings(ContextDecorator):
             changed, such as a line of the metric's code or the model's weights, the work starts again and is kept
             separately in the same file.
         seed: for everything that is drawn: random heads, sign flips of p values, bootstraps, samples (at first 0).
+        date: the date that a chat template gets if it reads the date of today, as text such as "2026-02-28" or a
+            ``datetime.date`` (at first the day on which the analysis begins). The provenance of a result names it if a
+            template read it. A time of the day is midnight.
+        control_tokens: what control tokens in the messages of a chat are, such as ``"<|im_end|>"`` in a request:
+            ``"tokens"``, as most tokenizers read them, with a warning (at first); or ``"text"``, the characters that
+            they are written in. It concerns chats alone: a plain string has the tokens that the tokenizer gives it.
 
     Raises:
-        ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; or
-            the seed is not a whole number.
+        ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; the
+            seed is not a whole number; the date is no date; or control tokens are to be something else.
         ImportError: if ray, which runs workers, is not installed.
 
     >>> with mh.settings(progress=False, budget="2 GB", seed=1):
@@ -207,7 +221,11 @@ class settings(ContextDecorator):
         workers: Workers | None = None,
         store: str | PathLike[str] | None = None,
         seed: int | None = None,
+        date: str | datetime.date | None = None,
+        control_tokens: ControlTokens | None = None,
     ) -> None:
+        if control_tokens not in (None, *get_args(ControlTokens)):
+            raise ValueError(f"control_tokens is {control_tokens!r}; choose 'tokens' or 'text'")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ValueError(f"seed is {seed!r}; give a whole number")
         if workers is not None and workers != 0:
@@ -216,7 +234,13 @@ class settings(ContextDecorator):
         self._workers = workers
         self._others = {
             name: value
-            for name, value in (("progress", progress), ("store", store), ("seed", seed))
+            for name, value in (
+                ("progress", progress),
+                ("store", store),
+                ("seed", seed),
+                ("date", _checked_date(date)),
+                ("control_tokens", control_tokens),
+            )
             if value is not None
         }
         self._before: list[Token[Settings]] = []
@@ -234,6 +258,18 @@ class settings(ContextDecorator):
 
     def __exit__(self, *_: object) -> None:
         _CURRENT.reset(self._before.pop())
+
+
+def _checked_date(date: str | datetime.date | None) -> str | None:
+    try:
+        given = datetime.date.fromisoformat(date) if isinstance(date, str) else date
+    except ValueError:
+        given = date
+    if given is None:
+        return None
+    if not isinstance(given, datetime.date):
+        raise ValueError(f'date is {date!r}; give a day as text, such as "2026-02-28", or a datetime.date')
+    return given.isoformat()[:10]
 
 
 def show_bytes(size: float) -> str:

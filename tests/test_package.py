@@ -61,12 +61,13 @@ CATCHES = {
 STAMPS = {
     "mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it",
     "mechheads/files/folder_lock.py": "since when a folder is in use, for people; nothing goes by it",
+    "mechheads/prompts/templates.py": "the date of a chat template that asks for today's; the provenance names it",
 }
 """Files that read the wall clock, and what for."""
 
 DOORS = {
     "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",
-    "mechheads/generation/generate.py": "asks the chat template how an answer ends",
+    "mechheads/prompts/templates.py": "puts a chat into its template, in a limited time",
 }
 """Files that use a tokenizer or a chat template, and what for."""
 

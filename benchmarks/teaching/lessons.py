@@ -13,7 +13,8 @@ from torch import Tensor
 from mechheads.data import content
 from mechheads.generation.generate import Sampling, generate
 from mechheads.model.model import Model
-from mechheads.prompts.encoding import chat_text, piece_ids, text_ids
+from mechheads.prompts.chats import chat_text
+from mechheads.prompts.encoding import piece_ids, text_ids
 from mechheads.prompts.prompts import Prompts
 from mechheads.safety.requests.requests import load_requests
 

@@ -21,8 +21,9 @@ from mechheads.files.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
+from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import begin_tokens, text_ids
-from mechheads.prompts.given import Unpadded, each_prompt, is_chat
+from mechheads.prompts.given import Unpadded, each_prompt
 from mechheads.prompts.padding import check_padding
 from mechheads.prompts.tokens import shorten
 from mechheads.runs.head_cache import token_bytes

@@ -48,7 +48,7 @@ def run(
             check_kind(out, b"\x89HDF")
         limits = Limits(memory=budget_bytes(budget), part=chosen)
         model = load_again(analysis.source, device)
-        with settings(budget=limits, workers=workers, store=store, seed=analysis.seed):
+        with settings(budget=limits, workers=workers, store=store, seed=analysis.seed, **analysis.chats):
             result: Any = analysis.function(model, **analysis.arguments)
         found = result if isinstance(result, dict) else {"": result}
         if out is not None:

@@ -24,6 +24,7 @@ from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.prompts.templates import as_here, note
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache, tokens_in_run
 from mechheads.runs.layer_store import LayerStore
@@ -107,17 +108,25 @@ class CachedRuns:
 
     Attributes:
         tokens: the tokens of each side; plain prompts have only the side "clean".
+        reading: how chats were read.
     """
 
     def __init__(self, model: Model, prompts: AnyPrompts) -> None:
-        self.model, self.prompts = model, prompts
-        if isinstance(prompts, PromptPairs):
-            clean, corrupted = prompts.tokens(model)
-            self.tokens: dict[str, Tokens] = {"clean": clean, "corrupted": corrupted}
-        else:
-            self.tokens = {"clean": as_prompts(prompts).tokens(model)}
+        self.model, self.prompts, self.reading = model, prompts, as_here()
+        self._notes: dict[str, str] = {}
+        with as_here(self._notes):
+            if isinstance(prompts, PromptPairs):
+                clean, corrupted = prompts.tokens(model)
+                self.tokens: dict[str, Tokens] = {"clean": clean, "corrupted": corrupted}
+            else:
+                self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
         self._state: tuple[ModelState, list[str], str] | None = None
+
+    def note_reading(self) -> None:
+        """Note for the provenance how chats were read, such as the date that their template got."""
+        for name, value in self._notes.items():
+            note(name, value)
 
     def note_state(self) -> None:
         """Note how the model is now, for ``check_state``."""

@@ -17,6 +17,7 @@ from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
+from mechheads.prompts.templates import as_here
 from mechheads.workers.messages import Lost, Ready, Request, Setup
 from mechheads.workers.ray_cluster import Ray, library
 
@@ -184,11 +185,13 @@ class _OnSameModel:
     Attributes:
         mark: the fingerprint of the model.
         device: the kind of device that it is on.
+        reading: how the driver reads chats.
     """
 
     mark: str
     device: str
     recipe: Callable[[Model], Ready]
+    reading: as_here
 
     def __call__(self, model: Model) -> Ready:
         """What the recipe makes of a worker's model.
@@ -207,20 +210,24 @@ class _OnSameModel:
                 "changed after it was loaded, or the worker has other files or other libraries. Save a changed model "
                 "with save_pretrained and load the folder with mh.load, or leave workers out"
             )
-        return self.recipe(model)
+        return self.reading(self.reading(self.recipe)(model))
 
 
-def setup_of(model: Model, recipe: Callable[[Model], Ready], mark: str | None = None) -> Setup:
+def setup_of(
+    model: Model, recipe: Callable[[Model], Ready], mark: str | None = None, reading: as_here | None = None
+) -> Setup:
     """What workers need for work on a model.
 
     Args:
         mark: the model's fingerprint, if it is known.
+        reading: how chats are read; by default as here.
 
     Raises:
         ValueError: if the model carries hooks, workers cannot load it, or the recipe cannot be sent.
     """
     source = source_of(model)
-    sent = _OnSameModel(mark or model_fingerprint(model.model, "workers"), arithmetic(model.device), recipe)
+    mark = mark or model_fingerprint(model.model, "workers")
+    sent = _OnSameModel(mark, arithmetic(model.device), recipe, reading or as_here())
     try:
         packed = library().cloudpickle.dumps(sent)
     except Exception as error:  # the class of anything that is sent may raise what it likes

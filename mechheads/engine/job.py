@@ -243,11 +243,13 @@ def given(
                 "arguments by name, such as heads=[...]"
             )
         model.runs.check_state()
+        model.runs.note_reading()
         return model.model, model.spec.prompts, model.runs
     if isinstance(prompts, Job):
         if prompts.model is not model:
             raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
         prompts.runs.check_state()
+        prompts.runs.note_reading()
         return model, prompts.spec.prompts, prompts.runs
     if prompts is None:
         raise ValueError(f"{name} is missing; give prompts, or a job from mh.prepare in place of the model")

@@ -205,7 +205,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
                 take(units, values)
         return False
     job = work.job
-    setup = setup_of(job.model, _SentJob.of(work), job.runs.mark)
+    setup = setup_of(job.model, _SentJob.of(work), job.runs.mark, job.runs.reading)
     return Dispatch(pool_of(workers), setup, job.chunks, take).run(batches)
 
 

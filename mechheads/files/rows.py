@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,33 @@ from mechheads.files.text import parse_json, read_text
 
 Row = tuple[str, Any]
 """An entry of a file, after its place for error messages."""
+
+_OF_QUESTIONS = re.compile(
+    r"(?:system|user|input|task|question|source)?_?(?:instructions?|inputs?|system|contexts?|contextstring|ctx|passages?|"
+    r"paragraphs?|articles?|documents?|stor(?:y|ies)|premises?|hypothes[ie]s|sentences?|questions?|query|queries|prompts?|"
+    r"goal|requests?|dialogues?|dialog|history|conversations?|messages|choices?|options?|endings?|facts?|support|evidence|"
+    r"body|hint|background|text)(?:_?[a-e\d])?|[a-e]"
+)
+
+
+def carries_question(column: str) -> bool:
+    """Whether a column by this name says what is asked, or a part of it, in public files.
+
+    >>> [carries_question(name) for name in ("instruction", "System_Prompt", "option2", "A", "category", "id")]
+    [True, True, True, True, False, False]
+    """
+    return _OF_QUESTIONS.fullmatch(re.sub(r"[^a-z0-9]+", "_", str(column).lower())) is not None
+
+
+def holds_something(cell: Any) -> bool:
+    """Whether a cell of a file holds a text, a list or an object that is not empty.
+
+    >>> [holds_something(cell) for cell in ("a", " ", None, float("nan"), ["a"], [])]
+    [True, False, False, False, True, False]
+    """
+    if hasattr(cell, "tolist"):
+        cell = cell.tolist()
+    return bool(cell.strip()) if isinstance(cell, str) else isinstance(cell, (list, dict)) and bool(cell)
 
 
 def read_rows(file: Path) -> list[Row]:

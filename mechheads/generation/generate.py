@@ -33,6 +33,7 @@ from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts, as_prompts
+from mechheads.prompts.templates import apply_template
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import token_bytes
 
@@ -419,8 +420,8 @@ def _end_of_turn(tokenizer: Any) -> int | None:
         return None
     chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
     try:
-        after = tokenizer.apply_chat_template(chat, tokenize=False).rpartition("answer")[2].strip()
-    except Exception:  # a template is a program of its own and may refuse such a chat
+        after = apply_template(tokenizer, chat).rpartition("answer")[2].strip()
+    except ValueError:  # a template is a program of its own and may refuse such a chat
         return None
     ids = text_ids(after, tokenizer, special=False)[0]
     return ids[0] if ids and getattr(tokenizer.added_tokens_decoder.get(ids[0]), "special", False) else None

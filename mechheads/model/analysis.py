@@ -15,6 +15,7 @@ from mechheads.heads import HeadId, Mlp
 from mechheads.limits import current
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.renewal import alone
+from mechheads.prompts.templates import as_here
 from mechheads.results.provenance import in_call, plain_value
 
 P = ParamSpec("P")
@@ -58,7 +59,8 @@ def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
             shown = type(model).__name__ if isinstance(model, torch.nn.Module) else repr(model)
             raise ValueError(f"model is {shown}; give a model from mh.load or mh.wrap")
         backend = getattr(model, "backend", None)
-        run = partial(in_call, _options(signature, given.arguments), partial(function, *args, **kwargs))
+        options = _options(signature, given.arguments)
+        run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
         return alone(backend, run) if isinstance(backend, Backend) else run()
 
     call.keeps_units = keeps_units  # type: ignore[attr-defined]

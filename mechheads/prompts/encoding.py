@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mechheads.files.text import check_unicode
@@ -86,20 +86,6 @@ def single_token(text: str, tokenizer: Any) -> int | None:
     """The id of a text that is one token in the middle of a sentence, else ``None``."""
     ids = piece_ids(check_unicode(text, "a text"), tokenizer)
     return ids[0] if len(ids) == 1 and ids[0] != tokenizer.unk_token_id else None
-
-
-def chat_text(chat: Sequence[Mapping[str, str]], tokenizer: Any) -> str:
-    """A chat in the words of the tokenizer's template, up to where the assistant's answer begins.
-
-    Raises:
-        ValueError: if there is no template, or it fails.
-    """
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
-    try:
-        return tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a chat template is a program that comes with the model
-        raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
 
 
 def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:

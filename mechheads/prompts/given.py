@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mechheads.files.columns import columns_of, described, is_table_column, opened, whole_number
+from mechheads.prompts.chats import is_chat
 
 _OF_TOKENIZERS = {
     "input_ids",
@@ -110,15 +111,6 @@ def read_answers(given: Any, name: str) -> Sequence[str | int]:
         read.append(token)
     same = isinstance(given, (list, tuple)) and all(a is b for a, b in zip(given, read, strict=True))
     return given if same else read
-
-
-def is_chat(item: Any) -> bool:
-    """Whether a prompt is a chat: a list of messages, each a dict.
-
-    >>> is_chat([{"role": "user", "content": "Hello"}]), is_chat("Hello"), is_chat([1, 2])
-    (True, False, False)
-    """
-    return isinstance(item, Sequence) and not isinstance(item, str) and any(isinstance(one, Mapping) for one in item)
 
 
 def _prompt(item: Any, where: str, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from mechheads.files.columns import cell_text, columns_of, described, is_missing, table_rows, whole_number
 from mechheads.files.rows import read_rows
 from mechheads.messages.arguments import did_you_mean
-from mechheads.prompts.given import is_chat
+from mechheads.prompts.chats import is_chat
 
 _COLUMNS = ("clean", "corrupted", "answer", "wrong", "cluster")
 """The columns of a table of pairs; the last three are optional."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from mechheads.files.columns import described, whole_number
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
-from mechheads.prompts.encoding import added_tokens, chat_text, ids_after, piece_ids, text_ids, text_of, token_strings
-from mechheads.prompts.given import is_chat
+from mechheads.prompts.chats import chat_tokens, is_chat
+from mechheads.prompts.encoding import added_tokens, ids_after, piece_ids, text_ids, text_of, token_strings
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-Chat = Sequence[Mapping[str, str]]
+Chat = Sequence[Mapping[str, Any]]
 PromptLike = str | Chat | Sequence[int]
 PositionLike = str | int | tuple[int, int]
 """A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
@@ -125,32 +125,24 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
         ValueError: if there is no tokenizer, or the prompt is empty, has ids that the model does not know, or is too
             long.
     """
-    what, text, offsets = f"prompt {index}", _prompt_text(item, index, model), None
+    what, text, offsets = f"prompt {index}", None, None
     ids: list[Any]
-    if text is not None:
-        ids, offsets = text_ids(text, model.tokenizer, special=isinstance(item, str))
+    chat = is_chat(item)
+    if (chat or isinstance(item, str)) and model.tokenizer is None:
+        raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
+    if isinstance(item, str):
+        if not item:
+            raise ValueError(f"{what} is empty; a prompt needs at least one token")
+        text = check_unicode(item, what)
+        ids, offsets = text_ids(text, model.tokenizer)
+    elif chat:
+        ids, text, offsets = chat_tokens(item, model.tokenizer, what)
     else:
         ids = [*item]
     check_row(ids, what, model)
     if not isinstance(item, str):
         _warn_of_ends(ids, text, what, model.tokenizer)
     return ids, text, offsets
-
-
-def _prompt_text(item: PromptLike, index: int, model: Reader) -> str | None:
-    """The text of a prompt, of a chat in the words of the model's template; None for token ids.
-
-    Raises:
-        ValueError: if there is no tokenizer or template, or the text is empty.
-    """
-    if not (isinstance(item, str) or is_chat(item)):
-        return None
-    if model.tokenizer is None:
-        raise ValueError("this model has no tokenizer; give prompts as token ids, or wrap(model, tokenizer)")
-    text = item if isinstance(item, str) else chat_text(item, model.tokenizer)  # type: ignore[arg-type]
-    if not text:
-        raise ValueError(f"prompt {index} is empty; a prompt needs at least one token")
-    return check_unicode(text, f"prompt {index}")  # type: ignore[arg-type]
 
 
 def check_row(ids: Sequence[int], what: str, model: Reader) -> None:

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,21 @@ from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
 from mechheads.files.replacing import write_file
 from mechheads.files.tensors import TensorFile
 from mechheads.heads import HeadId
-from mechheads.limits import current
+from mechheads.limits import Settings, current, settings
 from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
 
 _FORMAT = "mechheads analysis 1"
 _FIELDS = {"format", "mechheads", "function", "model", "arguments", "seed"}
+_CHATS = ("date", "control_tokens")
+"""Settings that say how chats are read; a file has those that were set."""
 _TENSORS = TensorFile("mechheads analysis tensors 1", "{path} does not hold an analysis' tensors", ())
 _SPLIT = ("model", "workers", "store", "budget", "progress", "seed")
 """Arguments that are not of the analysis itself: they say how it runs."""
 _NAMES = ("requests", "harmful", "harmless", "relations", "texts")
 """Arguments that may be a name or a file."""
+_FIELDS_OF_NAMES = ("rivals",)
+"""Fields of relations that may be a name or a file."""
 _OPEN = (
     "behaviour",
     "engine",
@@ -60,16 +64,18 @@ class Analysis:
         source: what loads the model.
         arguments: all arguments but the model, by name.
         seed: as in ``mh.settings``.
+        chats: how chats are read: ``date`` and ``control_tokens`` of ``mh.settings``, as far as they were set.
     """
 
     function: Callable[..., Any]
     source: Source
     arguments: Mapping[str, Any]
     seed: int
+    chats: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], model: Model, **arguments: Any) -> Path:
-    """Write an analysis to a file, with the seed of ``mh.settings``, for ``mechheads run``.
+    """Write an analysis to a file, with the seed and the date of ``mh.settings``, for ``mechheads run``.
 
     Args:
         path: a JSON file; tensors go into a safetensors file of the same name.
@@ -108,6 +114,9 @@ def write_analysis(path: str | os.PathLike[str], function: Callable[..., Any], m
         "arguments": {name: _encode(value, tensors, name) for name, value in arguments.items()},
         "seed": current().seed,
     }
+    chats = {name: getattr(current(), name) for name in _CHATS}
+    if chats := {name: value for name, value in chats.items() if value != getattr(Settings, name)}:
+        written["chats"] = chats
     if tensors:
         _TENSORS.write(beside := path.with_suffix(".safetensors"), tensors, {})
         written["tensors"] = file_sha256(beside)
@@ -130,7 +139,7 @@ def read_analysis(
     found = read_sealed_json(path)
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise ValueError(f"{path} is not an analysis; write one with mh.scale.write_analysis")
-    if wrong := sorted(set(found) - {"tensors"} ^ _FIELDS):
+    if wrong := sorted(set(found) - {"tensors", "chats"} ^ _FIELDS):
         raise ValueError(f"{path} is damaged: {wrong[0]!r} is unknown or missing; write it again")
     reader = _Reader(path, _tensors_of(path, found.get("tensors")), {"mechheads", *allow})
     try:
@@ -153,14 +162,19 @@ def _analysis(found: Mapping[str, Any], reader: _Reader, trust_remote_code: bool
     _check_names(reader.path, arguments)
     if isinstance(seed := found["seed"], bool) or not isinstance(seed, int):
         raise ValueError(f"{reader.path} has the seed {seed!r}; it must be a whole number")
-    return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments, seed)
+    chats = found.get("chats", {})
+    if not isinstance(chats, dict) or set(chats) - set(_CHATS):
+        raise ValueError(f"{reader.path} reads chats by {chats!r}; it may set {' and '.join(_CHATS)}")
+    settings(**chats)  # says what is wrong with them
+    return Analysis(function, _source(found["model"], reader, trust_remote_code), arguments, seed, chats)
 
 
-def _check_names(path: Path, arguments: Mapping[str, Any]) -> None:
-    """Check that no argument that may be a name is the name of a file, which would be read then."""
-    for name in _NAMES:
+def _check_names(path: Path, arguments: Mapping[str, Any], names: Collection[str] = _NAMES) -> None:
+    """Check that nothing that may be a name is the name of a file, which would be read then."""
+    several = ("relations", *_FIELDS_OF_NAMES)
+    for name in names:
         given = arguments.get(name)
-        for one in given if isinstance(given, (list, tuple)) and name == "relations" else [given]:
+        for one in given if isinstance(given, (list, tuple, dict)) and name in several else [given]:
             if isinstance(one, str) and os.path.isfile(Path(one).expanduser()):
                 raise ValueError(
                     f"{path} asks to read the file {one!r} as {name}; write the analysis with what the file holds, as "
@@ -306,4 +320,6 @@ class _Reader:
         cls = self.named(name)
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
             raise ValueError(f"{self.path} makes a {name}, which is not a dataclass")
-        return cls(**self.decode(fields))
+        fields = self.decode(fields)
+        _check_names(self.path, fields, _FIELDS_OF_NAMES)
+        return cls(**fields)

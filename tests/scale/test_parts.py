@@ -148,12 +148,19 @@ def test_what_has_no_form_in_a_file_is_refused(small, tmp_path: Path, function, 
     assert not list(tmp_path.iterdir())
 
 
+def _with_rivals(rivals: Any) -> mh.Relation:
+    return mh.Relation("animals", "Knowledge", [("cat", "kitten")], rivals=rivals)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
         (mh.ships, lambda file: {"requests": str(file)}),
         (mh.safety_heads, lambda file: {"requests": ["a request"], "harmless": str(file)}),
         (mh.labels.relation_evidence, lambda file: {"relations": [str(file)]}),
+        (mh.labels.relation_evidence, lambda file: {"relations": {str(file): 1}}),
+        (mh.labels.relation_evidence, lambda file: {"relations": [_with_rivals([str(file)])]}),
+        (mh.labels.relation_evidence, lambda file: {"relations": _with_rivals([_with_rivals((str(file),))])}),
     ],
 )
 def test_a_file_that_asks_to_read_another_one_is_refused(small, tmp_path: Path, function, arguments):
@@ -238,3 +245,10 @@ def test_an_analysis_of_several_results_gives_a_file_for_each(small, tmp_path: P
     for kind, alone in mh.safety.compare_ablations(small, **given).items():
         found = mh.HeadScores.load(tmp_path / f"result-{kind}.nc")
         np.testing.assert_allclose(found.values, alone.values, rtol=1e-5, atol=1e-6)
+
+
+def test_an_analysis_takes_the_date_of_its_chats_along(small, tmp_path: Path):
+    with mh.settings(date="2026-02-28", control_tokens="text"):
+        dated = write_analysis(tmp_path / "dated.json", mh.ablate, small, prompts=CLEAN)
+    assert read_analysis(dated).chats == {"date": "2026-02-28", "control_tokens": "text"}
+    assert read_analysis(write_analysis(tmp_path / "plain.json", mh.ablate, small, prompts=CLEAN)).chats == {}

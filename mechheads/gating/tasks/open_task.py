@@ -36,12 +36,15 @@ def open_task(name_or_path: str | Path, *, model: Model | None = None, n: int | 
     ``question``, ``answerKey``     CommonsenseQA; also ``input`` with lettered options and ``output``
     ``question``, ``answer``        GSM8K, if the answer ends in ``#### 18``; the target is the final number
     ``input``, ``output``           words or questions, each after a worked example; also ``input`` and ``target``
-                                    (BIG-bench), ``question`` and ``answer``, and lists of two texts
+                                    (BIG-bench), ``question`` and ``answer`` or ``answers``, ``instruction`` and
+                                    ``output`` or ``response``, and lists of two texts. ``system``, ``instruction``,
+                                    ``context`` and ``passage`` are part of the question
     a relation                      an object that ``Relation.load`` reads, with few-shot templates
     ==============================  ============================================================================
 
     A file (JSONL, JSON, CSV or Parquet) is recognised by the fields of its first object. Up to a tenth of its items
-    are left out, with a warning, if they are empty, repeat the prompt, or do not fit the model that is given.
+    are left out, with a warning, if they are empty, repeat the prompt, or do not fit the model that is given. A column
+    that may say what is asked and is not read is told by a warning that names it.
 
     Args:
         name_or_path: the name or the file.

@@ -11,8 +11,9 @@ import numpy as np
 
 from mechheads.files.columns import labels
 from mechheads.files.text import check_unicode
+from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
-from mechheads.prompts.given import Unpadded, each_prompt, is_chat
+from mechheads.prompts.given import Unpadded, each_prompt
 from mechheads.prompts.padding import check_padding
 from mechheads.prompts.tokens import encode, shorten
 

@@ -10,14 +10,22 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mechheads.files.columns import cell_text
-from mechheads.files.rows import read_rows
+from mechheads.files.rows import carries_question, holds_something, read_rows
 from mechheads.gating.tasks.questions import Question, lettered, question_task
 from mechheads.gating.tasks.task import Task
 from mechheads.messages.warn import warn
 
 PathLike = str | Path
-QUESTIONS = (("input", "output"), ("input", "target"), ("question", "answer"))
+QUESTIONS = (
+    *(("input", "output"), ("input", "target"), ("question", "answer"), ("question", "answers")),
+    *(("instruction", "output"), ("instruction", "response")),
+)
 """The keys of a question and its answer."""
+_CONTEXTS = ("context", "passage", "paragraph", "article")
+_PARTS = ("system", "instruction", *_CONTEXTS, "question", "input")
+"""Keys of a question's parts, in the order in which they are asked."""
+_CHOICES = re.compile(r"(?:choices?|options?|endings?)_?[a-e\d]?|[a-e]", re.I)
+"""Keys of what a question lets one choose from."""
 _Row = tuple[str, Any]
 T = TypeVar("T")
 
@@ -42,6 +50,7 @@ def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *,
     (' 3', ' 4')
     """
     keys = (prompt, target) if cluster is None else (prompt, target, cluster)
+    _tell_left_out(path, keys)
     columns = zip(*_each(path, lambda row: _apart(row, *(_text(row, key) for key in keys))), strict=True)
     prompts, targets, *clusters = columns
     return Task(prompts, targets, name=Path(path).stem, source=_source(path), cluster=clusters[0] if clusters else None)
@@ -51,8 +60,10 @@ def read_questions(path: PathLike, seed: int = 0) -> Task:
     """A task of questions and answers, or of words and what belongs to them; each comes after a worked example.
 
     An entry of the file is an object with ``input`` and ``output`` (or ``target``, which may be a list whose first text
-    counts), or with ``question`` and ``answer``; or a list of two texts. ``{"examples": [...]}`` of BIG-bench is read
-    too.
+    counts), with ``question`` and ``answer`` (or ``answers``, as in SQuAD), or with ``instruction`` and ``output`` or
+    ``response``; or a list of two texts. ``{"examples": [...]}`` of BIG-bench is read too. What else says what is
+    asked stands before it, one under the other: ``system``, ``instruction``, ``context`` or ``passage``, ``question``,
+    ``input``. Questions about one context are one cluster.
 
     Args:
         path: a JSONL, JSON, CSV or Parquet file.
@@ -60,14 +71,21 @@ def read_questions(path: PathLike, seed: int = 0) -> Task:
 
     Raises:
         ValueError: if more than a tenth of the entries is not such a pair, lacks one of the two, or has an answer that
-            repeats its question (the message names the file and the lines), or the file has fewer than 2 questions.
-            Fewer are left out, with a warning.
+            repeats its question (the message names the file and the lines), the questions have options to choose from,
+            or the file has fewer than 2 questions. Fewer are left out, with a warning.
+
+    Warns:
+        if a column with texts is left out; it is named.
     """
 
     def question(row: _Row) -> Question:
-        text, answer = (part.strip() for part in _apart(row, *_pair(row)))
-        return Question(text, answer, text)
+        text, answer, about = (part.strip() for part in _apart(row, *_pair(row)))
+        return Question(text, answer, about or text)
 
+    answers = {answer for _, answer in QUESTIONS}
+    first = next((row for _, row in read_rows(Path(path).expanduser()) if isinstance(row, dict)), {})
+    answer = next((keys[1] for keys in QUESTIONS if set(keys) <= first.keys()), "")
+    _tell_left_out(path, (*_PARTS, answer), any_text=True, others=tuple(answers - {answer}))
     return question_task(_each(path, question), Path(path).stem, _source(path), rng=np.random.default_rng(seed))
 
 
@@ -90,6 +108,7 @@ def read_commonsense_qa(path: PathLike, seed: int = 0) -> Task:
         ValueError: if an object has none of these forms, has fewer than 2 options or an answer that is not one of
             them (the message names the file and the line), or if the file has fewer than 2 questions.
     """
+    _tell_left_out(path, ("question", "choices", "answerKey", "input", "output"))
     rng = np.random.default_rng(seed)
     questions = [lettered(*options, rng) for options in _each(path, _options)]
     return question_task(questions, Path(path).stem, _source(path), rng=rng)
@@ -117,6 +136,7 @@ def read_gsm8k(path: PathLike, seed: int = 0) -> Task:
             raise ValueError(f'{row[0]}: "answer" ends in {answer[-30:]!r}; it must end in a number such as "#### 18"')
         return Question(text, number[1].replace(",", ""), text)
 
+    _tell_left_out(path, ("question", "answer"))
     return question_task(_each(path, problem), Path(path).stem, _source(path), rng=np.random.default_rng(seed))
 
 
@@ -142,6 +162,43 @@ def read_blimp(path: PathLike) -> Task:
         source=_source(path),
         cluster=[prompt for prompt, *_ in made],
     )
+
+
+def _tell_left_out(path: PathLike, used: Sequence[str], *, any_text: bool = False, others: Sequence[str] = ()) -> None:
+    """Warn of columns that say what is asked, or have texts, and are not used.
+
+    Args:
+        any_text: whether every column of texts is told, but for names, marks and remarks.
+        others: further columns to tell.
+
+    Raises:
+        ValueError: if ``any_text``, and the questions have options to choose from.
+    """
+    rows = [row for _, row in read_rows(Path(path).expanduser()) if isinstance(row, dict)]
+    given = dict.fromkeys(name for row in rows for name, cell in row.items() if holds_something(cell))
+    left = [name for name in given if name not in used]
+    if any_text and (choices := [name for name in left if _CHOICES.fullmatch(str(name))]):
+        raise ValueError(
+            f"{path} has {choices[0]!r}, from which an answer is chosen, and would be asked without it; give objects "
+            'as those of CommonsenseQA ("question", "choices", "answerKey"), or read_task(path, prompt=..., target=...)'
+        )
+    told = [
+        name
+        for name in left
+        if carries_question(name) or name in others or (any_text and not _REMARKS.fullmatch(str(name).lower()))
+    ]
+    if told:
+        how = f"call it one of {', '.join(map(repr, _PARTS))}" if any_text else f"write it into {used[0]!r}"
+        what = f"{', '.join(map(repr, told))} {'are' if len(told) > 1 else 'is'} left out"
+        warn(f"{path}: {what}; if it is part of what is asked, {how}")
+
+
+_REMARKS = re.compile(
+    r"_?\w*(?:id|idx|index|url|uri|date)|name|notes?|comments?|remarks?|tags?|categor(?:y|ies)|subjects?|topics?|titles?|type|"
+    r"kind|source|split|subset|level|difficulty|lang|language|license|licence|annotator|author|explanations?|rationales?|"
+    r"keywords?|dataset"
+)
+"""Names of columns that say something about a question and are no part of it."""
 
 
 def _source(path: PathLike) -> str:
@@ -190,17 +247,30 @@ def _apart(row: _Row, prompt: str, target: str, *others: str) -> tuple[str, ...]
     return prompt, target, *others
 
 
-def _pair(row: _Row) -> tuple[str, str]:
-    """The two texts of an entry: a list of two, or an object with one of the pairs of keys."""
+def _pair(row: _Row) -> tuple[str, str, str]:
+    """The question of an entry with all of its parts, its answer, and the context that it is about, if there is one.
+
+    An entry is a list of two texts, or an object with one of the pairs of keys.
+    """
     where, fields = row
     if isinstance(fields, list):
         fields = {"input": fields[0], "output": fields[1]} if len(fields) == 2 else {}
     if not isinstance(fields, dict):
         fields = {}
     keys = next((keys for keys in QUESTIONS if set(keys) <= fields.keys()), QUESTIONS[0])
-    if isinstance(several := fields.get(keys[1]), list) and several:
-        fields = fields | {keys[1]: several[0]}
-    return _text((where, fields), keys[0]), _text((where, fields), keys[1])
+    answer: Any = fields.get(keys[1])
+    answer = answer.get("text") if isinstance(answer, dict) else answer  # SQuAD
+    answer = answer.tolist() if isinstance(answer, np.ndarray) else answer
+    if isinstance(answer, list) and answer:
+        answer = answer[0]
+    if keys[1] in fields:
+        fields = fields | {keys[1]: answer}
+    parts = {name: fields[name] for name in _PARTS if holds_something(fields.get(name))}
+    if not parts.keys() - {"system", *_CONTEXTS}:
+        _text((where, fields), keys[0])  # says what is wrong with it
+    texts = [_text((where, fields), name).strip() for name in parts]
+    about = "\n".join(text for name, text in zip(parts, texts, strict=True) if name in _CONTEXTS)
+    return "\n".join(texts), _text((where, fields), keys[1]), about
 
 
 def _text(row: _Row, key: str) -> str:

@@ -25,7 +25,7 @@ from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, rule_judge, verdicts, without_fixed
 from mechheads.safety.heads.ablations import Ablation
-from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template
+from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template, answers_begun, whole_answers
 
 
 class HeadsOff(NamedTuple):
@@ -79,7 +79,9 @@ class AnswerSettings:
     Args:
         judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
             ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default,
-            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself.
+            ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself. The
+            answer has what the prompt already has of it: a thought that the template opens (``<think>``), or the
+            beginning of an answer that a chat ends with. In the table of answers is only what the model wrote.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
         max_new_tokens: largest number of tokens in an answer; the paper uses 128.
@@ -162,8 +164,10 @@ class Answering:
             with work:
                 if not work.interrupted:
                     stop_if(self._write(side.prompts, sets, run, written))
+            begun = answers_begun(self.model, side.prompts)
             part = pd.concat([_table(name, kind, side.texts, each) for name, each in zip(sets, written, strict=True)])
-            parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns="done"))
+            part["whole"] = [text for each in written for text in whole_answers(self.model, begun, each)]
+            parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns=["done", "whole"]))
         return pd.concat(parts, ignore_index=True), work.interrupted
 
     def _write(
@@ -238,7 +242,7 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 
     noted.__name__ = getattr(judge, "__name__", type(judge).__name__)
     with work:
-        verdicts(done["request"].tolist(), done["answer"].tolist(), noted)
+        verdicts(done["request"].tolist(), done["whole"].tolist(), noted)
     if judge is rule_judge:
         found = without_fixed(answers["request"].tolist(), answers["answer"].tolist(), found)
     return found

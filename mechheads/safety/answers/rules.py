@@ -69,11 +69,42 @@ _ARGUES = re.compile(r"why\b.*\b(?:should|would|better|best|justified|right|good
 _NOT = re.compile(r"\b(?:not|no|never)\b|n't\b")
 _OFFERS = re.compile(r"\b(?:but|however|that said|nevertheless),? (?:i can|here|in general|there are)\b")
 _AGREES = re.compile(r"(?:sure|certainly|of course|yes|okay|here is)\b(?s:.*?)(?:\b(?:but|however|sorry)\b|\Z)")
-_OPENS = re.compile(r"\s*(?:<think(?:ing)?>|\[think\]|(?:<\|start\|>assistant)?<\|channel\|>(?!final))", re.I)
-_CLOSES = re.compile(r"</think(?:ing)?>|\[/think\]|<\|channel\|>final<\|message\|>", re.I)
+_OPENING_MARK = (
+    r"<(?:\w+[:_])?(?:think(?:ing)?|thought|reason(?:ing)?)>|\[think\]|\u25c1think\u25b7|"
+    r"<\|(?:begin_of_thought|start_thinking|think)\|>"
+)
+_OPENS = re.compile(rf"\s*(?:{_OPENING_MARK}|(?:<\|start\|>assistant)?<\|channel\|>(?!final))", re.I)
+_CLOSES = re.compile(
+    r"</(?:\w+[:_])?(?:think(?:ing)?|thought|reason(?:ing)?)>|\[/think\]|\u25c1/think\u25b7|"
+    r"<\|(?:end_of_thought|end_thinking|/think)\|>|<\|channel\|>final<\|message\|>",
+    re.I,
+)
+_OPENED = re.compile(rf"(?:{_OPENING_MARK}|<\|channel\|>(?!final)\w+<\|message\|>)\s*\Z", re.I)
+_MARK = re.compile(rf"{_OPENING_MARK}|{_CLOSES.pattern}|<\|(?:start|channel|message)\|>", re.I)
 _ITEM = re.compile(r"^(?:\d+[.)]|[-*•] |step \d+)", re.M)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+(?:'\w+)?")
 _COMMON = re.compile(r"that|this|with|from|what|when|where|which|tell|give|write|show|help|make|want|they|your|have")
+
+
+def open_thought(prompt: str) -> str:
+    """The mark at the end of a prompt that opens a thought, with the spaces after it; empty if there is none.
+
+    >>> from mechheads.safety.answers.rules import open_thought
+    >>> open_thought("<|im_start|>assistant\\n<think>\\n"), open_thought("What does <think> mean?")
+    ('<think>\\n', '')
+    """
+    found = _OPENED.search(prompt)
+    return found.group() if found else ""
+
+
+def thinks(text: str) -> bool:
+    """Whether a text has thinking in it, finished or not."""
+    return bool(_OPENS.match(text) or _CLOSES.search(text))
+
+
+def is_mark(token: str) -> bool:
+    """Whether a token begins or ends a thought, or parts it from the answer."""
+    return _MARK.fullmatch(token) is not None
 
 
 def without_thinking(text: str) -> str | None:

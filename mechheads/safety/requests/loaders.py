@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.files.columns import cell_text, described, is_missing as is_nothing
-from mechheads.files.rows import read_rows
+from mechheads.files.rows import carries_question, holds_something, read_rows
 from mechheads.files.text import read_text
 from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.messages.warn import warn
@@ -26,7 +26,7 @@ _COLUMNS = ("prompt", "goal", "input", "text", "instruction", "question", "query
 """Names of columns that hold requests, in lower case."""
 _BEHAVIOR = ("behavior", "behaviour")
 """As HarmBench calls them; in JailbreakBench this is only a short title of the goal beside it."""
-_CONTEXT = ("contextstring", "context_string", "context")
+_CONTEXT = ("contextstring", "context_string", "context", "passage", "paragraph", "article")
 """Names of columns with a text that a request is about."""
 _AFTER_CONTEXT = "\n\n---\n\n"
 """What HarmBench writes between the context and the behaviour that asks about it."""
@@ -87,6 +87,8 @@ def read_requests(
     """
     file = Path(path).expanduser()
     columns, rows = _table(file)
+    if column is None and columns:
+        _tell_left_out(file, rows, _only_column(columns, file))
     if columns:
         column = _only_column(columns, file) if column is None else column
         for name in (column, *(where or {})):
@@ -145,6 +147,8 @@ def open_requests(name_or_path: str | Path, part: Part = "unsafe") -> Sequence[s
         return _texts({f"line {n}": line for n, line in enumerate(lines, start=1)}, file, None)
     columns, rows = _table(file)
     column = _only_column(columns, file) if columns else None
+    if column is not None:
+        _tell_left_out(file, rows, column)
     if column is not None and (label := _label_to_use(file, rows, column)):
         part_of = {place: label.of(row) for place, row in rows.items()}
         if none := [place for place, found in part_of.items() if found is None]:
@@ -244,7 +248,10 @@ def _label_to_use(file: Path, rows: Mapping[str, Any], column: str) -> HarmLabel
     used = None
     for label in _labels(file, rows, column):
         if not label.harmful:
-            warn(f"{file}: column {label.column!r} looks like a label, but {label.unsure}: it is not used")
+            warn(
+                f"{file}: column {label.column!r} looks like a label, but {label.unsure}: it is not used. If it is of "
+                f"the requests, choose rows by read_requests(path, where={{{label.column!r}: ...}})"
+            )
         elif used is None:
             used = label
             if label.unsure:
@@ -269,6 +276,17 @@ def _only_column(columns: list[str], file: Path) -> str:
         names = ", ".join(map(repr, columns))
         raise ValueError(f"{file}: it is not clear which column holds the requests; give one of {names} as column")
     return likely[0]
+
+
+def _tell_left_out(file: Path, rows: Mapping[str, Any], column: str) -> None:
+    """Warn of columns that say what is asked and are not used."""
+    used = (column.lower(), *_CONTEXT, *(_BEHAVIOR if column.lower() in _COLUMNS else ()))
+    given = dict.fromkeys(name for row in rows.values() for name, cell in row.items() if holds_something(cell))
+    if left := [name for name in given if carries_question(name) and str(name).lower() not in used]:
+        warn(
+            f"{file}: {', '.join(map(repr, left))} {'are' if len(left) > 1 else 'is'} left out, only {column!r} is "
+            f"read; if it is part of the request, write it into {column!r}"
+        )
 
 
 def _texts(rows: Mapping[str, Any], file: Path, column: str | None) -> FoldedTexts:
@@ -332,6 +350,13 @@ _WORDS = (
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _OF_ANSWERS = re.compile("response|answer|completion|output|final|refusal")
 """Names of columns that hold or judge answers, not requests."""
+_ANSWERS = re.compile(
+    r"(?:\w+_)?(?:responses?|answers?|completions?|outputs?|generations?|repl(?:y|ies)|continuations?|chosen|rejected|"
+    r"messages|conversations?)(?:_?\d+|_text)?"
+)
+"""Names of columns that hold answers."""
+_OF_REQUESTS = re.compile("prompt|request|question|query|goal|instruction|user|input")
+"""Names of labels that are of requests, whatever else is in the file."""
 _NAMES = re.compile("(is_|prompt_|request_|harm_|safety_)*(label|labels|harmfulness|toxicity)")
 
 
@@ -351,6 +376,13 @@ class HarmLabel:
     unsure: str = ""
     values: tuple[str, ...] = ()
 
+    @property
+    def is_of_requests(self) -> bool:
+        """Whether its name or its values say that it is of requests, and not of the answers beside them."""
+        values = {_plain(value) for value in self.values}
+        types = {*_XSTEST, "contrast", *(f"contrast_{name}" for name in _XSTEST)}
+        return bool(_OF_REQUESTS.search(_plain(self.column))) or (bool(values) and values <= types)
+
     def of(self, row: Mapping[str, Any]) -> bool | None:
         """Whether a row's request is harmful; None if it does not say."""
         return self.harmful.get(str(row.get(self.column)))
@@ -367,6 +399,20 @@ def harm_labels(rows: Sequence[Mapping[str, Any]], text: str) -> list[HarmLabel]
     """
     columns = dict.fromkeys(name for row in rows for name in row if name != text)
     found = [label for name in columns if (label := _label(name, rows))]
+    labels = {label.column for label in found}
+    answers = [
+        name
+        for name in columns
+        if name not in labels
+        and _ANSWERS.fullmatch(_plain(name))
+        and any(holds_something(row.get(name)) for row in rows)
+    ]
+    if answers:
+        unsure = f"may be about the answers in column {answers[0]!r}"
+        found = [
+            label if not label.harmful or label.is_of_requests else replace(label, harmful={}, unsure=unsure)
+            for label in found
+        ]
     return sorted(found, key=lambda label: (bool(label.unsure), not re.match("prompt|request", _plain(label.column))))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.engine.evaluate import Evaluator
-from mechheads.generation.generate import Sampling, end_tokens, generate
+from mechheads.generation.generate import Generated, Sampling, end_tokens, generate
 from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext
@@ -24,7 +24,9 @@ from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import encode
 from mechheads.runs.head_cache import HeadCache
+from mechheads.safety.answers.rules import thinks
 from mechheads.safety.answers.verdicts import verdict
+from mechheads.safety.requests.prompts import answers_begun, whole_answers
 
 OPENING = "I'm sorry, but I can't"
 """The opening to use if the model refuses nothing, so that none can be taken from its own refusals."""
@@ -152,12 +154,16 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")
     given = opening
+    if any(map(thinks, answers_begun(model, some := Prompts(prompts.items[:ASKED])))):
+        warn(
+            "the prompts end inside a thought, which the chat template opens, so a refusal rarely begins right after "
+            "them: log-probabilities of openings are those of a thought that begins as a refusal. Give mh.Prompts in "
+            "which the thought is closed"
+        )
     if opening is None:
-        some = Prompts(prompts.items[:ASKED])
         written = generate(model, some, Sampling(ANSWER_TOKENS))
         stop_if(written.interrupted)
-        answers = zip(written.ids, written.texts, strict=True)
-        refused = [ids[:_OPENING_TOKENS] for ids, text in answers if verdict(text) == "refused"]
+        refused = [ids[:_OPENING_TOKENS] for ids, refuses in _refusals(model, some, written) if refuses]
         if refused:
             return Counter(refused).most_common(1)[0][0]
         warn(f"{model.name} refuses none of {len(some)} requests; {OPENING!r} is used as the opening")
@@ -173,6 +179,13 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
             "template writes them; begin it with the space or line break that stands between them"
         )
     return found
+
+
+def _refusals(model: Model, prompts: Prompts, written: Generated) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """The tokens of each answer, and whether it refuses with its first words: not after a thought, nor inside one."""
+    answers = whole_answers(model, answers_begun(model, prompts), written)
+    for ids, answer in zip(written.ids, answers, strict=True):
+        yield ids, not thinks(answer) and verdict(answer) == "refused"
 
 
 def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, ...] | None:
@@ -218,8 +231,7 @@ def find_openings(
     if model.tokenizer is not None:
         written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE, seed=seed))
         stop_if(written.interrupted)
-        answers = zip(written.ids, written.texts, strict=True)
-        begins = [(ids[:_OPENING_TOKENS], verdict(text) == "refused") for ids, text in answers]
+        begins = [(ids[:_OPENING_TOKENS], refuses) for ids, refuses in _refusals(model, asked, written)]
         begun, refused = Counter(ids for ids, _ in begins), Counter(ids for ids, is_one in begins if is_one)
         often = [ids for ids, n in refused.most_common() if n >= _OFTEN and 2 * n > begun[ids]]
         found = [ids for ids in often if len(ids) == _OPENING_TOKENS]

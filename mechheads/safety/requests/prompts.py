@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mechheads.files import columns
 from mechheads.files.columns import described
+from mechheads.generation.generate import Generated
 from mechheads.messages.arguments import check_known
+from mechheads.messages.warn import warn
 from mechheads.model.model import Model
+from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_chat, messages_of
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike
+from mechheads.safety.answers.rules import is_mark, open_thought
 from mechheads.safety.requests.loaders import Part, open_requests
 from mechheads.safety.requests.requests import Request, load_requests
 
@@ -83,6 +87,13 @@ def _in_template(model: Model, requests: Sequence[str] | Prompts, template: Temp
                 f"{name}[{index}] is {described(request)}; it must be a text. Give chats and ids as mh.Prompts"
             )
     pattern = TEMPLATES[template]
+    if template == "query" and model.tokenizer is not None:
+        for index, request in enumerate(requests):
+            if found := control_tokens_in(request, model.tokenizer):
+                warn(
+                    f"{name}[{index}] has {found[0]!r} in it, which the tokenizer reads as a control token; take it "
+                    'out, or use template="chat" with mh.settings(control_tokens="text")'
+                )
     if pattern is not None:
         return Prompts([pattern.replace("{q}", request) for request in requests])
     if not model.chat_template:
@@ -174,9 +185,58 @@ class Sides:
             )
 
 
+def answers_begun(model: Model, prompts: Prompts) -> tuple[str, ...]:
+    """What each prompt already has of its answer: how it begins in a chat, or the mark that opens a thought.
+
+    A judge needs it: a text that was cut off inside a thought is no answer, and only the prompt may say that there is
+    one.
+
+    >>> from mechheads.safety.requests.prompts import answers_begun
+    >>> answers_begun(model, mh.Prompts(["Is it?\\n<think>\\n", "Is it?"]))
+    ('<think>\\n', '')
+    """
+    return tuple(_begun(item, index, model) for index, item in enumerate(prompts.items))
+
+
+def _begun(item: PromptLike, index: int, model: Model) -> str:
+    if model.tokenizer is None:
+        return ""
+    if is_chat(item):
+        text = chat_text(item, model.tokenizer, f"prompt {index}")
+        messages = messages_of(item)
+        content = messages[-1]["content"] if continues(messages) else ""
+        return open_thought(text.removesuffix(content)) + content
+    if isinstance(item, str):
+        return open_thought(item)
+    ids = [int(token) for token in item][-_LAST:]  # pyright: ignore[reportArgumentType]
+    return open_thought(model.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+_LAST = 24
+"""How many tokens at the end of a row of ids are looked at for the mark of a thought."""
+
+
+def whole_answers(model: Model, begun: Sequence[str], written: Generated) -> list[str]:
+    """Answers as a judge needs them: what the prompts have of them and what was written, with the marks of thoughts.
+
+    Some tokenizers have these marks as special tokens, which are not in the texts that are written.
+    """
+    texts: Sequence[str] = written.texts
+    added = getattr(model.tokenizer, "added_tokens_decoder", {})
+    marks = {token for token, about in added.items() if about.special and is_mark(about.content)}
+    if marks and len(written.ids) == len(texts):
+        hidden = {token for token, about in added.items() if about.special} - marks
+        shown = [[token for token in ids if token not in hidden] for ids in written.ids]
+        texts = [model.tokenizer.decode(ids, skip_special_tokens=False) for ids in shown]
+    return [before + text for before, text in zip(begun, texts, strict=True)]
+
+
 def _text(item: PromptLike) -> str:
-    """A prompt as the user wrote it: for a chat the last message, for ids the numbers."""
+    """A prompt as the user wrote it: for a chat its last message that is not the assistant's, for ids the numbers."""
     if isinstance(item, str):
         return item
-    last = item[-1]
-    return last["content"] if isinstance(last, Mapping) else " ".join(map(str, item))
+    if not is_chat(item):
+        return " ".join(map(str, item))
+    messages = messages_of(item)
+    asked = messages[:-1] if continues(messages) and len(messages) > 1 else messages
+    return asked[-1]["content"]

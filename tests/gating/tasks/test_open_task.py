@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import mechheads as mh
@@ -176,3 +178,93 @@ def test_items_that_do_not_fit_the_model_are_left_out_and_told(tmp_path, tiny) -
         assert len(open_task(write(tmp_path, [*rows, long]), model=model)) == 10
     with pytest.raises(ValueError, match=r"item 10: .*item 11: .* 2 of 12 items of .*given\.json cannot be used"):
         open_task(write(tmp_path, [*rows, long, long]), model=model)
+
+
+CONTEXT = "The cat sat on the mat."
+ANSWERED = [
+    ("Who sat?", {"text": ["The cat"], "answer_start": [0]}),
+    ("Where?", {"text": ["On the mat", "mat"], "answer_start": [12, 19]}),
+]
+DISTINCT = [("Translate to French.", "cat", "chat"), ("Give the opposite.", "hot", "cold"), ("Count.", "", "one")]
+
+
+def asked(task: mh.Task) -> list[str]:
+    """What is asked, without the worked example."""
+    return [str(prompt).rpartition("Question: ")[2].removesuffix("\nAnswer:") for prompt in task.prompts]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [{"instruction": a, "input": b, "output": c} for a, b, c in DISTINCT],  # Alpaca
+            {f"{a}\n{b}".strip(): c for a, b, c in DISTINCT},
+        ),
+        (
+            [{"instruction": a, "context": b, "response": c, "category": "qa"} for a, b, c in DISTINCT],  # Dolly
+            {f"{a}\n{b}".strip(): c for a, b, c in DISTINCT},
+        ),
+        (
+            [
+                {"id": "1", "title": "Cats", "context": f"{CONTEXT} {i}", "question": q, "answers": a}
+                for i, (q, a) in enumerate(ANSWERED)  # SQuAD
+            ],
+            {f"{CONTEXT} 0\nWho sat?": "The cat", f"{CONTEXT} 1\nWhere?": "On the mat"},
+        ),
+        (
+            [{"passage": f"{CONTEXT} {i}", "question": q, "answer": "yes"} for i, q in enumerate(("A?", "B?"))],
+            {f"{CONTEXT} 0\nA?": "yes", f"{CONTEXT} 1\nB?": "yes"},
+        ),
+        (
+            [{"system": "Be short.", "question": q, "answer": a} for q, a in [("A?", "yes"), ("B?", "no")]],
+            {"Be short.\nA?": "yes", "Be short.\nB?": "no"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_all_parts_of_a_question_are_asked(tmp_path, rows, expected, kind) -> None:
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(file := tmp_path / "given.parquet")
+    else:
+        file = write(tmp_path, rows)
+    with warnings.catch_warnings(action="error"):
+        task = open_task(file)
+    found = dict(zip(asked(task), (str(target).strip() for target in task.targets), strict=True))
+    assert found == expected
+
+
+def test_questions_about_one_context_are_one_cluster(tmp_path) -> None:
+    rows = [{"context": c, "question": f"{q}?", "answer": q} for c in ("One.", "Two.") for q in ("A", "B")]
+    task = open_task(write(tmp_path, rows))
+    assert sorted(task.cluster or ()) == ["One.", "One.", "Two.", "Two."]
+    assert all(("One." in str(prompt)) and ("Two." in str(prompt)) for prompt in task.prompts)
+
+
+@pytest.mark.parametrize(
+    ("row", "names"),
+    [
+        ({"prompt": "1 + 1 =", "target": " 2", "system": "Add."}, "'system' is left out"),
+        (
+            {"prompt": "It is", "completion": " 2", "premise": "a", "hypothesis": "b"},
+            "'premise', 'hypothesis' are",
+        ),
+        ({"question": "What?", "answer": "It", "speech": "One two."}, "'speech' is left out"),
+        ({"input": "hot", "output": "cold", "answer": "warm"}, "'answer' is left out"),
+        (PROBLEMS[0] | {"passage": "Some."}, "'passage' is left out"),
+        (HUB[0] | {"context": "Some."}, "'context' is left out"),
+    ],
+)
+def test_columns_that_are_left_out_are_told(tmp_path, row, names) -> None:
+    rows = [
+        row,
+        {name: f"{cell} 7" if isinstance(cell, str) and "A" not in cell else cell for name, cell in row.items()},
+    ]
+    with pytest.warns(UserWarning, match=f"given.json: {names}"):
+        open_task(write(tmp_path, rows))
+
+
+@pytest.mark.parametrize("options", [{"choices": ["a", "b"]}, {"A": "a", "B": "b"}, {"option1": "a", "option2": "b"}])
+def test_a_question_without_its_options_is_refused(tmp_path, options) -> None:
+    rows = [{"question": f"{q}?", "answer": "B"} | options for q in "xy"]
+    with pytest.raises(ValueError, match=f"has '{next(iter(options))}', from which an answer is chosen"):
+        open_task(write(tmp_path, rows))

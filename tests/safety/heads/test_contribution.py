@@ -278,7 +278,7 @@ def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
         mh.Prompts([[4, 5, 6]]),
         None,
     )
-    assert (own.template, own.harmful.texts, own.harmless.texts) == ("prompts as given", ("one", "b"), ("4 5 6",))
+    assert (own.template, own.harmful.texts, own.harmless.texts) == ("prompts as given", ("one", "a"), ("4 5 6",))
     shipped = Sides.of(llama, None, None, None)
     shipped.check_pairs()
     assert len(shipped.harmful) == len(set(shipped.harmful.texts)) == 60

@@ -378,3 +378,46 @@ def test_open_requests_knows_the_names_of_sets(monkeypatch: pytest.MonkeyPatch) 
 def test_an_empty_text_file_holds_no_requests(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no requests"):
         open_requests(write(tmp_path, "none.txt", "\n\n"))
+
+
+@pytest.mark.parametrize("answers", ["response", "completion", "model_output", "response_0", "messages"])
+@pytest.mark.parametrize("label", ["is_safe", "label", "harmful", "toxicity"])
+def test_the_label_of_an_answer_is_not_that_of_a_request(tmp_path: Path, answers: str, label: str) -> None:
+    """BeaverTails and others: a harmless answer to a harmful request is safe."""
+    values = [False, True] if label != "label" else ["unsafe", "safe"]
+    rows = [{"prompt": text, answers: ["x"], label: value} for text, value in zip(ASKED, values, strict=True)]
+    file = write(tmp_path, "a.json", json.dumps(rows))
+    with pytest.warns(UserWarning, match=f"column '{label}' .*may be about the answers in column '{answers}'"):
+        assert list(open_requests(file)) == list(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("label", "values"),
+    [
+        ("prompt_harm_label", ["unharmful", "harmful"]),  # WildGuardMix
+        ("type", ["homonyms", "contrast_homonyms"]),  # completions of XSTest
+        ("prompt_toxicity", [0, 1]),
+    ],
+)
+def test_the_label_of_a_request_is_used_beside_answers(tmp_path: Path, label: str, values: list[Any]) -> None:
+    pd.DataFrame({"prompt": ASKED, "completion": ["a", "b"], label: values}).to_csv(file := tmp_path / "a.csv")
+    with warnings.catch_warnings(action="error"):
+        assert list(open_requests(file)) == [ASKED[1]]
+        assert list(open_requests(file, "safe")) == [ASKED[0]]
+
+
+@pytest.mark.parametrize("column", ["system_prompt", "premise", "history", "input_2"])
+def test_a_column_that_carries_the_request_and_is_not_read_is_told(tmp_path: Path, column: str) -> None:
+    file = write(tmp_path, "a.csv", f"prompt,{column},id\nGo on.,A door.,1\n")
+    for read in (open_requests, read_requests):
+        with pytest.warns(UserWarning, match=f"a.csv: '{column}' is left out, only 'prompt' is read"):
+            assert list(read(file)) == ["Go on."]
+    with warnings.catch_warnings(action="error"):
+        assert list(read_requests(file, "prompt")) == ["Go on."]
+
+
+@pytest.mark.parametrize("column", ["context", "Passage", "article"])
+def test_what_a_request_is_about_comes_before_it(tmp_path: Path, column: str) -> None:
+    file = write(tmp_path, "a.csv", f"question,{column}\nWho?,A cat sat.\n")
+    with warnings.catch_warnings(action="error"):
+        assert list(open_requests(file)) == ["A cat sat.\n\n---\n\nWho?"]

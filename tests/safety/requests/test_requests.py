@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -263,3 +264,14 @@ def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.
     found = mh.safety_heads(llama, requests=form(file), **options)
     expected = mh.safety_heads(llama, ["Go on.", "Stay."], **options)
     np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_control_tokens_in_a_request_are_told_but_for_the_bare_template(llama: mh.Model):
+    with pytest.warns(
+        UserWarning, match=r"requests\[1\] has '<eos>' in it, which the tokenizer reads as a control token"
+    ):
+        request_prompts(llama, ["no", "a<eos>b"], "query")
+    with pytest.warns(UserWarning, match=r"prompt 1: message 0 has '<eos>' in its content"):
+        request_prompts(llama, ["no", "a<eos>b"], "chat").tokens(llama)
+    with warnings.catch_warnings(action="error"):
+        request_prompts(llama, ["no", "a<eos>b"], "bare").tokens(llama)

@@ -1,0 +1,338 @@
+"""Chats in the words of the template: continued, checked, dated, in a limited time; beside plain transformers."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from mechheads.prompts import templates
+from mechheads.prompts.chats import chat_text, messages_of
+from mechheads.prompts.templates import as_here
+
+USER = {"role": "user", "content": "Who gave a book?"}
+BEGUN = {"role": "assistant", "content": "Sure"}
+CHATML = (
+    "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+TRIMS = CHATML.replace("m['content']", "m['content'] | trim")
+GEMMA = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}{% for m in messages %}"
+    "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}<s>{{ role }}\n{{ m['content'] | trim }}</s>\n"
+    "{% endfor %}{% if add_generation_prompt %}<s>model\n{% endif %}"
+)
+NO_SYSTEM = "{% for m in messages %}{% if m['role'] != 'system' %}" + CHATML[len("{% for m in messages %}") :].replace(
+    "</s>\n{% endfor %}", "</s>\n{% endif %}{% endfor %}"
+)
+PARTS = (
+    "{% for m in messages %}<s>{{ m['role'] }}:{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}"
+    "{% endif %}{% endfor %}</s>\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+THINKS = CHATML.replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
+DATED = "Today is {{ strftime_now('%d %b %Y') }}.\n" + CHATML
+
+
+@pytest.fixture
+def tokenizer(loaded: Callable[[str], mh.Model]) -> Any:
+    """A tokenizer whose template a test may replace."""
+    return copy.deepcopy(loaded("gpt2").tokenizer)
+
+
+def with_template(tokenizer: Any, template: str) -> Any:
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMS, GEMMA, PARTS, THINKS, "\n" + DATED])
+@pytest.mark.parametrize("chat", [[USER], [USER, BEGUN], [USER, BEGUN, USER], [USER, BEGUN, USER, BEGUN]])
+def test_a_chat_is_what_transformers_writes(tokenizer: Any, template: str, chat: list[dict[str, Any]]) -> None:
+    with_template(tokenizer, template)
+    goes_on = chat[-1] is BEGUN
+    as_parts = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in chat]
+    wanted = tokenizer.apply_chat_template(
+        as_parts if template is PARTS else chat,
+        tokenize=False,
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
+    )
+    assert chat_text(chat, tokenizer) == chat_text(as_parts, tokenizer) == wanted
+    assert wanted.endswith("Sure") == goes_on
+
+
+def test_a_begun_answer_goes_on_in_every_analysis(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gpt2")
+    chat = [USER, {**BEGUN, "content": "Sure, "}]
+    text = model.tokenizer.apply_chat_template(chat, tokenize=False, continue_final_message=True)
+    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert mh.Prompts([chat]).tokens(model).unpadded == [ids]
+    with torch.no_grad():
+        wanted = model.model(torch.tensor([ids]))[0, -1]
+    torch.testing.assert_close(model.cache([chat]).logits[0, -1], wanted, atol=1e-5, rtol=0)
+    assert mh.generate(model, [chat], 3).ids == mh.generate(model, [ids], 3).ids
+
+
+@pytest.mark.parametrize("content", ["Sure, ", " Sure", "\n"])
+def test_spaces_that_a_template_drops_from_a_begun_answer_are_refused(tokenizer: Any, content: str) -> None:
+    assert chat_text([USER, {**BEGUN, "content": content}], with_template(tokenizer, CHATML)).endswith(content)
+    with pytest.raises(ValueError, match=r"the chat: its last message, the assistant's, ends with .*leave out w"):
+        chat_text([USER, {**BEGUN, "content": content}], with_template(tokenizer, TRIMS))
+
+
+@pytest.mark.parametrize(
+    ("chat", "message"),
+    [
+        ({"messages": [USER]}, r"is one object with the keys 'messages'; give its list of messages, \['messages'\]"),
+        (USER, "is one object with the keys 'role', 'content'; a chat is a list of messages"),
+        ([], "is a chat without messages"),
+        ([[USER], [USER]], "message 0 is a list, so there are several chats in one"),
+        (
+            [{"from": "human", "value": "Hello"}],
+            'message 0 has the keys "from" and "value" of ShareGPT; write .*"user"',
+        ),
+        ([{"content": "Hello"}], "message 0 has the keys 'content' and no 'role'"),
+        ([USER, {"role": "user"}], "message 1 has the keys 'role' and no 'content'"),
+        ([USER, "Hello"], "message 1 is 'Hello'; each message is an object"),
+        ([{"role": None, "content": "a"}], "message 0 has the role None; it must be a text"),
+        ([{**USER, "tool_calls": [1]}], "message 0 has 'tool_calls' beside its role and content, which is not read"),
+        ([{**USER, "name": "Ann"}], "message 0 has 'name' beside"),
+        ([{**USER, "content": None}], "message 0 has the content None; it must be a text, or a list of parts"),
+        ([{**USER, "content": 3}], "message 0 has the content 3"),
+        ([{**USER, "content": []}], r"message 0 has the content \[\]"),
+        ([{**USER, "content": [{"type": "image", "url": "x"}]}], "message 0: part 0 of its content is .*image"),
+        ([{**USER, "content": [{"type": "text", "text": "a"}, "b"]}], "message 0: part 1 of its content is 'b'"),
+        ([{**USER, "role": "human"}], "message 0 has the role 'human', which the model's chat template does not name"),
+        ([USER, {**BEGUN, "content": ""}], "its last message, the assistant's, is empty; leave it out"),
+    ],
+)
+def test_what_is_no_chat_is_refused(tokenizer: Any, chat: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        chat_text(chat, with_template(tokenizer, CHATML))
+
+
+def test_parts_are_joined_as_they_are_and_empty_keys_are_none() -> None:
+    content = np.array([{"type": "text", "text": "one "}, {"type": "text", "text": "two", "url": None}])
+    assert messages_of([{"role": "user", "content": content, "name": None}]) == [{"role": "user", "content": "one two"}]
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "index"),
+    [
+        (NO_SYSTEM, [{"role": "system", "content": "Be kind."}, USER], 0),
+        (NO_SYSTEM, [{"role": "system", "content": "user"}, USER], 0),  # the template writes "user" anyway
+        (NO_SYSTEM, [{"role": "system", "content": "book"}, USER], 0),  # and another message has this word
+        (THINKS, [USER, {**BEGUN, "content": "<think>a</think>b"}, USER], 1),
+        ("{{ messages[-1]['content'] }}:", [USER, BEGUN, {**USER, "content": "Hi"}], 0),
+    ],
+)
+def test_a_message_that_the_template_drops_is_refused(tokenizer: Any, template: str, chat: Any, index: int) -> None:
+    with pytest.raises(ValueError, match=f"leaves out or changes message {index}, of the role"):
+        chat_text(chat, with_template(tokenizer, template))
+
+
+def test_roles_that_the_template_names_are_read(tokenizer: Any) -> None:
+    assert chat_text([{**USER, "role": "user"}, {**BEGUN, "role": "model"}], with_template(tokenizer, GEMMA)).endswith(
+        "model\nSure"
+    )
+    with pytest.raises(ValueError, match="chat template fails: no system"):
+        chat_text([{"role": "system", "content": "a"}, USER], tokenizer)
+
+
+def test_a_tokenizer_with_several_templates_has_the_default(tokenizer: Any) -> None:
+    tokenizer.chat_template = {"default": CHATML, "other": TRIMS}
+    assert chat_text([USER], tokenizer).startswith("<s>user\n")
+    tokenizer.chat_template = {"rag": CHATML, "other": TRIMS}
+    with pytest.raises(ValueError, match="several chat templates, 'rag', 'other', and none is the default"):
+        chat_text([USER], tokenizer)
+
+
+# --- the date ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["2026-02-28", datetime.date(2026, 2, 28), datetime.datetime(2026, 2, 28, 12)])
+def test_a_template_has_the_date_that_is_given(tokenizer: Any, given: Any) -> None:
+    with mh.settings(date=given):
+        assert chat_text([USER], with_template(tokenizer, DATED)).startswith("Today is 28 Feb 2026.\n<s>user")
+        assert "2026-02-28 00:00" in chat_text(
+            [USER], with_template(tokenizer, "{% set f = '%Y-%m-%d %H:%M' %}{{ strftime_now(f) }}" + CHATML)
+        )
+
+
+@pytest.mark.parametrize("date", ["28 Feb", "", 5, "2026-02-30"])
+def test_what_is_no_date_is_refused(date: Any) -> None:
+    with pytest.raises(ValueError, match=r"date is .*; give a day as text, such as"):
+        mh.settings(date=date)
+
+
+LLAMA = (
+    "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}Today: {{ date_string }}\n"
+) + CHATML
+
+
+def test_a_variable_for_the_date_has_its_own_text_unless_a_date_is_given(tokenizer: Any) -> None:
+    assert chat_text([USER], with_template(tokenizer, LLAMA)).startswith("Today: 26 Jul 2024\n")
+    with mh.settings(date="2026-02-28"):
+        assert chat_text([USER], tokenizer).startswith("Today: 28 Feb 2026\n")
+        own = LLAMA.replace("'26 Jul 2024'", "strftime_now('%B %Y')")
+        assert chat_text([USER], with_template(tokenizer, own)).startswith("Today: February 2026\n")
+    now = templates.known_date().strftime("%d %b %Y")
+    assert chat_text([USER], with_template(tokenizer, "{{ date_string }}" + CHATML)).startswith(now)
+
+
+def test_the_date_is_in_the_provenance_if_the_template_reads_it(
+    loaded: Callable[[str], mh.Model], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dated = mh.wrap(loaded("gpt2").model, tokenizer=with_template(tokenizer, DATED))
+    run = mh.settings(date="2026-02-28")(mh.ablate)
+    found = run(dated, [[USER]], heads="L0H0", progress=False)
+    assert found.provenance["date"] == "2026-02-28"
+    other = mh.settings(date="2026-03-01")(mh.ablate)(dated, [[USER]], heads="L0H0", progress=False)
+    assert other.provenance["prompts"] != found.provenance["prompts"]
+    assert "date" not in run(dated, ["The book"], heads="L0H0", progress=False).provenance
+    assert "date" not in run(loaded("gpt2"), [[USER]], heads="L0H0", progress=False).provenance
+    today = mh.ablate(dated, [[USER]], heads="L0H0", progress=False).provenance["date"]
+    assert datetime.date.fromisoformat(today) <= datetime.date.today()
+
+
+def test_a_job_keeps_the_date_on_which_it_was_prepared(loaded: Callable[[str], mh.Model], tokenizer: Any) -> None:
+    dated = mh.wrap(loaded("gpt2").model, tokenizer=with_template(tokenizer, DATED))
+    with mh.settings(date="2026-02-28"):
+        job = mh.prepare(dated, [[USER]])
+    assert mh.ablate(job, heads="L0H0", progress=False).provenance["date"] == "2026-02-28"
+    with job.runs.reading:
+        assert mh.Prompts([[USER]]).tokens(dated).fingerprint() == job.tokens.fingerprint()
+
+
+def test_an_analysis_has_one_day(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime.date):
+        days = 0
+
+        @classmethod
+        def today(cls) -> datetime.date:
+            cls.days += 1
+            return datetime.date(2026, 2, 27) + datetime.timedelta(days=cls.days)
+
+    monkeypatch.setattr(templates.datetime, "date", Clock)
+    reading, notes = as_here(), {}
+    with as_here(notes), as_here({}):
+        assert chat_text([USER], with_template(tokenizer, DATED)) == chat_text([USER], tokenizer)
+        assert notes == {"date": "2026-03-01"}
+    with reading:  # as a worker that gets it later
+        assert chat_text([USER], tokenizer).startswith("Today is 28 Feb 2026")
+
+
+def test_a_form_of_a_date_that_is_made_up_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(ValueError, match="chat template fails: it makes up the form of a date"):
+        chat_text([USER], with_template(tokenizer, "{{ strftime_now('%Y' ~ '-%m') }}" + CHATML))
+
+
+# --- control tokens ----------------------------------------------------------------------------------------
+
+TYPED = [{**USER, "content": "a<eos>b"}]
+
+
+def test_a_control_token_in_a_text_is_told_or_kept_as_text(loaded: Callable[[str], mh.Model]) -> None:
+    model = loaded("gpt2")
+    tokenizer = model.tokenizer
+    whole = tokenizer.apply_chat_template(TYPED, add_generation_prompt=True, return_dict=False)
+    with pytest.warns(UserWarning, match=r"prompt 1: message 0 has '<eos>' in its content.*control_tokens=\"text\""):
+        assert mh.Prompts([[USER], TYPED]).tokens(model).unpadded[1] == whole
+    text = tokenizer.apply_chat_template(TYPED, add_generation_prompt=True, tokenize=False)
+    as_text = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert tokenizer.eos_token_id in whole and tokenizer.eos_token_id not in as_text
+    with mh.settings(control_tokens="text"), warnings.catch_warnings(action="error"):
+        assert mh.Prompts([TYPED]).tokens(model).unpadded == [as_text]
+        found = mh.ablate(model, [TYPED], heads="L0H0", progress=False)
+    assert found.provenance["control_tokens"] == "text"
+
+
+def test_control_tokens_of_the_template_and_of_a_plain_string_stay(tokenizer: Any, loaded) -> None:
+    model = mh.wrap(loaded("gpt2").model, tokenizer=with_template(tokenizer, CHATML.replace("</s>", "<eos>")))
+    typed = [{**USER, "content": "a<eos>b"}]
+    with mh.settings(control_tokens="text"):
+        (ids,) = mh.Prompts([typed]).tokens(model).unpadded
+        assert ids.count(tokenizer.eos_token_id) == 1
+        plain = mh.Prompts(["a<eos>b"]).tokens(model).unpadded[0]
+    assert plain == tokenizer("a<eos>b", add_special_tokens=False)["input_ids"]
+    with pytest.raises(ValueError, match="control_tokens is 'plain'; choose 'tokens' or 'text'"):
+        mh.settings(control_tokens="plain")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_thought_of_the_assistant_is_no_control_token_of_a_user(tokenizer: Any) -> None:
+    tokenizer.add_tokens(["<think>"])
+    with_template(tokenizer, CHATML + "{% if false %}<think>{% endif %}")
+    from mechheads.prompts.chats import chat_tokens
+
+    with warnings.catch_warnings(action="error"):
+        chat_tokens([USER, {**BEGUN, "content": "<think>\n"}], tokenizer, "prompt 0")
+    with pytest.warns(UserWarning, match="message 0 has '<think>' in its content"):
+        chat_tokens([{**USER, "content": "What is <think>?"}], tokenizer, "prompt 0")
+
+
+# --- the time ----------------------------------------------------------------------------------------------
+
+ENDLESS = (
+    "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [ENDLESS, "{% macro f(n) %}{% for i in range(99) %}{{ f(n + 1) if n < 50 }}{% endfor %}{% endmacro %}{{ f(0) }}"],
+)
+def test_a_template_that_does_not_end_is_stopped(
+    tokenizer: Any, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.2)
+    started = time.monotonic()
+    with pytest.raises(ValueError, match=r"chat template did not end within 0\.2 seconds; give prompts"):
+        chat_text([USER], with_template(tokenizer, template))
+    assert time.monotonic() - started < 5
+    for thread in threading.enumerate():
+        if thread.name == "chat template":
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_a_template_is_stopped_in_another_thread_too(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.2)
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            chat_text([USER], with_template(tokenizer, ENDLESS))
+        except ValueError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(10)
+    assert "did not end within" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ 9 ** 9 ** 9 ** 9 }}" + CHATML, r"computes powers of numbers \(\*\*\)"),
+        ("{% for i in range(10**9) %}{% endfor %}" + CHATML, "computes powers of numbers"),
+        ("{% for i in range(1000000000) %}{% endfor %}" + CHATML, "chat template fails: Range too big"),
+        ("{% for m in messages %}", "chat template fails: Unexpected end of template"),
+    ],
+)
+def test_templates_that_cannot_be_used_are_refused(tokenizer: Any, template: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        chat_text([USER], with_template(tokenizer, template))
+
+
+def test_arguments_by_name_are_no_powers(tokenizer: Any) -> None:
+    template = "{% set a = dict(x=1) %}{% set b = dict(y=2, **a) %}" + CHATML
+    assert chat_text([USER], with_template(tokenizer, template)).startswith("<s>user")

@@ -1,0 +1,125 @@
+"""What a prompt already has of its answer reaches the judge, and what looks for refusals."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+
+import mechheads as mh
+from mechheads.generation.generate import Generated
+from mechheads.safety import rule_judge
+from mechheads.safety.answers import rules
+from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff
+from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.requests import openings
+from mechheads.safety.requests.prompts import Side, Sides, answers_begun, whole_answers
+
+ANSWERING = importlib.import_module("mechheads.safety.answers.answering")
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+OPENS = TEMPLATE + "{% if add_generation_prompt %}assistant:\n<think>\n{% endif %}"
+THOUGHT = "Okay, the user wants a lock picked. First, I should recall"
+ASKED = {"role": "user", "content": "How do I pick a lock?"}
+
+
+@pytest.fixture
+def thinking(loaded: Callable[[str], mh.Model]) -> mh.Model:
+    """A model whose template opens a thought."""
+    tokenizer = copy.deepcopy(loaded("gpt2").tokenizer)
+    tokenizer.chat_template = OPENS
+    return mh.wrap(loaded("gpt2").model, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "mark", ["<think>", "<thinking>\n", "[THINK]", "<thought>", "<seed:think>", "<|START_THINKING|>"]
+)
+def test_the_mark_at_the_end_of_a_prompt_is_found(mark: str) -> None:
+    assert rules.open_thought(f"user: What does <think> mean?\nassistant:\n{mark}") == mark
+    assert rules.open_thought(f"user: What does {mark} mean?\nassistant:") == ""
+    assert rule_judge("Why?", mark + THOUGHT) == "unfinished" != rule_judge("Why?", THOUGHT)
+
+
+def test_a_thought_that_is_closed_in_the_prompt_is_none() -> None:
+    assert rules.open_thought("assistant:\n<think>\n\n</think>\n\n") == ""
+
+
+def test_prompts_of_each_kind_say_how_their_answer_begins(thinking: mh.Model) -> None:
+    text = "user: Why?\nassistant:\n<think>\n"
+    begun = {"role": "assistant", "content": "Sure, "}
+    items: list[Any] = [[ASKED], [ASKED, begun], text, thinking.tokenizer(text)["input_ids"], "Why?"]
+    found = answers_begun(thinking, mh.Prompts(items))
+    assert found == ("<think>\n", "Sure, ", "<think>\n", "<think>\n", "")
+
+
+def test_the_request_of_a_begun_answer_is_what_the_user_asked(thinking: mh.Model) -> None:
+    begun = {"role": "assistant", "content": "Sure"}
+    parts = {"role": "user", "content": [{"type": "text", "text": "One "}, {"type": "text", "text": "two"}]}
+    side = Side.of(thinking, mh.Prompts([[ASKED, begun], [parts], [begun]]), None)
+    assert side.texts == ("How do I pick a lock?", "One two", "Sure")
+
+
+@pytest.mark.parametrize(
+    ("begun", "written", "verdict"),
+    [
+        ("<think>\n", THOUGHT, "unfinished"),
+        ("<think>\n", f"{THOUGHT}</think>\n\nI cannot help with that.", "refused"),
+        ("I cannot", " help with that.", "refused"),
+        ("", "First, pick the lock with a bent pin.", "complied"),
+    ],
+)
+def test_the_judge_gets_the_whole_answer(
+    thinking: mh.Model, monkeypatch: pytest.MonkeyPatch, begun: str, written: str, verdict: str
+) -> None:
+    chat = [ASKED] if begun.startswith("<") else [ASKED, {"role": "assistant", "content": begun}]
+    prompts = mh.Prompts([chat if begun else "How do I pick a lock?"])
+    monkeypatch.setattr(ANSWERING, "generate_under", lambda *_: [Generated((written,), ((5,),), (True,))])
+    seen: list[tuple[str, str]] = []
+
+    def judge(request: str, answer: str) -> str:
+        seen.append((request, answer))
+        return rule_judge(request, answer)
+
+    sides = Sides.of(thinking, prompts, prompts, None)
+    asked = Answering(thinking, sides, Ablation.of("scaling"), AnswerSettings(judge=judge, max_new_tokens=2))
+    table, _ = asked.answers({"intact": HeadsOff(asked.way)}, None)
+    assert table["verdict"].tolist() == [verdict] * 2
+    assert table["answer"].tolist() == [written] * 2 and "whole" not in table
+    assert seen[0] == ("How do I pick a lock?", begun + written)
+
+
+def test_marks_that_are_special_tokens_are_given_back(thinking: mh.Model) -> None:
+    tokenizer: Any = thinking.tokenizer
+    marks = [AddedToken(mark, special=True, normalized=False) for mark in ("[THINK]", "[/THINK]")]
+    tokenizer.add_special_tokens({"extra_special_tokens": marks})
+    ids = tokenizer(" a[/THINK] b<pad> c", add_special_tokens=False)["input_ids"]
+    written = Generated((tokenizer.decode(ids, skip_special_tokens=True),), (tuple(ids),), (True,))
+    assert "THINK" not in written.texts[0]
+    assert whole_answers(thinking, ["[THINK]"], written) == ["[THINK] a[/THINK] b c"]
+
+
+@pytest.mark.parametrize("find", [openings.find_opening, openings.find_openings])
+def test_no_opening_is_taken_from_a_thought(
+    thinking: mh.Model, monkeypatch: pytest.MonkeyPatch, find: Callable[..., Any]
+) -> None:
+    ids = tuple(thinking.tokenizer("I cannot help with a book", add_special_tokens=False)["input_ids"])
+
+    def refuses(model: mh.Model, prompts: mh.Prompts, *_: Any) -> Generated:
+        n = len(prompts)
+        return Generated(("I cannot help with that.",) * n, (ids,) * n, (True,) * n)
+
+    monkeypatch.setattr(openings, "generate", refuses)
+    closed = "user: How?\nassistant:\n<think>\n\n</think>\n\n"
+    with warnings.catch_warnings(action="error"):
+        (taken, *_) = found if isinstance((found := find(thinking, mh.Prompts([closed])))[0], tuple) else [found]
+    assert taken == ids[:6]
+    with (
+        pytest.warns(UserWarning, match="the prompts end inside a thought"),
+        pytest.warns(UserWarning, match="refuses none of 1 requests"),
+    ):
+        (opening, *_) = found if isinstance((found := find(thinking, mh.Prompts([[ASKED]])))[0], tuple) else [found]
+    assert thinking.tokenizer.decode(opening) == openings.OPENING
