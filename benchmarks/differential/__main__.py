@@ -27,20 +27,8 @@ _TOGETHER = 40
 """Cases that are drawn from the same few worlds."""
 _TRIES = 60
 """How often a finding is tried to be made smaller."""
-_KINDS = (
-    "analysis",
-    "container",
-    "architecture",
-    "tokenizer",
-    "template",
-    "dtype",
-    "file",
-    "change",
-    "before",
-    "around",
-)
-_KINDS += ("answers", "cluster")
 _NOT_KINDS = ("texts", "last")
+_KINDS = tuple(each.name for each in dataclasses.fields(Case) if each.name not in _NOT_KINDS)
 
 
 class _Finding(AssertionError):
@@ -73,7 +61,7 @@ class Search:
             database=None,
             deadline=None,
             phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[*HealthCheck],  # pyright: ignore
             verbosity=Verbosity.quiet,
             report_multiple_bugs=False,
         )

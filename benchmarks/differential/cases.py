@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +39,7 @@ from benchmarks.tiny_families import FAMILIES, WORDS
 
 Verdict = Literal["equal", "refused", "finding", "not possible"]
 BEFORE = ("nothing", "run", "ledger", "job")
-"""What was done with the model before it was changed: the same analysis, with a ledger or without, or a job prepared."""
+"""What was done with a model before its change: the same analysis, with a ledger or without, or a job prepared."""
 
 SECONDS = 120
 """A case that takes longer hangs."""
@@ -236,9 +237,8 @@ def _run(case: Case, shelf: Shelf) -> Outcome:
         answers=case.answers,
         cluster=case.cluster,
     )
-    if "texts" in case.answers or "strings" in case.answers:
-        if container.kind != "text":
-            raise NotSo("texts of answers are found for texts only")
+    if ("texts" in case.answers or "strings" in case.answers) and container.kind != "text":
+        raise NotSo("texts of answers are found for texts only")
     meaningless = _meaningless(case, question, rows)
     aligned = [len(row) for row in question.rows] == [len(row) for row in question.corrupted]
     if not meaningless and analysis.pairs and not aligned:
@@ -302,11 +302,8 @@ def _ours(case: Case, folder: Path, question: Question, shelf: Shelf) -> list[An
     analysis, (change, _) = ANALYSES[case.analysis], CHANGES[case.change]
     with ExitStack() as stack, mh.settings(progress=False):
         dtype = DTYPES[case.dtype]
-        model = (
-            mh.load(folder, dtype=dtype)
-            if change
-            else shelf.loaded(("ours", folder, dtype), lambda: mh.load(folder, dtype=dtype))
-        )
+        new = partial(mh.load, folder, dtype=dtype)
+        model = new() if change else shelf.loaded(("ours", folder, dtype), new)
         if case.before == "ledger":
             question.store = new_store()
             stack.callback(shutil.rmtree, Path(question.store).parent, ignore_errors=True)
@@ -339,12 +336,12 @@ def _apply(change: Callable[[Any], Any], model: Any, stack: ExitStack) -> None:
 def _state(model: mh.Model) -> dict[str, Any]:
     """What an analysis must leave as it was."""
     own = model.model.original_model
+    said = 0.0
     with torch.no_grad(), suppress(Exception):
-        logits = own(input_ids=torch.tensor([[5, 6, 7, 8]]), use_cache=False).logits
+        if not own.training:
+            said = float(own(input_ids=torch.tensor([[5, 6, 7, 8]]), use_cache=False).logits.double().sum())
     return {
-        "the model's own logits": locals().get("logits", torch.zeros(1)).double().sum().item()
-        if not own.training
-        else 0,
+        "the model's own logits": said,
         "train mode": [each.training for each in own.modules()],
         "hooks": sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in own.modules()),
         "gradients": [each.requires_grad for each in own.parameters()],
@@ -440,13 +437,18 @@ _NAMES = (
 )
 
 
+def _is_of_us(error: Exception) -> bool:
+    kind = type(error)
+    return kind in (ValueError, TypeError) or (kind.__module__.startswith("mechheads") and issubclass(kind, ValueError))
+
+
 def _refusal(error: Exception, case: Case, *, may: bool) -> Outcome:
     """Whether an error is a refusal in a sentence that names the argument."""
     text, frames = str(error), traceback.extract_tb(error.__traceback__)
     last = frames[-1].filename
     where = f"{Path(last).name}:{frames[-1].lineno} {frames[-1].name}"
     said = f"{type(error).__name__}: {text[:400]} [{where}]"
-    if type(error) not in (ValueError, TypeError) or "/mechheads/" not in last.replace("\\", "/"):
+    if not _is_of_us(error) or "/mechheads/" not in last.replace("\\", "/"):
         own = next((f"{Path(f.filename).name} {f.name}" for f in reversed(frames) if "/mechheads/" in f.filename), "")
         return Outcome("finding", f"error of a library ({type(error).__name__} in {own})", said)
     if len(text) > 1200 or "Traceback" in text or "\n\n" in text:

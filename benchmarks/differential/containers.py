@@ -100,7 +100,7 @@ def _alike(rows: Rows) -> Rows:
 def _filtered(items: Sequence[Any]) -> pd.Series:
     """Every second entry of a longer Series, whose index is 1, 3, 5, ..."""
     every = pd.Series([each for item in items for each in ("another text", item)])
-    return every[every.index % 2 == 1]
+    return every.loc[[i for i in range(len(every)) if i % 2]]
 
 
 _texts("list", list, "equal")
@@ -209,11 +209,7 @@ for _side in ("right", "left"):
     _padded("padded rows", _side, lambda ids, mask: ids.tolist())
     _padded("padded array", _side, lambda ids, mask: ids.numpy())
     _padded("dict of ids and mask", _side, lambda ids, mask: {"input_ids": ids, "attention_mask": mask})
-    _padded(
-        "dict of lists of ids and mask",
-        _side,
-        lambda ids, mask: {"input_ids": ids.tolist(), "attention_mask": mask.tolist()},
-    )
+    _padded("dict of lists", _side, lambda ids, mask: {"input_ids": ids.tolist(), "attention_mask": mask.tolist()})
     _padded("dict of ids and boolean mask", _side, lambda ids, mask: {"input_ids": ids, "attention_mask": mask.bool()})
     _padded("dict of padded ids", _side, lambda ids, mask: {"input_ids": ids})
     _padded("ids and mask", _side, lambda ids, mask: (ids, mask))
@@ -249,7 +245,7 @@ Chat = list[dict[str, Any]]
 
 def _chats(
     name: str,
-    chat: Callable[[str], Chat],
+    chat: Callable[[str], list[Any]],
     must: Literal["equal", "either"] = "either",
     means: bool = True,
     holds: Callable[[list[Chat]], Any] = list,

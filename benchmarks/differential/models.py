@@ -1,4 +1,4 @@
-"""The parts of a case that stand in files: a tiny model, its tokenizer, its chat template, and what is special about it."""
+"""What of a case stands in files: a tiny model, its tokenizer, its chat template, and what is special about it."""
 
 from __future__ import annotations
 
@@ -136,9 +136,8 @@ def _wordpiece() -> Tokenizer:
 def _unigram() -> Tokenizer:
     scores = [(f"▁{word}", -5.0 - i / 100) for i, word in enumerate(WORDS)]
     letters = [(chr(c), -12.0) for c in range(33, 127)] + [("▁", -11.0), ("\n", -11.0)]
-    made = Tokenizer(
-        models.Unigram([*((token, 0.0) for token in [*SPECIALS, "<unk>"]), *scores, *letters], len(SPECIALS))
-    )
+    specials = [(token, 0.0) for token in [*SPECIALS, "<unk>"]]
+    made = Tokenizer(models.Unigram([*specials, *scores, *letters], len(SPECIALS)))
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")  # pyright: ignore
     made.decoder = decoders.Metaspace(prepend_scheme="always")  # pyright: ignore
     made.add_special_tokens(SPECIALS)
@@ -376,7 +375,7 @@ def _plain_adapter(folder: Path) -> None:
 
 @_file("adapter of the embedding", "either")
 def _embedding_adapter(folder: Path) -> None:
-    names = [name for name in ("embed_tokens", "wte", "embed_in", "word_embeddings", "embed_tokens")]
+    names = ("embed_tokens", "wte", "embed_in", "word_embeddings")
     stored = " ".join(load_file(folder / "model.safetensors"))
     _adapter(folder, target_modules=[next(name for name in names if name in stored)])
 

@@ -114,7 +114,7 @@ def _text_of(ids: list[int], question: Question) -> list[str]:
 
 def _filtered(items: Sequence[Any]) -> pd.Series:
     every = pd.Series([each for item in items for each in (item, item)])
-    return every[every.index % 2 == 1]
+    return every.loc[[i for i in range(len(every)) if i % 2]]
 
 
 Make = Callable[[list[int], Question], Any]
@@ -211,12 +211,10 @@ def _attention_out(run: mh.patching.HeadCache, model: mh.Model, layer: int) -> T
 def _plain_cache(plain: Plain, question: Question, found: list[Any]) -> list[tuple[str, np.ndarray, np.ndarray]]:
     pairs = []
     for (logits, z, result, pattern), row in zip(found, question.rows, strict=True):
-        seen, out = {}, {}
+        seen: dict[int, Tensor] = {}
+        out: dict[int, Tensor] = {}
         watch = [(("z", layer), _keeper(seen, layer)) for layer in range(plain.n_layers)]
-        handles = [
-            at.out.register_forward_hook(lambda module, given, value, layer=layer: out.update({layer: value.clone()}))
-            for layer, at in enumerate(plain.attention)
-        ]
+        handles = [at.out.register_forward_hook(_watcher(out, layer)) for layer, at in enumerate(plain.attention)]
         try:
             truth = plain.run(row, watch)
         finally:
@@ -226,15 +224,18 @@ def _plain_cache(plain: Plain, question: Question, found: list[Any]) -> list[tup
         theirs = torch.stack([seen[layer].reshape(len(row), plain.n_heads, -1) for layer in range(plain.n_layers)])
         pairs.append(("z", z, _numpy(theirs.transpose(1, 2))))
         pairs.append(("result", result, _numpy(torch.stack([out[k].reshape(len(row), -1) for k in sorted(out)]))))
-        with torch.no_grad():
-            every = plain.model(
-                input_ids=torch.tensor([row]), use_cache=False, output_attentions=True, return_dict=True
-            )
-        if every.attentions and every.attentions[0] is not None and every.attentions[0].shape[-1] == len(row):
-            patterns = torch.stack([each[0] for each in every.attentions])
-            if bool(torch.isfinite(patterns).all()):
-                pairs.append(("pattern", pattern, _numpy(patterns)))
+        asked = {"use_cache": False, "output_attentions": True, "return_dict": True}
+        patterns = plain.model(input_ids=torch.tensor([row]), **asked).attentions
+        if patterns and all(each is not None and each.shape[-2:] == (len(row), len(row)) for each in patterns):
+            pairs.append(("pattern", pattern, _numpy(torch.stack([each[0] for each in patterns]))))
     return pairs
+
+
+def _watcher(out: dict[int, Tensor], layer: int) -> Callable[[Any, Any, Tensor], None]:
+    def keep(module: Any, given: Any, value: Tensor) -> None:
+        out[layer] = value.clone()
+
+    return keep
 
 
 def _keeper(seen: dict[int, Tensor], layer: int) -> Change:
