@@ -153,6 +153,8 @@ def _sensible(world: World, **drawn: Any) -> Case:
     plain: dict[str, Any] = {}
     if CONTAINERS[case.container].kind == "chat" and case.template == "none":
         plain["template"] = "chatml"
+    if not analysis.takes:
+        plain |= {"container": "list", "texts": _ORDINARY.texts, "template": "none"}
     if not analysis.answers:
         plain |= {"answers": "ids", "cluster": "none"}
     if case.analysis.split(",")[0] not in ("ablate", "sweep"):
@@ -285,7 +287,7 @@ def _may_refuse(case: Case) -> bool:
     container, analysis = CONTAINERS[case.container], ANALYSES[case.analysis]
     ordinary = (
         container.must == "equal"
-        and container.kind in analysis.takes
+        and (not analysis.takes or container.kind in analysis.takes)
         and CHANGES[case.change][1] == "equal"
         and FILES[case.file][1] == "equal"
         and case.answers in ("ids", "texts", "array of ids")

@@ -199,7 +199,7 @@ def _no_cache(folder: Path) -> None:
     _config(folder, use_cache=False)
 
 
-@_file("outputs as tuples", "equal")
+@_file("outputs as tuples", "either")
 def _tuples(folder: Path) -> None:
     _config(folder, return_dict=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -172,7 +172,8 @@ class Analysis:
         check: what it should be, each with a name and beside ours: (name, ours, plain, size of rounding's unit).
         pairs: whether it compares clean and corrupted prompts.
         answers: whether it reads answers.
-        takes: the kinds of prompts that it must read.
+        takes: the kinds of prompts that it must read; none if it has no prompts.
+        store: whether a ledger can keep what it has finished.
     """
 
     ours: Callable[[mh.Model, Question], list[Any]]
@@ -181,11 +182,10 @@ class Analysis:
     answers: bool = False
     takes: tuple[str, ...] = ("text", "ids", "chat")
     store: bool = False
-    heads: bool = field(default=True)
 
 
-def _numpy(each: Any) -> np.ndarray:
-    return torch.as_tensor(each).detach().double().cpu().numpy()
+def _numpy(each: Tensor) -> np.ndarray:
+    return each.detach().double().cpu().numpy()
 
 
 def _cache(model: mh.Model, question: Question) -> list[Any]:
@@ -476,7 +476,7 @@ def _zeros(plain: Plain, question: Question, seen: dict[int, Tensor], i: int, he
 
 
 ANALYSES: dict[str, Analysis] = {
-    "cache": Analysis(_cache, _plain_cache, heads=False),
+    "cache": Analysis(_cache, _plain_cache),
     "ablate, zero, KL": Analysis(_ablate("zero", "kl_divergence", False), _changed("kl", _zeros), store=True),
     "ablate, mean, logit difference": Analysis(
         _ablate("mean", "logit_diff", True), _changed("diff", _mean_z), answers=True, store=True
@@ -495,11 +495,11 @@ ANALYSES: dict[str, Analysis] = {
         _ships("undifferentiated"), _changed("kl", _undifferentiated), takes=("text",), store=True
     ),
     "sweep": Analysis(_sweep, _changed("kl", lambda plain, question, seen, i, head: -seen[head[0]])),
-    "generate": Analysis(_generate, _plain_generate, heads=False),
-    "task": Analysis(_task(False), _plain_task(False), takes=("text", "ids"), heads=False),
+    "generate": Analysis(_generate, _plain_generate),
+    "task": Analysis(_task(False), _plain_task(False), takes=("text", "ids")),
     "task, heads off": Analysis(_task(True), _plain_task(True), takes=("text", "ids")),
-    "logit attribution": Analysis(_attribution, _plain_attribution, answers=True, heads=False),
-    "weights": Analysis(_weights, _plain_weights),
+    "logit attribution": Analysis(_attribution, _plain_attribution, answers=True),
+    "weights": Analysis(_weights, _plain_weights, takes=()),
 }
 
 
