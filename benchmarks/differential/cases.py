@@ -126,7 +126,9 @@ def _mostly(names: Iterable[str], ordinary: int) -> st.SearchStrategy[Any]:
     return st.sampled_from([*[first] * ordinary, *others])
 
 
-def cases(in_worlds: list[World]) -> st.SearchStrategy[Case]:
+def cases(
+    in_worlds: list[World], analysis: Iterable[str] = ANALYSES, container: Iterable[str] = CONTAINERS
+) -> st.SearchStrategy[Case]:
     """All cases in some worlds; the simplest is the first of everything."""
     texts = st.lists(
         st.lists(st.integers(0, len(WORDS) - 1), min_size=2, max_size=7).map(tuple), min_size=1, max_size=4
@@ -134,8 +136,8 @@ def cases(in_worlds: list[World]) -> st.SearchStrategy[Case]:
     return st.builds(
         _sensible,
         world=st.sampled_from(in_worlds),
-        analysis=st.sampled_from(list(ANALYSES)),
-        container=_mostly(CONTAINERS, len(CONTAINERS) // 2),
+        analysis=st.sampled_from(list(analysis)),
+        container=_mostly(container, len(CONTAINERS) // 2),
         texts=texts,
         change=_mostly(CHANGES, len(CHANGES)),
         before=_mostly(BEFORE, 3),
@@ -347,8 +349,8 @@ def _state(model: mh.Model) -> dict[str, Any]:
         "train mode": [each.training for each in own.modules()],
         "hooks": sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in own.modules()),
         "gradients": [each.requires_grad for each in own.parameters()],
-        "torch's random numbers": torch.get_rng_state().sum().item(),
-        "numpy's random numbers": int(np.random.get_state()[1].sum()),  # pyright: ignore
+        "torch's random numbers": torch.get_rng_state().numpy().tobytes(),
+        "numpy's random numbers": repr(np.random.get_state()),  # pyright: ignore
         "grad mode": torch.is_grad_enabled(),
         "default dtype": torch.get_default_dtype(),
         "verbosity of transformers": transformers.logging.get_verbosity(),
