@@ -258,7 +258,15 @@ def _run(case: Case, shelf: Shelf) -> Outcome:
         return Outcome("finding", "left behind", ours)
     if judge is None:
         return Outcome("finding", "read in silence", f"{meaningless}: gave {_shown(ours)}")
-    return judge.outcome(ours)
+    try:
+        return judge.outcome(ours)
+    except NotThere:
+        raise
+    except Exception as error:
+        trace = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome(
+            "finding", "the plain way fails", f"{type(error).__name__}: {error} [{trace.name}:{trace.lineno}]"
+        )
 
 
 def _text(words: tuple[int, ...]) -> str:

@@ -145,7 +145,10 @@ _add("bytes", "text", "either", lambda given: (given.texts[0].encode(), None))
 
 
 def _dataset(texts: list[str]) -> Any:
-    from datasets import Dataset
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        raise NotSo("datasets is not installed") from error
 
     return Dataset.from_dict({"prompt": texts, "answer": ["yes"] * len(texts)})
 
