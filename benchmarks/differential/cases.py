@@ -412,7 +412,7 @@ def _plain(folder: Path, dtype: torch.dtype, *, double: bool) -> Any:
     if base.exists():
         import peft
 
-        model = peft.PeftModel.from_pretrained(model, str(folder)).eval()
+        model = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False).eval()
     return model.double() if double else model
 
 
