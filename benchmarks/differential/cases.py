@@ -234,7 +234,7 @@ def _run(case: Case, shelf: Shelf) -> Outcome:
         bring=lambda side: container.make(readings[side])[0],
         rows=readings[0].rows if rows is None else rows,
         corrupted=readings[1].rows if corrupted is None else corrupted,
-        texts=readings[0].texts if container.kind == "text" else [],
+        texts=readings[0].texts[: None if rows is None else len(rows)] if container.kind == "text" else [],
         tokenizer=tokenizer,
         heads=tuple((layer, (layer + len(case.texts[0])) % 4) for layer in range(3)),
         last=case.last,
