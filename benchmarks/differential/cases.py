@@ -161,7 +161,9 @@ def _sensible(world: World, **drawn: Any) -> Case:
         plain |= {"answers": "ids", "cluster": "none"}
     if case.analysis.split(",")[0] not in ("ablate", "sweep"):
         plain["last"] = False
-    if case.change == "nothing":
+    if "adapter" in case.file:
+        plain["change"] = "nothing"  # a merged adapter has none of the weights that the plain way changes
+    if plain.get("change", case.change) == "nothing":
         plain["before"] = "nothing"
     if case.before == "ledger" and not analysis.store:
         plain["before"] = "run"
