@@ -48,12 +48,15 @@ class Attention:
 
 
 class Plain:
-    """A causal language model of transformers with eager attention, by default in float64."""
+    """A causal language model of transformers with eager attention.
 
-    def __init__(self, folder: Path, dtype: torch.dtype = torch.float64) -> None:
-        self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", trust_remote_code=False
-        ).eval()
+    Args:
+        source: the model, or its folder.
+        dtype: of a model that is loaded from a folder.
+    """
+
+    def __init__(self, source: Path | nn.Module, dtype: torch.dtype = torch.float64) -> None:
+        self.model: Any = load_plain(source, dtype) if isinstance(source, Path) else source
         config = self.model.config
         self.n_heads: int = config.num_attention_heads
         self.blocks = _find_blocks(self.model, config.num_hidden_layers)
@@ -152,6 +155,13 @@ class Plain:
         if kind == "o":
             return matrix.unflatten(0, (self.n_heads, -1))[head]
         return matrix[:, self.columns(kind, layer, head)]
+
+
+def load_plain(folder: Path, dtype: torch.dtype) -> Any:
+    """The model of a folder, with eager attention."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", trust_remote_code=False
+    ).eval()
 
 
 def _silence(_module: nn.Module, _given: Any, out: Any) -> Any:

@@ -205,15 +205,15 @@ def under_gates(
     """
     order = torch.argsort(tokens.lengths, stable=True)
     rows = rows_at_once(model, tokens, gradient=False).rows
-    values = torch.empty(len(gates), len(tokens))
+    values = torch.empty(len(gates), len(tokens), dtype=torch.float64)
     with torch.no_grad():
         for sets, items in parts(len(gates), len(tokens), rows):
             at = order[items]
             found = log_probs(model, tokens.items(at), gates[sets].to(model.device), reduce=reduce)
-            values[sets, at.cpu()] = found.cpu()
+            values[sets, at.cpu()] = found.cpu().double()
             if bar is not None:
                 bar.update(found.numel())
-    return values.double().numpy()
+    return values.numpy()
 
 
 def log_probs(

@@ -586,3 +586,11 @@ def test_half_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.
     )
     gates = fit_gates(model, TEXTS, seeds=1, updates=2)
     assert gates.dataset["gate"].notnull().all() and re.search("bfloat16", gates.provenance["dtype"])
+
+
+def test_double_precision(tiny: Callable[[str], Path], loaded: Callable[[str], mh.Model]) -> None:
+    model, single = mh.load(tiny("llama"), dtype=torch.float64), loaded("llama")
+    np.testing.assert_allclose(
+        task_log_prob(model, TEXTS, off="L1H0"), task_log_prob(single, TEXTS, off="L1H0"), atol=1e-4
+    )
+    assert fit_gates(model, TEXTS, seeds=1, updates=2).dataset["gate"].notnull().all()
