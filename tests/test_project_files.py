@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +77,59 @@ def test_every_promise_of_the_documentation_names_a_test_that_exists() -> None:
         assert cited, row
         for path, name in cited:
             assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), f"{path}::{name}"
+
+
+ROUNDED = {
+    "average", "corr", "cumsum", "dot", "einsum", "exp", "log", "log_softmax", "logsumexp", "matmul", "mean", "median",
+    "norm", "prod", "quantile", "sigmoid", "softmax", "sqrt", "std", "tanh", "var",
+}  # fmt: skip
+"""Functions whose last bits are other ones on other processors."""
+TO_THE_BIT = {"array_equal", "assert_array_equal", "equal"}
+
+
+def computed(node: ast.AST) -> bool:
+    """Whether an expression computes floats by one of these functions, and neither rounds nor compares them."""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in {"approx", "round", "int", "len", "str", "repr"}:
+            return False
+        if name in ROUNDED:
+            return True
+    return not isinstance(node, ast.Compare) and any(map(computed, ast.iter_child_nodes(node)))
+
+
+def compared_to_the_bit(source: str) -> Iterator[int]:
+    """The lines of tests that ask whether computed floats are equal to the bit."""
+    for node in ast.walk(ast.parse(source)):
+        sides: list[ast.expr] = []
+        if isinstance(node, ast.Compare) and any(isinstance(operator, ast.Eq) for operator in node.ops):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in TO_THE_BIT:
+            sides = node.args
+        tolerant = any("approx(" in ast.unparse(side) for side in sides)
+        exact = any(isinstance(side, ast.Constant) and side.value in (0, 1) for side in sides)
+        if not (tolerant or exact) and any(map(computed, sides)):
+            yield node.lineno  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("assert band.tolist() == [random.mean(), 1.0]", True),
+        ("assert float(p.exp().sum()) == total", True),
+        ("np.testing.assert_array_equal(scores.mean(-1), wanted)", True),
+        ("assert band.tolist() == pytest.approx([random.mean(), 1.0])", False),
+        ("assert (found == wanted).mean() > 0.5", False),
+        ("assert (one - other).norm() == 0", False),
+        ("assert round(x.mean(), 2) == 0.5", False),
+    ],
+)
+def test_comparing_computed_floats_to_the_bit_is_found(line: str, found: bool) -> None:
+    assert [*compared_to_the_bit(line)] == [1] * found
+
+
+def test_no_test_rests_on_the_last_bit_of_a_computed_float() -> None:
+    """Other processors, and other numbers of threads, round otherwise."""
+    paths = [*(ROOT / "tests").rglob("*.py")]
+    assert len(paths) > 100
+    assert [f"{p.relative_to(ROOT)}:{n}" for p in paths for n in compared_to_the_bit(p.read_text("utf-8"))] == []

@@ -50,7 +50,7 @@ MEASURES = {
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_metric_may_be_named(small, pairs, name):
     named, given = (np.asarray(MEASURES[name](small, pairs, metric=one)) for one in ("log_prob", mh.log_prob))
-    np.testing.assert_array_equal(named, given)
+    np.testing.assert_allclose(named, given, atol=1e-6)
     assert said(MEASURES[name], small, pairs, metric="logprob") == (
         "metric 'logprob' is not known; give one of 'logit_diff', 'log_prob', 'accuracy', 'kl_divergence', or a "
         'function. Did you mean "log_prob"?'

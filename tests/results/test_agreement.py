@@ -125,7 +125,7 @@ def test_compare_against_pandas_and_by_hand():
     assert found.spearman == pytest.approx(table.corr("spearman").iloc[0, 1])
     largest = [set(np.argsort(table[side].to_numpy())[-5:].tolist()) for side in ("left", "right")]
     shared = largest[0] & largest[1]
-    assert found.overlap == len(shared) / 5
+    assert found.overlap == pytest.approx(len(shared) / 5)
     assert repr(found).startswith("'effect' against 'other' over 19 heads: Pearson ")
     flat = HeadScores.from_scores(np.ones((5, 4)), name="effect", unit="logits", kind="demo")
     assert np.isnan(flat.compare(flat).pearson)

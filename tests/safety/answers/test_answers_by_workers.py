@@ -42,7 +42,7 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
             rows = test.answers[(test.answers["condition"] == condition) & (test.answers["kind"] == kind)]
             assert tuple(rows["answer"]) == alone.texts
     here = mh.settings(seed=3)(refusal_test)(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST)
-    np.testing.assert_array_equal(test.table[["loss", "refusal"]], here.table[["loss", "refusal"]])
+    np.testing.assert_allclose(test.table[["loss", "refusal"]], here.table[["loss", "refusal"]], atol=1e-5)
     assert test.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
 
 
