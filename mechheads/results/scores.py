@@ -222,7 +222,8 @@ class HeadScores:
     def missing(self) -> tuple[HeadId, ...]:
         """Heads that the analysis was asked for and that have no score, for example after Ctrl-C."""
         absent = np.argwhere(self.scores.isnull().all(self.extra_dims).values).tolist()
-        every, asked = [HeadId(layer, head) for layer, head in absent], self.provenance.get("heads")
+        every, about = [HeadId(layer, head) for layer, head in absent], self.provenance
+        asked = about.get("senders", about.get("heads"))
         names = {asked} if isinstance(asked, str) else set(asked or ())
         if not names or names == {"all"}:
             return tuple(every)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.job import Job, Spec, Unit, make_ready
+from mechheads.engine.report import describe_heads
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Finished, Work, finish
 from mechheads.heads import HeadLike
@@ -121,7 +122,8 @@ def measure(
                 done += len(finished.values)
                 stop_if(finished.interrupted)
     interrupts.warn(f"{done} of {len(jobs[0].heads) * len(ablations)} heads")
-    stopped = {"interrupted": interrupts.interrupted}
+    of_heads = "all" if asked.heads is None else describe_heads(jobs[0])
+    stopped = {"heads": of_heads, "interrupted": interrupts.interrupted}
     return [replace(one, provenance=make_provenance(one.provenance, stopped)) for one in found]
 
 
