@@ -56,7 +56,7 @@ def loaded(name: str) -> mh.Model:
 
 def load_once(name: str, *, revision: str | None, device: str) -> mh.Model:
     """``mh.load``, but each tiny model is loaded once for all tests."""
-    assert (revision, device) == (None, "cpu")
+    assert (revision, device) == (None, "auto")
     return loaded(str(name))
 
 

@@ -185,7 +185,13 @@ class Changes:
         self._reservation.end()
 
     def during(self, changes: Iterable[Change], run: Callable[[], R]) -> R:
-        """Make changes one after the other, call ``run``, and undo all changes."""
+        """Make changes one after the other, call ``run``, and undo all changes.
+
+        Outside an analysis this thread has the model to itself meanwhile: what ``run`` reads of it would else begin a
+        reservation of its own, whose end undoes the changes.
+        """
+        if not self.mine:
+            return self.alone(lambda: self.during(changes, run))
         mark = len(self._made)
         try:
             try:
