@@ -453,8 +453,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "safety/heads/angles.py",
-        "without = [np.array([label != left_out for label in labels]) for left_out in each]",
-        "without = [np.arange(len(labels)) != i for i in range(len(each))]",
+        "without = [[label != left_out for label in labels] for left_out in each]",
+        "without = [[at != i for at in range(len(labels))] for i in range(len(each))]",
         "the jackknife leaves out prompts in place of clusters",
         ("safety/heads",),
     ),
@@ -807,7 +807,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "studies/study.py",
-        "if there and (differs := difference(study, held)):",
+        "if there and (differs := difference(study, held.study)):",
         "if False:",
         "an atlas of one model has parts of another",
         ("studies/test_study.py",),
@@ -1038,8 +1038,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "model/load.py",
-        "            model.backend.check_same_logits(trial)",
-        "            pass",
+        "        model.backend.check_same_logits(trial)",
+        "        pass",
         "a model that is not that of transformers is loaded",
         ("model/backends/test_against_transformers.py",),
     ),
@@ -1052,7 +1052,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "safety/requests/loaders.py",
-        "_AFTER_CONTEXT.join([*contexts, texts[place]])",
+        "_AFTER_CONTEXT.join([*contexts.values(), texts[place]])",
         "texts[place]",
         "a request is asked without the text that it is about",
         ("safety/requests",),

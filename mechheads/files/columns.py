@@ -90,7 +90,7 @@ def described(thing: Any) -> str:
     kind = type(thing).__name__
     if (columns := columns_of(thing)) is not None:
         what = "keys" if isinstance(thing, Mapping) else "columns"
-        names = f"{', '.join(map(repr, columns[:8]))}{', ...' * (len(columns) > 8)}" or "(none)"
+        names = f"{', '.join(map(_shown, columns[:8]))}{', ...' * (len(columns) > 8)}" or "(none)"
         return f"a {kind} with the {what} {names}"
     if thing is None:
         return "None"
@@ -99,7 +99,13 @@ def described(thing: Any) -> str:
     if hasattr(thing, "dtype") and hasattr(thing, "shape") and len(thing.shape):
         return f"a {kind} of {thing.dtype} with the shape {tuple(thing.shape)}"
     text = repr(thing)
-    return text if len(text) <= _SHOWN else f"a {kind}, {text[: _SHOWN // 2]}...{text[-_SHOWN // 4 :]}"
+    return text if len(text) <= _SHOWN else f"a {kind}, {_shown(thing)}"
+
+
+def _shown(thing: Any) -> str:
+    """The ``repr`` of an object, without its middle if it is long."""
+    text = repr(thing)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 4 :]}"
 
 
 def is_missing(value: object) -> bool:

@@ -258,13 +258,15 @@ def test_no_weight_needs_a_gradient(tiny, pairs, estimates):
 
 
 @of_both
-def test_weights_made_for_inference_are_one_clear_error(tiny, pairs, estimates):
+def test_a_model_loaded_for_inference_has_the_same_estimates_or_is_refused(tiny, pairs, estimates):
     with torch.inference_mode():
         model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
-    with pytest.raises(
-        ValueError, match=r"its tensors were made inside torch\.inference_mode\(\) and give no gradients"
-    ):
-        estimates(model, pairs)
+    if any(weight.is_inference() for weight in model.model.parameters()):  # as in TransformerLens 3.9
+        with pytest.raises(ValueError, match=r"its tensors were made inside torch\.inference_mode\(\) and give no"):
+            estimates(model, pairs)
+        return
+    wanted = estimates(mh.load(tiny("gpt2"), dtype=torch.bfloat16), pairs)
+    np.testing.assert_allclose(estimates(model, pairs), wanted, atol=1e-5)
 
 
 @of_both

@@ -225,8 +225,8 @@ def test_the_temporary_folder_goes_after_an_exception(llama, monkeypatch, tmp_pa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def stop(value: torch.Tensor, hook: Any) -> None:
-        assert list(tmp_path.iterdir())
-        raise KeyboardInterrupt
+        if list(tmp_path.iterdir()):  # not yet in the run that tries whether the model is causal
+            raise KeyboardInterrupt
 
     with llama.model.hooks(fwd_hooks=[("blocks.2.attn.hook_z", stop)]), pytest.raises(KeyboardInterrupt):
         mh.settings(budget="1 KB")(llama.cache)(TEXTS)

@@ -203,7 +203,7 @@ FURTHER: dict[str, Analysis] = {
     "successors": _A(
         lambda model: mh.behaviour.successor_scores(model, {"words": ["one", "two", "three", "yes", "no"]}, draws=20),
         _REST,
-        0.95,
+        0.9,
     ),
     "function vectors": _A(lambda model: mh.behaviour.function_vector_heads(model, _WORDS, **_SHOTS), _REST, 0.95),
     "indirect objects": _A(_named_movers),

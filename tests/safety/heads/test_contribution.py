@@ -212,12 +212,13 @@ def test_heads_left_out_are_missing(llama: mh.Model):
 def test_the_log_probability_of_an_opening_by_hand(llama: mh.Model):
     metric = OpeningLogProb((3, 7))
     logits = torch.randn(2, 2, llama.d_vocab, generator=torch.Generator().manual_seed(0))
-    context = MetricContext(logits, mh.Prompts([[1, 2], [2, 3]]).tokens(llama), torch.ones(2, 2, dtype=torch.bool))
+    context = MetricContext(logits, mh.Prompts([[5, 6], [6, 7]]).tokens(llama), torch.ones(2, 2, dtype=torch.bool))
     p = logits.double().softmax(-1)
     wanted = [math.log(float(p[i, 0, 3])) + math.log(float(p[i, 1, 7])) for i in range(2)]
     np.testing.assert_allclose(metric(logits, context), wanted, rtol=1e-5)
     assert (metric.unit, metric.null, metric.reads) == ("nats", 0.0, 2)
-    assert with_opening(llama, mh.Prompts([[1, 2], [5]]), [3, 7]).items == [[1, 2, 3], [5, 3]]
+    opened = with_opening(llama, mh.Prompts([[8, 9], [5]]), [3, 7]).items
+    assert [[*row] for row in opened] == [[8, 9, 3], [5, 3]]
 
 
 def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -227,8 +228,9 @@ def test_an_answer_that_ends_sooner_is_filled_up(llama: mh.Model, monkeypatch: p
 
     monkeypatch.setattr(mechheads.safety.requests.openings, "generate", generate)
     end = llama.tokenizer.eos_token_id
-    prompts = mh.Prompts([[1, 2], [3]])
-    assert with_answer(llama, prompts, 3).items == [[1, 2, 7, 8, 9], [3, 5, end, end]]
+    prompts = mh.Prompts([[5, 6], [3]])
+    filled = with_answer(llama, prompts, 3).items
+    assert [[*row] for row in filled] == [[5, 6, 7, 8, 9], [3, 5, end, end]]
     assert with_answer(llama, prompts, 0) is prompts
 
 
@@ -291,7 +293,7 @@ def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     [
         ({"ablation": "poem"}, "ablation is 'poem'; choose one of 'undifferentiated', .*, 'patch'"),
         ({"harmless": HARMLESS[:2]}, "harmful has 4 requests, harmless has 2"),
-        ({"harmful": []}, "requests is empty"),
+        ({"harmful": []}, "harmful is empty"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
         ({"opening": ["Sorry"]}, "opening is .*; give the beginning of a refusal"),
         ({"template": "poem"}, "template is 'poem'"),

@@ -101,7 +101,7 @@ def test_bad_input_is_named(loaded: Callable[[str], mh.Model]):
         (HARMFUL, HARMFUL, {}, "give the same states, so there is no direction"),
         (HARMFUL, HARMLESS, {"heads": "L5H0"}, "out of range"),
         (HARMFUL, HARMLESS, {"template": "poem"}, "template is 'poem'"),
-        ([], [], {}, "requests is empty"),
+        ([], [], {}, "harmful is empty"),
     ):
         with pytest.raises(ValueError, match=message):
             refusal_direction(model, harmful, harmless, **options)
