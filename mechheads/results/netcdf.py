@@ -97,11 +97,12 @@ def _shared_text(file: h5py.File, size: int) -> str | None:
 
     Texts of an array are stored apart from it, and a file of one megabyte may claim the same text ten thousand times.
     """
-    total, texts = 0, [file.attrs]
+    total = 0
+    texts = [file.attrs]
     for name in map(str, file):
-        if not isinstance(file.get(name, getlink=True), h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        part: Any = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+        if not isinstance(part, h5py.Dataset):
             continue  # refused by its name
-        part = file[name]
         texts.append(part.attrs)
         kind = h5py.check_string_dtype(part.dtype)
         if kind is None or kind.length is not None or not part.size or part.external or part.is_virtual:
@@ -121,7 +122,7 @@ def _shared_text(file: h5py.File, size: int) -> str | None:
                 continue
             if about.shape and math.prod(about.shape) > _MOST_TEXTS:
                 return f"its attribute {name!r} holds {math.prod(about.shape):,} texts; mechheads writes one"
-            total += sum(map(len, np.ravel(attrs[name]).tolist()))
+            total += sum(map(len, np.asarray(attrs[name]).ravel().tolist()))
             if total > size:
                 break
     if total > size:

@@ -195,7 +195,7 @@ FURTHER: dict[str, Analysis] = {
     ),
     "edges by prompt": _A(lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True)),
     "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
-    "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.55, of_fewer=True),
+    "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.75, of_fewer=True),
     "copy suppression": _A(
         lambda model: mh.behaviour.copy_suppression(model, _ROWS, window=32, top=1000), _OF_THESE, 0.6, of_fewer=True
     ),
