@@ -265,7 +265,7 @@ interrupted_at = Ledger.list(store)[0]["units"]
 print("in the file:", interrupted_at, "of", len(late), "heads")
 
 # %% [markdown]
-# You get what was finished. The other heads are NaN, and `partial.missing` lists them. Now the same call again:
+# You get what was finished. `partial.missing` lists the heads still to do; they are NaN. Now the same call again:
 
 # %%
 resumed = mh.sweep(model, pairs, **experiment, store=store)

@@ -238,6 +238,7 @@ class PromptPairs:
                 text; the message names the file and the line.
 
         >>> import tempfile
+        >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp(), "agreement.csv")
         >>> _ = path.write_text("clean,corrupted,answer,wrong\\nThe keys,The key, are, is\\n")
         >>> mh.PromptPairs.load(path).answer

@@ -9,7 +9,7 @@ assert (table["lead"] > 0.5).all() and 0 < (table["lead, L23H4 zeroed"] < 0).sum
 assert (table["logit_diff, L23H4 zeroed"] > 0.5).all()
 assert to_last_layer.loc["where its heads look"].abs().max() < 1
 assert to_last_layer.loc["its MLP", "logit_diff"] < -0.5 < 0.3 < to_last_layer.loc["its MLP", "lead"]
-assert 0 < interrupted_at == sum(written) < 90 and len(partial.missing) == 270 - interrupted_at
+assert 0 < interrupted_at == sum(written) < 90 and len(partial.missing) == 90 - interrupted_at
 assert Ledger.list(store)[0]["units"] == 90 and Ledger.list(store)[1]["units"] == 1
 assert np.array_equal(resumed.values, undisturbed.values, equal_nan=True)
 

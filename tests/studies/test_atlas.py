@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,8 +333,7 @@ def test_a_model_without_words_for_relations_still_gets_the_rest(quick):
 
 
 @pytest.mark.slow
-def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "build_atlas", partial(build_atlas, updates=5))
+def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path):
     with mh.settings(progress=True):
         done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
