@@ -80,9 +80,9 @@ def test_every_promise_of_the_documentation_names_a_test_that_exists() -> None:
 
 
 ROUNDED = {
-    "average", "corr", "cumsum", "dot", "einsum", "exp", "log", "log_softmax", "logsumexp", "matmul", "mean", "median",
-    "norm", "prod", "quantile", "sigmoid", "softmax", "sqrt", "std", "tanh", "var",
-}  # fmt: skip
+    *("average", "corr", "cumsum", "dot", "einsum", "exp", "log", "log_softmax", "logsumexp", "matmul", "mean"),
+    *("median", "norm", "prod", "quantile", "sigmoid", "softmax", "sqrt", "std", "tanh", "var"),
+}
 """Functions whose last bits are other ones on other processors."""
 TO_THE_BIT = {"array_equal", "assert_array_equal", "equal"}
 
