@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _BOOTED_BY = {"torch", "transformers", "transformer_lens", "accelerate", "nnsight", "mechheads.model.backends.on_disk"}
 """Libraries and modules whose hooks and forwards belong to a model as they load it or read its weights."""
-_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a torch module keeps its hooks."""
 
 
 def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
@@ -53,13 +54,13 @@ def hooks_everywhere() -> list[str]:
     """The torch hooks that every module calls, in words."""
     from torch.nn.modules import module as everywhere
 
-    shared = [hook for kind in _HOOKS for hook in getattr(everywhere, f"_global_{kind}").values()]
+    shared = [hook for kind in HOOKS for hook in getattr(everywhere, f"_global{kind}").values()]
     return [f"a torch hook on every module ({called(hook)})" for hook in shared if not is_booted(hook)]
 
 
 def hooks_on(part: nn.Module, all_of_them: bool = False) -> list[Any]:
     """The torch hooks on a module; by default, without those of the libraries that load models."""
-    hooks = [hook for kind in _HOOKS for hook in getattr(part, f"_{kind}").values()]
+    hooks = [hook for kind in HOOKS for hook in getattr(part, kind).values()]
     return [hook for hook in hooks if all_of_them or not is_booted(hook)]
 
 

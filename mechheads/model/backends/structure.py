@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from mechheads.model.backends.carried import HOOKS
+
 _OF_TORCH = frozenset(vars(nn.Module()))
 _ADDED = ("forward", "_compiled_call_impl")
 """Attributes of modules that usually have none of this name, in place of what their class has."""
@@ -76,7 +77,7 @@ class Structure:
 
     def __init__(self, module: nn.Module) -> None:
         every = parts_of(module)
-        hooks = [vars(part)[kind] for part in every for kind in _HOOKS]
+        hooks = [vars(part)[kind] for part in every for kind in HOOKS]
         self._no_hooks = [found for found in hooks if not found]
         self._hooks = [(found, tuple(found.values())) for found in hooks if found]
         self.parts = [part for part in every if not hasattr(part, "fwd_hooks")]

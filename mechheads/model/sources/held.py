@@ -15,10 +15,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from mechheads.model.backends.carried import hooks_on
 from mechheads.model.sources.load import MERGED
 from mechheads.model.sources.reading import check_config
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
@@ -93,7 +93,7 @@ def _check(held: nn.Module) -> None:
         raise ValueError("model: its weights are quantised; load it with float weights, and wrap or mh.load that")
     for name, part in held.named_modules():
         at = name or type(part).__name__
-        if any(getattr(part, hooks) for hooks in _HOOKS):
+        if hooks_on(part, all_of_them=True):
             raise ValueError(f"model: {at} carries a torch hook, which would not run here; remove it first")
         if not _of_nnsight(vars(part).get("forward")):
             raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
