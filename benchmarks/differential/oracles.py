@@ -102,7 +102,9 @@ def _text_of(ids: list[int], question: Question) -> list[str]:
     """Each answer as the text that has this token after its prompt."""
     texts = []
     for text, row, token in zip(question.texts, question.rows, ids, strict=True):
-        piece = question.tokenizer.convert_tokens_to_string([question.tokenizer.convert_ids_to_tokens(token)])
+        if (name := question.tokenizer.convert_ids_to_tokens(token)) is None:
+            raise NotSo("no such token")
+        piece = question.tokenizer.convert_tokens_to_string([name])
         for answer in (piece, f" {piece}", piece.strip()):
             if answer and ids_of(text + answer, question.tokenizer) == [*row, token]:
                 texts.append(answer)

@@ -215,6 +215,25 @@ def _of_array(given: Any, name: str, what: str) -> list[Any]:
             f"{name} is {described(given)}; give a list of {what}, or token ids as whole numbers with the shape "
             "[prompt, token]"
         )
+    return list(given) if kind.startswith(("datetime", "timedelta")) else listed(given, name)
+
+
+def listed(given: Any, name: str) -> list[Any]:
+    """The entries of an array or a tensor of any layout as numbers of Python; a list stays as it is.
+
+    Raises:
+        ValueError: if it is a tensor without data.
+
+    >>> import numpy as np
+    >>> listed(np.array([[1, 2], [3, 4]]), "prompts"), listed([1, 2], "prompts")
+    ([[1, 2], [3, 4]], [1, 2])
+    """
+    if getattr(given, "is_meta", False):
+        raise ValueError(
+            f'{name} is a tensor on the device "meta", which has a shape and no data; make it on another device'
+        )
     if getattr(given, "is_nested", False):
         return [row.tolist() for row in given.unbind()]
-    return list(given) if kind.startswith(("datetime", "timedelta")) else list(given.tolist())
+    if getattr(given, "is_sparse", False) or "sparse" in str(getattr(given, "layout", "")):
+        given = given.to_dense()
+    return list(given.tolist()) if hasattr(given, "tolist") else given

@@ -16,6 +16,7 @@ from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend,
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
 from mechheads.model.backends.renewal import alone
+from mechheads.model.backends.state import without_autocast
 
 if TYPE_CHECKING:
     from mechheads.model.sources.source import Source
@@ -103,7 +104,8 @@ class ModelCore:
     def attention_out(self, layer: int, z: Float[Tensor, "*batch head d_head"]) -> Float[Tensor, "*batch d_model"]:
         """What the heads of a layer write together: z W_O, summed over heads, and b_O."""
         weight, bias = self.backend.weight("O", layer), self.b_O(layer)
-        out = z.flatten(-2) @ weight.to(z.dtype).flatten(0, 1)
+        with without_autocast(self.device):
+            out = z.flatten(-2) @ weight.to(z.dtype).flatten(0, 1)
         return out if bias is None else out + bias
 
     def _weights(self, kind: Weight) -> LayerWeights:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mechheads.files.columns import columns_of, described, is_table_column, opened, whole_number
+from mechheads.files.columns import columns_of, described, is_table_column, listed, opened, whole_number
 from mechheads.prompts.chats import is_chat
 
 _OF_TOKENIZERS = {
@@ -122,7 +122,8 @@ def _prompt(item: Any, where: str, name: str) -> Any:
     if isinstance(item, str) or type(item) is Unpadded:
         return item
     if _is_tokenized(item):
-        (row,) = _rows({key: _as_batch(item[key]) for key in ("input_ids", "attention_mask") if key in item}, where)
+        keys = [key for key in ("input_ids", "attention_mask") if key in item]
+        (row,) = _rows({key: _as_batch(item[key], f'{where}["{key}"]') for key in keys}, where)
         return row
     if isinstance(item, Mapping) and "role" in item:
         raise ValueError(f"{where} is one message of a chat; a chat is a list of messages, so write {name}=[[message]]")
@@ -130,7 +131,7 @@ def _prompt(item: Any, where: str, name: str) -> Any:
         take = f"; take one of them: [row[{columns[0]!r}] for row in {name}]" if columns else ""
         raise ValueError(f"{where} is {described(item)}{take}")
     thing: Any = item
-    item = thing.tolist() if getattr(thing, "ndim", None) == 1 else thing
+    item = listed(thing, where) if getattr(thing, "ndim", None) == 1 else thing
     if isinstance(item, Sequence) and not isinstance(item, (bytes, bytearray, memoryview)):
         return item if is_chat(item) else _ids(item, where)
     if whole_number(item) is not None:
@@ -157,9 +158,9 @@ def _is_tokenized(given: Any) -> bool:
     return isinstance(given, Mapping) and "input_ids" in given and set(given) <= _OF_TOKENIZERS
 
 
-def _as_batch(rows: Any) -> Any:
+def _as_batch(rows: Any, name: str) -> Any:
     """What a tokenizer gives of one text as that of a list with this text."""
-    rows = rows.tolist() if hasattr(rows, "tolist") else rows
+    rows = listed(rows, name)
     return rows if len(rows) and isinstance(rows[0], Sequence) else [rows]
 
 
@@ -169,7 +170,7 @@ def _rows(tokenized: Mapping[str, Any], name: str) -> Iterator[Sequence[int]]:
     Raises:
         ValueError: if it is of one text, its mask does not fit, or a row has no tokens or a gap.
     """
-    ids, mask = (_listed(tokenized.get(key)) for key in ("input_ids", "attention_mask"))
+    ids, mask = (_listed(tokenized.get(key), f'{name}["{key}"]') for key in ("input_ids", "attention_mask"))
     if ids is None or (ids and not isinstance(ids[0], (list, tuple))):
         raise ValueError(f"{name} is a tokenizer's output for one text; give the output for a list, tokenizer([text])")
     if mask is not None and [len(row) for row in ids] != [len(row) if isinstance(row, list) else -1 for row in mask]:
@@ -195,8 +196,5 @@ def _rows(tokenized: Mapping[str, Any], name: str) -> Iterator[Sequence[int]]:
         yield Unpadded(row[real[0] : real[-1] + 1])
 
 
-def _listed(rows: Any) -> list[Any] | None:
-    if rows is None:
-        return None
-    rows = rows.tolist() if hasattr(rows, "tolist") else rows
-    return [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+def _listed(rows: Any, name: str) -> list[Any] | None:
+    return None if rows is None else [listed(row, name) for row in listed(rows, name)]

@@ -184,7 +184,8 @@ class PromptPairs:
         which = 0 if side == "clean" else 1
         positions = {name: _sides(column)[which] for name, column in self.positions.items()}
         items = self.clean if side == "clean" else self.corrupted
-        every = self.cluster or list(map(str, range(len(self))))  # a prompt may be in several pairs
+        own = list(map(str, range(len(self))))  # a prompt may be in several pairs
+        every = own if self.cluster is None else self.cluster
         return Prompts(items, self.answer, self.wrong, positions, every)
 
     def tokens(self, model: Reader) -> tuple[Tokens, Tokens]:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head, check_heads, kv_head
+from mechheads.model.backends.state import without_autocast
 from mechheads.model.core import ModelCore
 from mechheads.plots.attention import attention
 from mechheads.results.kinds import draw
@@ -65,10 +66,12 @@ class HeadResult(HeadTensor):
 
     def __getitem__(self, head: HeadLike) -> Float[Tensor, "prompt pos d_model"]:
         parsed = check_head(head, self._layers.n_layers, self._n_heads)
-        return super().layer(parsed.layer)[:, parsed.head] @ self._model.W_O[parsed.layer][parsed.head]
+        with without_autocast(self._model.device):
+            return super().layer(parsed.layer)[:, parsed.head] @ self._model.W_O[parsed.layer][parsed.head]
 
     def layer(self, layer: int) -> Float[Tensor, "prompt head pos d_model"]:
-        return super().layer(layer) @ self._model.W_O[layer]
+        with without_autocast(self._model.device):
+            return super().layer(layer) @ self._model.W_O[layer]
 
 
 @dataclass(frozen=True)

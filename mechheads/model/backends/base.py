@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
+from mechheads.model.backends.carried import has_user_hooks
 from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.partial_block import Blocks, Keys
@@ -511,14 +512,6 @@ def _form(shape: tuple[int, ...], heads: int) -> Form:
     if len(shape) == 3:
         return "side by side"
     return "heads first" if shape[1] == heads else "positions first"
-
-
-def has_user_hooks(point: Any) -> bool:
-    """Whether a hook point has hooks besides those by which TransformerLens 4 calls one hook point from another."""
-    return any(
-        not getattr(getattr(handle, "user_hook", None), "__qualname__", "").startswith("_wire_symbolic_hooks.")
-        for handle in point.fwd_hooks
-    )
 
 
 def balanced(d_model: int, device: torch.device) -> Float[Tensor, " d_model"]:

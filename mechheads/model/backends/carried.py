@@ -42,12 +42,21 @@ def carried_hooks(module: nn.Module) -> list[str]:
     for name, part in names:
         is_point = hasattr(part, "fwd_hooks")
         if is_point and (part.fwd_hooks or part.bwd_hooks):
-            found.append(f"a TransformerLens hook on {part.name or name}")
+            if has_user_hooks(part) or part.bwd_hooks:
+                found.append(f"a TransformerLens hook on {part.name or name}")
         else:
             found += [f"a torch hook on {name} ({called(hook)})" for hook in hooks_on(part, is_point)]
         if replaces_forward(part):
             found.append(f"a replaced forward in {name}")
     return found
+
+
+def has_user_hooks(point: Any) -> bool:
+    """Whether a hook point has hooks besides those by which TransformerLens 4 calls one hook point from another."""
+    return any(
+        not getattr(getattr(handle, "user_hook", None), "__qualname__", "").startswith("_wire_symbolic_hooks.")
+        for handle in point.fwd_hooks
+    )
 
 
 def hooks_everywhere() -> list[str]:

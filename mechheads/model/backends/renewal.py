@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from mechheads.model.backends.base import Backend, R, has_user_hooks
-from mechheads.model.backends.carried import called, hooks_everywhere, hooks_on, replaces_forward
+from mechheads.model.backends.base import Backend, R
+from mechheads.model.backends.carried import called, has_user_hooks, hooks_everywhere, hooks_on, replaces_forward
 from mechheads.model.backends.readable import check_readable, first_sentence
 from mechheads.model.backends.state import as_usual, quick_mark
 from mechheads.model.backends.structure import Structure, parts_of

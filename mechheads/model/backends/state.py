@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,9 +142,7 @@ def as_usual(module: nn.Module, device: torch.device, parts: Iterable[nn.Module]
             f"torch's default dtype is {dtype}, in which analyses would compute other numbers; call "
             "torch.set_default_dtype(torch.float32) first. The model keeps its own dtype"
         )
-    with ExitStack() as usual:
-        if _autocast(device.type):
-            usual.enter_context(torch.autocast(device.type, enabled=False))
+    with ExitStack() as usual, without_autocast(device):
         if torch.get_default_device().type != "cpu":
             usual.enter_context(torch.device("cpu"))
         if torch.is_inference_mode_enabled():  # what is computed may be used where gradients are needed
@@ -177,11 +175,13 @@ def settings_kept() -> Iterator[None]:
                 logger.propagate, logger.disabled = propagate, disabled
 
 
-def _autocast(device: str) -> bool:
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A ``with`` block in which products have the dtype of their factors, also inside the user's autocast."""
     try:
-        return torch.is_autocast_enabled(device)
+        on = torch.is_autocast_enabled(device.type)
     except RuntimeError:  # a kind of device that has no autocast
-        return False
+        on = False
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def arithmetic(device: torch.device) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mechheads.model.backends.carried import hooks_on
 from mechheads.model.sources.load import MERGED
-from mechheads.model.sources.reading import check_config
+from mechheads.model.sources.reading import check_config, only_logits
 
 _SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
@@ -63,6 +63,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
             "such as with copy.deepcopy(model).float(), and wrap that"
         )
     vars(twin).pop("hf_device_map", None)
+    only_logits(twin.config)
     twin.set_attn_implementation("eager")
     return twin.eval(), tokenizer, name
 

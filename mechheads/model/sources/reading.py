@@ -89,6 +89,7 @@ def read(
     options["trust_remote_code"] = trust_remote_code
     config = config or transformers.AutoConfig.from_pretrained(source, **options)
     check_config(config, source)
+    only_logits(config)
     of_gguf = "gguf_file" in options
     quantised = not of_gguf and is_quantised(config, source)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
@@ -114,6 +115,12 @@ def _forget_quantisation(model: Any) -> None:
         if hasattr(model.config, name):
             delattr(model.config, name)
     model.config.architectures = [type(model).__name__]
+
+
+def only_logits(config: transformers.PreTrainedConfig) -> None:
+    """Have a model give no attentions and hidden states beside its logits, for which some need all of their blocks."""
+    for part in (config, config.get_text_config(decoder=True)):
+        part.output_attentions = part.output_hidden_states = False
 
 
 def check_config(config: transformers.PreTrainedConfig, source: str) -> None:
