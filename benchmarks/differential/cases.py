@@ -162,6 +162,8 @@ def _sensible(world: World, **drawn: Any) -> Case:
     if case.analysis.split(",")[0] not in ("ablate", "sweep"):
         plain["last"] = False
     if "adapter" in case.file:
+        if case.analysis == "weights":
+            plain["analysis"] = "cache"  # the plain way leaves adapters beside the weights
         plain["change"] = "nothing"  # a merged adapter has none of the weights that the plain way changes
     if plain.get("change", case.change) == "nothing":
         plain["before"] = "nothing"

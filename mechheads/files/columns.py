@@ -131,7 +131,7 @@ def whole_number(value: Any) -> int | None:
         return None
     try:
         return operator.index(value)
-    except TypeError:  # also of a float tensor, which has the method
+    except (TypeError, RuntimeError):  # also of a float tensor, which has the method, and of one without data
         return None
 
 

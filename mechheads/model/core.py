@@ -15,7 +15,7 @@ from mechheads._version import __version__
 from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
-from mechheads.model.backends.renewal import alone
+from mechheads.model.backends.renewal import alone, read_weights
 from mechheads.model.backends.state import without_autocast
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class ModelCore:
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
-        return self.backend.W_E
+        return read_weights(self.backend, lambda: self.backend.W_E)
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
-        return self.backend.W_U
+        return read_weights(self.backend, lambda: self.backend.W_U)
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"] | None:
-        return self.backend.b_U
+        return read_weights(self.backend, lambda: self.backend.b_U)
 
     @property
     def W_Q(self) -> LayerWeights:
@@ -99,7 +99,7 @@ class ModelCore:
 
     def b_O(self, layer: int) -> Float[Tensor, " d_model"] | None:
         """The bias added to a layer's attention output after the heads; None if there is none."""
-        return self.backend.bias("O", layer)
+        return read_weights(self.backend, lambda: self.backend.bias("O", layer))
 
     def attention_out(self, layer: int, z: Float[Tensor, "*batch head d_head"]) -> Float[Tensor, "*batch d_model"]:
         """What the heads of a layer write together: z W_O, summed over heads, and b_O."""
@@ -109,7 +109,10 @@ class ModelCore:
         return out if bias is None else out + bias
 
     def _weights(self, kind: Weight) -> LayerWeights:
-        return LayerWeights(lambda layer: self.backend.weight(kind, layer), self.n_layers)
+        def read(layer: int) -> Tensor:
+            return read_weights(self.backend, lambda: self.backend.weight(kind, layer))
+
+        return LayerWeights(read, self.n_layers)
 
     @property
     def dtype(self) -> torch.dtype:

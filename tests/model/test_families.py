@@ -171,3 +171,26 @@ def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
         mh.activation_patch(model, pairs, site="pattern")
     usual = mh.load(built("gpt2", tmp_path))
     assert mh.activation_patch(usual, pairs, site="pattern").scores.notnull().all()
+
+
+@only_on_4
+def test_hooks_by_which_transformerlens_calls_hook_points_are_no_hooks_of_the_user(tmp_path: Path) -> None:
+    build("xglm", tmp_path)
+    model = mh.load(tmp_path)
+    assert any(point.fwd_hooks for point in model.model.hook_dict.values())
+    wanted = mh.ablate(model, [[5, 60, 70]])
+    with mh.settings(store=tmp_path / "store"):
+        np.testing.assert_allclose(mh.ablate(model, [[5, 60, 70]]).values, wanted.values, atol=1e-6)
+    model.model.add_hook("blocks.0.attn.hook_z", lambda value, hook: value)
+    with mh.settings(store=tmp_path / "store"), pytest.raises(ValueError, match="a TransformerLens hook on"):
+        mh.ablate(model, [[5, 60, 70]])
+
+
+def test_a_config_that_asks_for_attentions_and_hidden_states_changes_nothing(tmp_path: Path) -> None:
+    build("falcon-7b", tmp_path)
+    plain = mh.load(tmp_path, backend=None if TRANSFORMERLENS_4 else "bridge").cache([[5, 60, 70]]).logits
+    about = json.loads((tmp_path / "config.json").read_text())
+    asks = {"output_attentions": True, "output_hidden_states": True}
+    (tmp_path / "config.json").write_text(json.dumps(about | asks))
+    asked = mh.load(tmp_path, backend=None if TRANSFORMERLENS_4 else "bridge").cache([[5, 60, 70]]).logits
+    torch.testing.assert_close(asked, plain, atol=1e-6, rtol=1e-6)

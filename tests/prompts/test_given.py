@@ -245,6 +245,24 @@ def test_rows_of_ids_are_read_from_tensors_and_arrays() -> None:
     assert as_prompts(chats).items == [[{"role": "user", "content": "a"}]]
 
 
+ROWS = torch.tensor([[3, 4], [5, 6]])
+
+
+@pytest.mark.parametrize("tensor", [ROWS.to_sparse(), torch.nested.nested_tensor([*ROWS], layout=torch.jagged)])
+def test_tensors_of_any_layout_are_read(tensor: torch.Tensor) -> None:
+    for given in (tensor, {"input_ids": tensor}):
+        assert as_prompts(given).items == [[3, 4], [5, 6]]
+
+
+def test_a_tensor_without_data_is_refused() -> None:
+    empty = ROWS.to("meta")
+    for given, what in ((empty, "prompts"), ({"input_ids": empty}, 'prompts["input_ids"]'), ([*empty], "prompts[0]")):
+        with pytest.raises(ValueError, match=re.escape(f'{what} is a tensor on the device "meta", which has a shape')):
+            as_prompts(given)
+    with pytest.raises(ValueError, match=r"prompts\[0\] must be text, a chat, or a list of integer token ids"):
+        as_prompts([[empty[0, 0]]])
+
+
 @pytest.fixture
 def tokenizer(loaded: Any) -> Any:
     """A tokenizer of its own, to pad as one likes."""
@@ -384,6 +402,12 @@ def test_clusters_are_labels_whatever_holds_them() -> None:
         assert scores.dataset["cluster"].values.tolist() == ["x", "x"]
     for labels in (some["n"], [1, "1"], torch.tensor([1, 1])):
         assert mh.Prompts(some["text"], cluster=labels).cluster == ["1", "1"]
+
+
+def test_an_empty_list_is_no_list_of_clusters() -> None:
+    for make in (lambda: mh.Prompts(["a"], cluster=[]), lambda: mh.PromptPairs(["a"], ["b"], cluster=[])):
+        with pytest.raises(ValueError, match="cluster needs one entry for each of the 1 prompts, got 0 entries"):
+            make()
 
 
 @pytest.mark.parametrize("label", [None, float("nan"), pd.NA, 1.0, True, b"a", ""])

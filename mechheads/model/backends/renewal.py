@@ -53,6 +53,16 @@ def alone(backend: Backend, run: Callable[[], R]) -> R:
     return backend.changes.alone(run, outermost)
 
 
+def read_weights(backend: Backend, read: Callable[[], R]) -> R:
+    """What ``read`` reads of a model's weights, after the model was tried again if it was changed.
+
+    Raises:
+        ValueError: if the model was changed so that it cannot be read any more.
+    """
+    known = backend.changes.mine or backend.tried is None or backend.tried.holds()
+    return read() if known else alone(backend, read)
+
+
 def renew(backend: Backend) -> None:
     """Try a model again if what it is made of has changed since it was tried.
 

@@ -137,8 +137,16 @@ def test_another_head_or_soft_cap_is_refused_until_it_is_undone(tiny: Callable[[
     model = mh.load(tiny("gemma"))
     before, inner = effect(model), model.model.original_model
     head, cap = inner.lm_head, inner.config.final_logit_softcapping
+    states, embedded = torch.zeros(1, model.d_model), model.W_E[:2]
     inner.lm_head = nn.Linear(model.d_model, model.d_vocab, bias=False)
-    for read in (effect, lambda m: m.unembed(torch.zeros(1, m.d_model)), lambda m: m.first_mlp(m.W_E[:2])):
+    reads = (
+        effect,
+        lambda m: m.unembed(states),
+        lambda m: m.first_mlp(embedded),
+        lambda m: m.W_U,
+        lambda m: m.W_O[1],
+    )
+    for read in reads:
         with pytest.raises(ValueError, match=r"it was changed after it was loaded \(its modules\).*'lm_head'"):
             read(model)
     inner.lm_head = head

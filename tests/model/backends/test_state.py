@@ -120,6 +120,16 @@ def test_autocast_changes_no_number(small: mh.Model) -> None:
     np.testing.assert_array_equal(found.values, wanted.values)
 
 
+def test_autocast_changes_nothing_that_a_run_gives_later(small: mh.Model) -> None:
+    run = small.cache(CLEAN)
+    wanted = run.result["L1H2"], run.result.layer(1), run.logits, small.attention_out(1, run.z.layer(1).transpose(1, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = run.z.layer(1).transpose(1, 2)
+        found = run.result["L1H2"], run.result.layer(1), run.logits, small.attention_out(1, z)
+    for ours, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
+
+
 def test_inference_mode_and_the_default_device_change_no_number(small: mh.Model) -> None:
     wanted = mh.patching.attribution_patch(small, PAIRS).values
     with torch.inference_mode():
