@@ -64,6 +64,7 @@ EXACT_ON_3 = (
 
 REFUSED = {
     "bitnet": r"z of a head is not its pattern times its v",
+    "codegen": r"running it block by block fails: 'CodeGenAttention' object has no attribute 'embed_positions'",
     "deepseek-v3": r"q in layer 0 \(DeepseekV3DecoderLayer\) has the shape \[1, 4, 5, 12\]; 5 tokens",
     "falcon-40b": r"TransformerLens \S+ does not support it: split_with_sizes",
     "falcon-h1": r"layer 0 \(FalconH1DecoderLayer\) does more with its heads' output, or with other tokens",
