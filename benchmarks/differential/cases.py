@@ -22,6 +22,7 @@ import transformers
 from hypothesis import strategies as st
 
 import mechheads as mh
+from benchmarks.differential import containers
 from benchmarks.differential.changes import CHANGES, SURROUNDINGS, NotThere
 from benchmarks.differential.containers import CONTAINERS, NotSo, Reading
 from benchmarks.differential.models import (
@@ -254,7 +255,7 @@ def _run(case: Case, shelf: Shelf) -> Outcome:
     judge = None if meaningless else _Truth(case, folder, question, shelf)
     try:
         ours = _ours(case, folder, question, shelf)
-    except NotThere:
+    except (NotThere, NotSo):
         raise
     except Exception as error:
         return _refusal(error, case, may=bool(meaningless) or _may_refuse(case))
@@ -447,6 +448,7 @@ def _shown(found: Any) -> str:
     return re.sub(r"\s+", " ", repr(found))[:160]
 
 
+_PACKAGE = Path(mh.__file__).parent
 _NAMES = (
     r"\b(model|prompts?|items?|clean|corrupted|pairs?|answers?|wrong|cluster|requests?|tasks?|targets?|positions|dtype|"
     r"input_ids|attention_mask|name_or_path|texts?|chats?|messages?|adapter|folder)\b"
@@ -461,12 +463,15 @@ def _is_of_us(error: Exception) -> bool:
 def _refusal(error: Exception, case: Case, *, may: bool) -> Outcome:
     """Whether an error is a refusal in a sentence that names the argument."""
     text, frames = str(error), traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    if not own and any(Path(frame.filename) == Path(containers.__file__) for frame in frames):
+        raise NotSo(f"the container cannot be made: {text[:200]}") from error
     last = frames[-1].filename
     where = f"{Path(last).name}:{frames[-1].lineno} {frames[-1].name}"
     said = f"{type(error).__name__}: {text[:400]} [{where}]"
-    if not _is_of_us(error) or "/mechheads/" not in last.replace("\\", "/"):
-        own = next((f"{Path(f.filename).name} {f.name}" for f in reversed(frames) if "/mechheads/" in f.filename), "")
-        return Outcome("finding", f"error of a library ({type(error).__name__} in {own})", said)
+    if not _is_of_us(error) or not own or own[-1] is not frames[-1]:
+        at = f"{Path(own[-1].filename).name} {own[-1].name}" if own else ""
+        return Outcome("finding", f"error of a library ({type(error).__name__} in {at})", said)
     if len(text) > 1200 or "Traceback" in text or "\n\n" in text:
         return Outcome("finding", "a refusal that is no sentence", said)
     if not re.search(_NAMES, text):
