@@ -65,7 +65,8 @@ class Limits:
     Attributes:
         memory: bytes for everything except the model: cached runs, activations, logits.
         tokens: how many tokens go through a block together; None for as many as the device needs to be fast.
-        logits: how many logits are computed together (2**24 take 64 MB in float32).
+        logits: how many logits are computed together (2**24 take 64 MB in float32), if a quarter of the memory holds
+            them three times.
         logit_rows: how many rows of logits are collected and computed together, because small products are slow.
         run_tokens: how many tokens a cached run computes at a time.
         workers: what computes the units; None for this process.
@@ -88,6 +89,11 @@ class Limits:
             raise ValueError(f"part is {self.part}; give its number, from 1, and how many there are, such as (3, 16)")
         if self.workers is not None:
             check_workers(self.workers)
+
+    @property
+    def logits_at_once(self) -> int:
+        """How many logits are computed together: ``logits``, or fewer if the memory is small."""
+        return max(1, min(self.logits, self.memory // (4 * 3 * 4)))
 
     @property
     def in_one_process(self) -> Limits:

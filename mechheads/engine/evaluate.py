@@ -28,7 +28,7 @@ class Evaluator:
     def __init__(
         self, metric: Metric, base: HeadCache, source: HeadCache | None = None, limits: Limits = DEFAULT_LIMITS
     ) -> None:
-        self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits
+        self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits_at_once
         self.model = base.need_model()
         self.at, self.mask = read_positions(metric, base.tokens)
         few = MetricInfo.of(metric).vocab == "answers"

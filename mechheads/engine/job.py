@@ -321,7 +321,7 @@ def make_ready(
     if plan.over_budget:
         warn(
             f"budget is {show_bytes(spec.limits.memory)}, but this sweep needs about {show_bytes(plan.bytes)} besides "
-            "the model, even with one copy of one prompt at a time. It runs anyway; give fewer or shorter prompts to "
+            "the model, even in the smallest batches. It runs anyway; give fewer or shorter prompts to "
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")

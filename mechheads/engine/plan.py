@@ -28,6 +28,8 @@ BATCHES_A_WORKER = 3
 """Into how many batches the units of each worker are cut at least, so that all workers end at about the same time."""
 
 
+_LEAST_SPARE = 16
+"""If cached runs fill the budget, prompts run together in this part of it: one at a time takes ten times as long."""
 _VALUE_BYTES = 16
 """What the value of a unit and a prompt takes: two numbers in float64, as it is measured and in the result."""
 
@@ -119,7 +121,7 @@ class Plan:
         """A remark for the repr if the sweep needs more memory than was allowed, else empty."""
         if self.budget is None or self.bytes <= self.budget:
             return ""
-        return f" (the least possible; the budget is {show_bytes(self.budget)})"
+        return f" (in the smallest batches; the budget is {show_bytes(self.budget)})"
 
     def __repr__(self) -> str:
         places = "1 place" if self.places == 1 else f"{self.places} places"
@@ -194,9 +196,10 @@ def make_plan(
     units = len(heads) * places
     extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in KEY_SITES else 1)
     on_disk = any(store.on_disk for store in base.stores.values())
-    kept = _kept_bytes(base, source, site, on_disk) + prompts * n_read * model.d_vocab * 4
+    kept = _kept_bytes(base, source, site, on_disk) + _base_logits(model, prompts, n_read, limits)
     kept += _VALUE_BYTES * units * prompts
-    room = budget - kept - logit_bytes(model, prompts, n_read, limits)
+    spare = max(budget - kept, budget // _LEAST_SPARE)
+    room = max(spare - logit_bytes(model, prompts, n_read, limits), budget // _LEAST_SPARE)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
         packing = None
     keys = pos if packing is None else max(pos, packing.width)
@@ -210,7 +213,7 @@ def make_plan(
         width = widest = packing.width
         usual = math.ceil(packing.tokens / len(packing.groups))
     stack = max(1, min(len(heads), tokens // usual))
-    while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > budget - kept:
+    while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > spare:
         stack -= 1
     stack = min(stack, math.ceil(units / batches_at_least(limits)))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
@@ -296,7 +299,12 @@ def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, n_read: int,
 def least_in_flight(model: ModelCore, tokens: Tokens, n_read: int, limits: Limits) -> int:
     """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time."""
     prompts, pos = tokens.ids.shape
-    return prompts * n_read * model.d_vocab * 4 + _in_flight(model, pos, pos, prompts, n_read, limits)
+    return _base_logits(model, prompts, n_read, limits) + _in_flight(model, pos, pos, prompts, n_read, limits)
+
+
+def _base_logits(model: ModelCore, prompts: int, n_read: int, limits: Limits) -> int:
+    """Memory of the base run's logits in bytes: those of all prompts, or of those that are computed together."""
+    return 4 * min(prompts * n_read * model.d_vocab, max(limits.logits_at_once, n_read * model.d_vocab))
 
 
 def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
