@@ -250,7 +250,8 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
 
     A model of transformers, with adapters or inside nnsight too, is read through modules of its own around the same
     weights: it may run as usual meanwhile, and what is written into its weights is seen here. What replaces a module or
-    a weight, and changes to adapters, are not: wrap the model again then.
+    a weight, changes to adapters, and hooks that it gets later are not: wrap the model again then. TransformerLens 3.9
+    copies the weights, so there nothing that happens to the model later is seen.
 
     If its value biases seem to be folded into b_O (TransformerLens' own processing), a warning says what differs, and
     results have ``folded_value_biases`` in their provenance.

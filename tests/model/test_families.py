@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import mechheads as mh
 from benchmarks import families
@@ -97,6 +98,20 @@ def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
         off = Trial(name, built(name, tmp_path), heads=[2]).differences()
     assert len(off) == 16
     assert {analysis: by for analysis, by in off.items() if not by <= ROUNDING} == {}
+
+
+@only_on_4
+@pytest.mark.parametrize("name", few(EXACT, "falcon-7b", "bloom"))
+def test_what_is_written_into_any_weight_is_seen(name, tmp_path):
+    folder = built(name, tmp_path)
+    model, ids = transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), torch.tensor([[5, 6, 7, 8, 9]])
+    wrapped = mh.wrap(model, transformers.AutoTokenizer.from_pretrained(folder))
+    for at, weight in enumerate(model.parameters()):
+        with torch.no_grad():
+            weight.mul_(1.5 if at % 2 else -0.75)
+            wanted = model(input_ids=ids).logits
+        found = wrapped.cache(ids.tolist()).logits
+        torch.testing.assert_close(found, wanted, atol=1e-3 * float(wanted.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize("name", few(EXACT if TRANSFORMERLENS_4 else EXACT_ON_3, *ALWAYS))

@@ -75,6 +75,26 @@ def test_a_transformers_model_gives_the_numbers_of_load_and_stays_as_it_was(name
 
 
 @only_on_4
+def test_q_k_and_v_that_the_library_has_copied_are_those_of_the_model(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("neox"))
+    wrapped = mh.wrap(model, tokenizer)
+    joint = model.gpt_neox.layers[1].attention.query_key_value
+    before = wrapped.W_Q[1].clone()
+    for write in (lambda: joint.weight.mul_(-1.5), lambda: joint.bias.add_(0.5), lambda: joint.weight.data.mul_(0.5)):
+        with torch.no_grad():
+            write()
+        torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, logits(model), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(wrapped.W_Q[1], -0.75 * before)
+    with torch.no_grad():
+        wrapped.model.blocks[1].attn.q.weight.mul_(3)
+    torch.testing.assert_close(wrapped.W_Q[1], -2.25 * before)
+    with torch.no_grad():
+        joint.bias.add_(0.5)
+    with pytest.raises(ValueError, match="changed both in the layer of transformers"):
+        wrapped.cache(IDS.tolist())
+
+
+@only_on_4
 def test_what_is_written_into_a_weight_is_seen_and_weights_take_no_memory_twice(tiny: Tiny) -> None:
     model, tokenizer = held(tiny("llama"))
     wrapped = mh.wrap(model, tokenizer)

@@ -129,6 +129,10 @@ class Backend(ABC):
         kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         return Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
+    @abstractmethod
+    def renew_copies(self) -> None:
+        """Bring weights that the library has copied up to date, if those that they are copies of were written into."""
+
     def forget(self) -> None:
         """Forget what was found out about the model's modules, because these were changed.
 

@@ -25,6 +25,7 @@ from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
+from mechheads.model.backends.split_weights import SplitWeights
 from mechheads.model.backends.structure import parts_of
 from mechheads.model.backends.temporary_changes import Change, Forward, Part
 
@@ -55,6 +56,7 @@ class BridgeBackend(Backend):
         self._rounds = True
         if self.on_disk is not None:
             self.on_disk.check(module)
+        self._split_weights = SplitWeights(parts_of(module))
         if not hasattr(module.original_model, "base_model"):
             raise ValueError(
                 f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
@@ -85,8 +87,18 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
+    def renew_copies(self) -> None:
+        if self.on_disk is None and not self._is_processed:
+            self._split_weights.renew()
+
+    @property
+    def _is_processed(self) -> bool:
+        """Whether TransformerLens has changed the weights, so that they are no longer those of transformers."""
+        return getattr(self.module, "compatibility_mode", False)
+
     def forget(self) -> None:
         self._fused, self._rounds = [None] * self.sizes.n_layers, True
+        self._split_weights = SplitWeights(parts_of(self.module))
         super().forget()
         inside, names = set(parts_of(self.module.original_model)), ("embed", "blocks", "ln_final", "unembed")
         held = [(name, part) for name in names if (part := self.module._modules.get(name)) is not None]
@@ -99,8 +111,7 @@ class BridgeBackend(Backend):
     def trial_now(self) -> Trial | None:
         """What transformers gives with its own modules in the places of the bridge's."""
         model = self.module.original_model
-        processed = getattr(self.module, "compatibility_mode", False)
-        if processed or self.on_disk is not None or self.devices.several:
+        if self._is_processed or self.on_disk is not None or self.devices.several:
             return None
         own = [
             Part(owner, name, part.original_component)

@@ -124,6 +124,9 @@ class HookedBackend(Backend):
         scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")
         return super().W_E / self.sizes.d_model**0.5 if scaled else super().W_E
 
+    def renew_copies(self) -> None:
+        """Nothing to do: what HookedTransformer computes with is the model."""
+
     def fuse_attention(self) -> None:
         """Nothing changes: HookedTransformer computes attention step by step only."""
 

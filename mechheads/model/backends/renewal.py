@@ -59,8 +59,10 @@ def read_weights(backend: Backend, read: Callable[[], R]) -> R:
     Raises:
         ValueError: if the model was changed so that it cannot be read any more.
     """
-    known = backend.changes.mine or backend.tried is None or backend.tried.holds()
-    return read() if known else alone(backend, read)
+    if backend.changes.mine or backend.tried is None:
+        return read()
+    backend.renew_copies()
+    return read() if backend.tried.holds() else alone(backend, read)
 
 
 def renew(backend: Backend) -> None:
@@ -70,6 +72,7 @@ def renew(backend: Backend) -> None:
         ValueError: if it carries what analyses cannot honour, or cannot be read any more.
     """
     tried = backend.tried
+    backend.renew_copies()
     if tried is not None and backend.readable and tried.holds() and not hooks_everywhere():
         return
     _refuse_carried(backend)
