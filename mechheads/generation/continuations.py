@@ -15,6 +15,7 @@ from mechheads.generation.changed import Off, Steer, changed_by
 from mechheads.interventions.base import Intervention
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
+from mechheads.model.backends.causality import check_causal
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids
@@ -73,6 +74,7 @@ def continuation_log_probs(
     hooks = changed_by(model, Prompts([Unpadded(row) for row in rows]), off, ablation, steer)
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     found: dict[int, Continuation] = {}
+    check_causal(model.backend)  # rows are padded at the end
     with torch.no_grad(), Bar(total=len(rows), desc="log-probs", leave=False) as bar:
         while order:
             at_once = max(1, limits.run_tokens // len(rows[order[0]]))
