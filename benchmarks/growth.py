@@ -2,7 +2,7 @@
 
 Random Llamas of one small width run each analysis on 10 to 10,000 prompts of 8 tokens, on 4 prompts of 16 to 4,096
 tokens, and on 8 prompts of a model with 2 to 32 layers and with 2 to 32 heads, in a budget of 200 MB. Every analysis
-and axis has a process of its own. The table says how many times as long, and how many times as much memory, one takes
+and axis has a process of its own, with one thread, and times are of the processor. The table says how many times as long, and how many times as much memory, one takes
 if the axis grows by the factor between its last two sizes, over this factor: 1 is linear. Sweeps over all heads do work
 for each pair of layers, so for layers 2 is expected at most, and for tokens attention adds to it.
 
@@ -118,9 +118,9 @@ def measure(name: str, axis: str, sizes: list[int]) -> None:
         prompts = 4 if axis == "tokens" else shape["prompts"]
         rows = [[draw.randrange(40, 200) for _ in range(tokens)] for _ in range(prompts)]
         ANALYSES[name](model, rows[:2])
-        before, start = _peak(), time.perf_counter()
+        before, start = _peak(), time.process_time()
         ANALYSES[name](model, rows)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         print(json.dumps({"size": size, "seconds": seconds, "mb": _peak() - before}), flush=True)
         if seconds > SECONDS / 4:
             break

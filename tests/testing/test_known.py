@@ -336,7 +336,6 @@ def area(score: np.ndarray, truth: set[HeadId]) -> float:
     return float((there[:, None] > other).mean())
 
 
-@pytest.mark.filterwarnings("ignore:the clean run prefers")
 def test_negative_primary_and_backup_heads_are_found() -> None:
     there = behaving_model()
     model, pairs = there.model, there.pairs()
@@ -360,7 +359,6 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.filterwarnings("ignore:the clean run prefers")
 def test_where_nothing_is_planted_nothing_is_found() -> None:
     there = make_behaving(seed=1, plant={})
     assert not there.nodes

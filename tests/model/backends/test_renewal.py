@@ -21,8 +21,6 @@ from support import weight_surgery
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
 
-pytestmark = pytest.mark.filterwarnings("ignore:the clean run prefers")
-
 
 @pytest.fixture
 def small(tiny: Callable[[str], Path]) -> mh.Model:
