@@ -2,9 +2,9 @@
 
 Random Llamas of one small width run each analysis on 10 to 10,000 prompts of 8 tokens, on 4 prompts of 16 to 4,096
 tokens, and on 8 prompts of a model with 2 to 32 layers and with 2 to 32 heads, in a budget of 200 MB. Every analysis
-and axis has a process of its own, with one thread, and times are of the processor. The table says how many times as long, and how many times as much memory, one takes
-if the axis grows by the factor between its last two sizes, over this factor: 1 is linear. Sweeps over all heads do work
-for each pair of layers, so for layers 2 is expected at most, and for tokens attention adds to it.
+and axis has a process of its own with one thread, and times are of the processor. The table says how many times as long
+one takes if the axis grows by the factor between its last two sizes, over this factor: 1 is linear. Sweeps over all
+heads do work for each pair of layers, so for layers 4 is expected at most, and for tokens attention adds to it.
 
 It writes ``growth.json`` beside this file. ``--small`` tries it; ``--only ablate`` runs one analysis.
 """
