@@ -13,7 +13,7 @@ from mechheads import __version__
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks import coverage, families, lengths, planted, table  # noqa: E402
+from benchmarks import coverage, families, growth, lengths, planted, table  # noqa: E402
 from docs import gallery  # noqa: E402
 
 project = "mechheads"
@@ -62,6 +62,10 @@ _coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(
 # the tables of models.md
 _families = json.loads((HERE.parent / "benchmarks" / "families.json").read_text(encoding="utf-8"))
 (HERE / "_generated" / "models.md").write_text(families.markdown(_families), encoding="utf-8")
+
+# that of growth in performance.md
+_growth = json.loads(growth.OUT.read_text(encoding="utf-8"))
+(HERE / "_generated" / "growth.md").write_text(growth.shown(_growth["analyses"]) + "\n", encoding="utf-8")
 
 # and the curve of labels.md
 _planted = json.loads((HERE.parent / "benchmarks" / "planted.json").read_text(encoding="utf-8"))

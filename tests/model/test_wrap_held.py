@@ -83,7 +83,9 @@ def test_q_k_and_v_that_the_library_has_copied_are_those_of_the_model(tiny: Tiny
     for write in (lambda: joint.weight.mul_(-1.5), lambda: joint.bias.add_(0.5), lambda: joint.weight.data.mul_(0.5)):
         with torch.no_grad():
             write()
+        random = torch.get_rng_state()
         torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, logits(model), atol=1e-4, rtol=1e-4)
+        assert torch.equal(torch.get_rng_state(), random)
     torch.testing.assert_close(wrapped.W_Q[1], -0.75 * before)
     with torch.no_grad():
         wrapped.model.blocks[1].attn.q.weight.mul_(3)

@@ -35,7 +35,9 @@ class SplitWeights:
 
     @torch.no_grad()
     def _renew(self, part: Any, are_changed: bool) -> None:
-        for old, new in zip(_parts(part), _split(part), strict=True):
+        with torch.random.fork_rng(devices=[]):  # splitting makes layers, which begin with random weights
+            made = part.split_qkv_matrix(part.original_component)
+        for old, new in zip(_parts(part), _tensors(made), strict=True):
             if not are_changed:
                 old.copy_(new)
             elif not torch.equal(old, new.to(old)):
@@ -56,10 +58,6 @@ def _whole(part: Any) -> list[Tensor]:
 
 def _parts(part: Any) -> list[Tensor]:
     return list(_tensors(getattr(part, name).original_component for name in "qkv"))
-
-
-def _split(part: Any) -> Iterator[Tensor]:
-    return _tensors(part.split_qkv_matrix(part.original_component))
 
 
 def _tensors(linear: Iterable[nn.Module]) -> Iterator[Tensor]:
