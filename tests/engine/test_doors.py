@@ -168,4 +168,5 @@ def test_heads_reach_the_mlp_beside_them_unless_it_runs_in_parallel(loaded, pair
         )
         given["senders"] = ["L0H0", "L1H1"]
     effect = mh.path_patch(model, pairs, **given)
-    assert np.abs(effect.values[1, 1]).max() == 0 if name == "neox" else np.abs(effect.values[1]).min() > 0
+    largest, least = np.abs(effect.values[1, 1]).max(), np.abs(effect.values[1]).min()
+    assert largest < 1e-5 if name == "neox" else least > 1e-5

@@ -43,7 +43,7 @@ def test_norms_and_gelu_take_one_step_unless_a_hook_reads_a_step(tiny: Callable[
         hooks = [("blocks.0.ln1.hook_scale", lambda value, hook: read.append(value.shape))]
         found = model.backend.under(hooks, lambda: blocks(0, residual))
     assert read == [(2, 9, 1)]
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_a_model_that_rounding_changes_much_is_read_step_by_step(
