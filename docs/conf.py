@@ -56,8 +56,15 @@ for _name, _draws in (("results", table), ("lengths", lengths)):
 
 # the tables of uncertainty.md
 _coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
-(HERE / "_generated" / "coverage.md").write_text(coverage.markdown(_coverage), encoding="utf-8")
-(HERE / "_generated" / "false_positives.md").write_text(coverage.markdown_of_p(_coverage), encoding="utf-8")
+for _name, _text in {
+    "coverage": coverage.markdown(_coverage),
+    "coverage_by_distribution": coverage.markdown_by_distribution(_coverage),
+    "coverage_in_bounds": coverage.markdown_of_bounds(_coverage),
+    "false_positives": coverage.markdown_of_p(_coverage),
+    "families": coverage.markdown_of_families(_coverage),
+    "families_johnson": coverage.markdown_of_families(_coverage, "Johnson"),
+}.items():
+    (HERE / "_generated" / f"{_name}.md").write_text(_text, encoding="utf-8")
 
 # the tables of models.md
 _families = json.loads((HERE.parent / "benchmarks" / "families.json").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
+from mechheads.results.stats import clustered_interval, family_p, mean_over_prompts, q_values, rounding_of, sign_flip_p
 
 
 def against_control(
@@ -31,13 +31,14 @@ def against_control(
         about: what else ``HeadScores.from_values`` takes.
 
     Returns:
-        Scores with the control, ``excess``, ``excess_low`` and ``excess_high``. ``p_value`` and ``q_value`` belong to
-        the excess.
+        Scores with the control, ``excess``, ``excess_low`` and ``excess_high``. ``p_value``, ``q_value`` and
+        ``p_family`` belong to the excess.
     """
     scores = HeadScores.from_values(values, cluster=cluster, seed=seed, null=None, **about)
     excess, dims = values - control, scores.scores.dims
     low, high = clustered_interval(excess, cluster)
-    p = sign_flip_p(excess, cluster, seed=seed)
+    test: dict[str, Any] = {"seed": seed, "rounding": rounding_of(values, control)}
+    p = sign_flip_p(excess, cluster, **test)
     found = {
         called: mean_over_prompts(control),
         "excess": mean_over_prompts(excess),
@@ -45,5 +46,6 @@ def against_control(
         "excess_high": high,
         "p_value": p,
         "q_value": q_values(p),
+        "p_family": family_p(excess, cluster, **test),
     }
     return HeadScores(scores.dataset.assign({name: (dims, values) for name, values in found.items()}))

@@ -16,6 +16,7 @@ from mechheads.results.dataset import Label
 from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.stats import rounding_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class About:
         share: the unit of normalised scores.
         extra: further dimensions, each with its labels.
         more: further entries of the provenance.
+        exact: whether the values are changes of the metric itself, within its bounds, and not estimates of them.
     """
 
     name: str
@@ -35,6 +37,7 @@ class About:
     share: str = "share restored"
     extra: Mapping[str, Sequence[Label]] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = True
 
 
 def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], about: About) -> HeadScores:
@@ -43,6 +46,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
     They have p values unless the kind has no test, or the metric has no null.
     """
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
+    base = job.evaluator.base_value.cpu().numpy()
     return HeadScores.from_values(
         values,
         name=about.name,
@@ -52,12 +56,14 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
         extra=about.extra,
         null=None if kind_of(about.kind).null is None else metric.null,
         seed=spec.seed,
+        bounds=metric.bounds_of_changes(job.evaluator.distance() if spec.normalize else 1.0) if about.exact else None,
+        rounding=None if spec.normalize else rounding_of(values, base),
         provenance=make_provenance(
             job.model,
             {"metric": metric.name, "prompts": job, "n_prompts": len(job.tokens), "seed": spec.seed},
             about.more,
         ),
-        variables={"base_metric": (("prompt",), job.evaluator.base_value.cpu().numpy())},
+        variables={"base_metric": (("prompt",), base)},
     )
 
 

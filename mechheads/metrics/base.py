@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -84,15 +85,34 @@ class MetricInfo:
     unit: str = ""
     null: float | None = 0.0
     vocab: str = "all"
+    bounds: tuple[float | None, float | None] = (None, None)
+    share: bool = False
 
     @classmethod
     def of(cls, metric: Metric) -> MetricInfo:
-        declared = {each: getattr(metric, each) for each in ("reads", "unit", "null", "vocab") if hasattr(metric, each)}
-        return cls(name_of(metric), **declared)
+        names = [each.name for each in fields(cls)[1:]]
+        return cls(name_of(metric), **{each: getattr(metric, each) for each in names if hasattr(metric, each)})
+
+    def bounds_of_changes(self, scale: float = 1.0) -> tuple[float, float, bool]:
+        """Between what a change of the metric lies, divided by ``scale``, and whether it is of a share.
+
+        >>> MetricInfo.of(mh.patching.accuracy).bounds_of_changes(), MetricInfo.of(mh.kl_divergence).bounds_of_changes()
+        ((-1.0, 1.0, True), (0.0, inf, False))
+        """
+        low, high = (0.0, 1.0) if self.share else self.bounds
+        most = inf if low is None or high is None else high - low
+        low, high = sorted(each / scale for each in (0.0 if self.null is None else -most, most))
+        return low, high, self.share and high > 0
 
 
 def metric(
-    *, reads: str | int = "last", unit: str = "", null: float | None = 0.0, vocab: Vocab = "all"
+    *,
+    reads: str | int = "last",
+    unit: str = "",
+    null: float | None = 0.0,
+    vocab: Vocab = "all",
+    bounds: tuple[float | None, float | None] = (None, None),
+    share: bool = False,
 ) -> Callable[[F], F]:
     """Decorator that declares what a metric reads and measures; a function without it gets these defaults.
 
@@ -105,6 +125,13 @@ def metric(
             None if there is no such test, for example for a divergence, which is never below 0.
         vocab: ``"answers"`` if the metric reads only the logits of ``context.answer`` and ``context.wrong``. Then only
             these are computed, and d_vocab is smaller.
+        bounds: the least and the largest value that the metric can have, such as ``(0, 1)`` for a probability or
+            ``(0, None)`` for a divergence. Then no interval of a change goes beyond what is possible.
+        share: whether the value of each prompt is 0 or 1, as in ``mh.patching.accuracy``, so that intervals are
+            those of proportions.
+
+    Raises:
+        ValueError: if ``vocab`` is not known, or ``bounds`` are not a lower and a higher number.
 
     >>> @mh.metric(reads="all", unit="nats")
     ... def mean_entropy(logits, context):
@@ -113,6 +140,9 @@ def metric(
     ...     return entropy.sum(-1) / context.mask.sum(-1)
     """
     check_known("vocab", vocab, Vocab)
+    low, high = bounds
+    if low is not None and high is not None and not low < high:
+        raise ValueError(f"bounds is {bounds}; the first must be below the second, and None is for no bound")
 
     def declare(function: F) -> F:
         @functools.wraps(function)
@@ -120,6 +150,7 @@ def metric(
             return function(logits, context)
 
         declared.reads, declared.unit, declared.null, declared.vocab = reads, unit, null, vocab  # type: ignore[attr-defined]
+        declared.bounds, declared.share = bounds, share  # type: ignore[attr-defined]
         return declared  # type: ignore[return-value]
 
     return declare

@@ -22,20 +22,20 @@ def logit_diff(logits: Float[Tensor, "prompt position d_vocab"], context: Metric
     return logits[row, -1, context.answer] - logits[row, -1, context.wrong]
 
 
-@metric(unit="nats")
+@metric(unit="nats", bounds=(None, 0))
 def log_prob(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """Log-probability of the answer at the last token."""
     row = torch.arange(len(logits), device=logits.device)
     return logits[:, -1].log_softmax(-1)[row, context.answer]
 
 
-@metric(unit="share of prompts")
+@metric(unit="share of prompts", share=True)
 def accuracy(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """1 if the answer is the most likely next token, else 0."""
     return (logits[:, -1].argmax(-1) == context.answer).to(logits.dtype)
 
 
-@metric(unit="nats", null=None)
+@metric(unit="nats", null=None, bounds=(0, None))
 def kl_divergence(logits: Float[Tensor, "prompt position d_vocab"], context: MetricContext) -> Float[Tensor, " prompt"]:
     """KL(base || intervened) of the next-token distributions at the last token, over the whole vocabulary.
 

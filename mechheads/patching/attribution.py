@@ -129,7 +129,7 @@ def attribution_patch(
     }
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
-    about = About(name, "attribution", extra=extra, more=more)
+    about = About(name, "attribution", extra=extra, more=more, exact=False)
     result = report(found.job, values, about)
     if found.mlps is None:
         return result

@@ -16,7 +16,7 @@ from mechheads.metrics.basic import logit_diff
 from mechheads.model.model import Model
 from mechheads.patching import task_items
 from mechheads.patching.task_items import Item, Split, greater_than_in_tokens_of, next_token
-from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.prompts import PromptPairs, join_clusters
 from mechheads.prompts.tokens import Reader, encode
 
 Items = Callable[[Split, np.random.Generator], Iterator[Item]]
@@ -107,12 +107,13 @@ def circuit_task(model: Model, name: str, n: int = 64, *, split: Split = "train"
     if len(found) < n:
         warnings.warn(f"{name} has {len(found)} pairs for this model instead of {n} ({why})", stacklevel=2)
     each = [one.item for one in found]
+    clean, corrupted = [item.clean for item in each], [item.corrupted for item in each]
     pairs = PromptPairs(
-        [item.clean for item in each],
-        [item.corrupted for item in each],
+        clean,
+        corrupted,
         [one.answer for one in found],
         [one.wrong for one in found],
-        cluster=[item.cluster for item in each],
+        cluster=join_clusters([item.cluster for item in each], clean, corrupted),
     )
     return CircuitTask(name, split, pairs, metric, dict(dropped), _SOURCES[name])
 

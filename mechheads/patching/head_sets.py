@@ -29,8 +29,9 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.bounded import bounded_interval
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import clustered_interval, mean_over_prompts, q_values, sign_flip_p
+from mechheads.results.stats import family_p, mean_over_prompts, q_values, rounding_of, sign_flip_p
 from mechheads.results.tables import TableResult
 
 
@@ -41,7 +42,7 @@ class SetScores(TableResult):
     Attributes:
         sets: the heads of each set, sorted by layer and head.
         values: the effect of each set on each prompt; NaN if the metric was not finite.
-        table: one row per set: heads, n_heads, score, ci_low, ci_high, p_value, q_value.
+        table: one row per set: heads, n_heads, score, ci_low, ci_high, p_value, q_value, p_family.
         name, unit: the name and the unit of the scores.
         provenance: what is needed to repeat them.
     """
@@ -128,9 +129,12 @@ def patch_sets(
     if undefined := [i for i, change in enumerate(changes) if np.isnan(change).any() and not interrupts.interrupted]:
         warn(f"metric {info.name} gave values that are not finite for sets {undefined[:5]}; their scores are NaN")
     cluster = runs.job.tokens.cluster
-    low, high = clustered_interval(changes, cluster)
+    low, high = bounded_interval(changes, cluster, bounds=info.bounds_of_changes(scale))
     untested = np.full(len(parsed), np.nan)
-    p = untested if info.null is None else sign_flip_p(changes, cluster, null=info.null, seed=seed)
+    p, family = untested, untested
+    if info.null is not None:
+        exact = rounding_of(changes) if normalize else rounding_of(changes, runs.base_value)
+        p, family = (of(changes, cluster, null=info.null, seed=seed, rounding=exact) for of in (sign_flip_p, family_p))
     columns = {
         "heads": [" ".join(map(str, heads)) for heads in parsed],
         "n_heads": [len(heads) for heads in parsed],
@@ -139,6 +143,7 @@ def patch_sets(
         "ci_high": high,
         "p_value": p,
         "q_value": q_values(p),
+        "p_family": family,
     }
     return SetScores(
         parsed,

@@ -92,7 +92,7 @@ def measure_repair(job: Job) -> HeadScores:
         warn(interrupted_after(f"{len(found.values)} of {len(job.heads)} heads", "the rest are NaN"))
     said = describe_intervention(spec.intervention)
     more = {"intervention": said, "heads": describe_heads(job), "interrupted": found.interrupted}
-    about = About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more)
+    about = About(f"self-repair, {said}", "self_repair", extra={"effect": EFFECTS}, more=more, exact=False)
     return report(job, values, about)
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from mechheads.results.bounded import Bounds
+
 OPERATIONS: dict[str, Callable] = {
     "+": operator.add,
     "-": operator.sub,
@@ -88,7 +90,11 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
             values = op(_array(left, "values"), _array(right, "values"))
             recorded = json.loads(first.attrs["statistics"])
             values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
-            options = {name: recorded[name] for name in ("level", "seed")} | {"null": _null(left, right, symbol)}
+            options = {name: recorded[name] for name in ("level", "seed")} | {
+                "null": _null(left, right, symbol),
+                "rounding": _rounding(left, right, symbol),
+                "bounds": _bounds(left, right, symbol),
+            }
             return {"values": values, "cluster": first["cluster"].values.tolist(), **common, **options}
         score = op(_array(left, "score"), _array(right, "score"))
         if others or (symbol == "/" and not isinstance(left, xr.Dataset)):
@@ -98,6 +104,7 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         "score": score,
         "interval": (np.minimum(*ends), np.maximum(*ends)),
         "p_value": first["p_value"].values,
+        "p_family": first["p_family"].values,
         **common,
     }
 
@@ -134,6 +141,35 @@ def _null(left: Side, right: Side, symbol: str) -> float | None:
     if None in nulls or (symbol == "/" and nulls[1] == 0):
         return None
     return OPERATIONS[symbol](*nulls)
+
+
+def _rounding(left: Side, right: Side, symbol: str) -> float | None:
+    """How exact a combination is; None if only its values can say."""
+    mine, theirs = (
+        json.loads(side.attrs["statistics"]).get("rounding", 0.0) if isinstance(side, xr.Dataset) else abs(side)
+        for side in (left, right)
+    )
+    if symbol in "+-":
+        return max(each for each, side in ((mine, left), (theirs, right)) if isinstance(side, xr.Dataset))
+    if isinstance(right, xr.Dataset) and (symbol == "/" or isinstance(left, xr.Dataset)):
+        return None
+    return OPERATIONS[symbol](mine, theirs)
+
+
+def _bounds(left: Side, right: Side, symbol: str) -> Bounds | None:
+    """Between what a combination lies; a difference of two shares, or a multiple of one, has intervals of shares."""
+    recorded = [
+        json.loads(side.attrs["statistics"]) if isinstance(side, xr.Dataset) else side for side in (left, right)
+    ]
+    one, two = (Bounds.of(each.get("bounds")) if isinstance(each, dict) else Bounds(each, each) for each in recorded)
+    if one is None or two is None or (symbol == "/" and isinstance(right, xr.Dataset)):
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ends = [float(OPERATIONS[symbol](np.float64(a), np.float64(b))) for a in one[:2] for b in two[:2]]
+    paired = symbol == "-" and one.share and two.share and one == two and one.low == 0
+    multiple = symbol in "*/" and (one.share or two.share) and one.share != two.share and one.low >= 0
+    low, high = min(ends), max(ends)
+    return Bounds.of((low, high, paired or multiple)) if low < high else None
 
 
 def _name(side: Side) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,13 @@ from mechheads.files.text import check_unicode, parse_json
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.results import netcdf
+from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import kind_of
 from mechheads.results.netcdf import text_array
-from mechheads.results.stats import cluster_range, clustered_interval, q_values, sign_flip_p
+from mechheads.results.stats import cluster_range, family_p, q_values, sign_flip_p
 
 SCHEMA_VERSION = 1
-STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value")
+STATISTICS = ("score", "ci_low", "ci_high", "p_value", "q_value", "p_family")
 RANGE = ("range_low", "range_high")
 """Present only if some scores have exactly two clusters, which are too few for an interval."""
 _RESERVED = {"layer", "head", "prompt", "values", "cluster", *STATISTICS, *RANGE}
@@ -29,7 +30,7 @@ Label = str | int | float
 
 
 def build(
-    statistics: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    statistics: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     extra: Mapping[str, Sequence[Label]] | None,
     name: str,
     unit: str | None,
@@ -37,12 +38,12 @@ def build(
     provenance: Mapping[str, Any] | None,
     variables: Mapping[str, Any] | None,
 ) -> xr.Dataset:
-    """The dataset of a result from score, ci_low, ci_high and p_value, with labels checked and q computed.
+    """The dataset of a result from score, ci_low, ci_high, p_value and p_family, with q computed.
 
     Raises:
         ValueError: if shapes and labels do not match, or a name is reserved.
     """
-    score, low, high, p = statistics
+    score, low, high, p, of_family = statistics
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
     if taken := sorted({*labels, *(variables or {})} & _RESERVED):
         raise ValueError(
@@ -56,7 +57,7 @@ def build(
         if len(set(known.tolist())) < len(known):
             raise ValueError(f"extra[{dim!r}] contains a label twice; labels must differ, so that one can be selected")
     dims = ("layer", "head", *labels)
-    arrays = dict(zip(STATISTICS, (score, low, high, p, q_values(p)), strict=True))
+    arrays = dict(zip(STATISTICS, (score, low, high, p, q_values(p), of_family), strict=True))
     return xr.Dataset(
         {variable: (dims, array) for variable, array in arrays.items()},
         coords={"layer": np.arange(score.shape[0]), "head": np.arange(score.shape[1]), **labels},
@@ -73,25 +74,56 @@ def build(
 Ends = tuple[np.ndarray, np.ndarray]
 
 
+class Tested(NamedTuple):
+    """The statistics of means over prompts, all NaN if they were stopped.
+
+    Attributes:
+        interval, p: for each row of values.
+        family: p of each row, and then of each row beside them, as one family.
+        ranges: for each row of values.
+        stopped: whether Ctrl-C stopped them.
+    """
+
+    interval: Ends
+    p: np.ndarray
+    family: np.ndarray
+    ranges: Ends
+    stopped: bool
+
+
 def tested(
-    values: np.ndarray, cluster: Sequence[object], *, null: float | None, level: float, seed: int, name: str
-) -> tuple[Ends, np.ndarray, Ends, bool]:
-    """The intervals, p values and ranges of means over prompts, and whether Ctrl-C stopped them.
+    values: np.ndarray,
+    cluster: Sequence[object],
+    *,
+    name: str,
+    level: float,
+    bounds: Sequence[Any] | None,
+    beside: np.ndarray | None,
+    **test: Any,
+) -> Tested:
+    """The intervals, p values and ranges of means over prompts.
 
     If Ctrl-C or a lack of memory stops them, they are NaN, because the values that they belong to may have taken hours.
 
     Args:
-        null: the mean to test against; None for no test.
         name: the name of the result, for the warning.
+        level, bounds: as in ``bounded_interval``.
+        beside: further values whose rows belong to the same family of tests, if there are any.
+        **test: ``null``, which is None for no test, ``seed`` and ``rounding``, as in ``sign_flip_p``.
     """
     nothing = np.full(values.shape[:-1], np.nan)
-    found: tuple[Ends, np.ndarray, Ends] = (nothing, nothing), nothing, (nothing, nothing)
+    rows = [each.reshape(-1, values.shape[-1]) for each in (values, beside) if each is not None]
+    family = values if beside is None else np.concatenate(rows)
+    no_p = np.full(family.shape[:-1], np.nan)
+    found: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, no_p, (nothing, nothing)
     stopped = ""
     with until_interrupted() as interrupts:
         try:
-            interval = clustered_interval(values, cluster, level=level)
-            p = nothing if null is None else sign_flip_p(values, cluster, null=null, seed=seed)
-            found = interval, p, cluster_range(values, cluster)
+            interval = bounded_interval(values, cluster, level=level, bounds=bounds)
+            p, p_family = nothing, no_p
+            if test["null"] is not None:
+                p, p_family = sign_flip_p(values, cluster, **test), family_p(family, cluster, **test)
+            found = interval, p, p_family, cluster_range(values, cluster)
         except MemoryError:
             stopped = "memory ran out"
     if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
@@ -99,7 +131,7 @@ def tested(
             f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but the value of each "
             "prompt is kept; HeadScores.from_values(result.values, ...) computes them"
         )
-    return *found, interrupts.interrupted
+    return Tested(*found, interrupts.interrupted)
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:

@@ -19,7 +19,7 @@ _PREFIX = "mlp_"
 def with_mlps(heads: xr.Dataset, values: Float[np.ndarray, "layer *extra prompt"]) -> xr.Dataset:
     """The scores of heads and those of MLPs, whose statistics are computed in the same way.
 
-    q values count the tests of heads and MLPs together.
+    q values and the family of p values count the tests of heads and MLPs together.
 
     Args:
         heads: the dataset of scores that are means over prompts.
@@ -28,18 +28,21 @@ def with_mlps(heads: xr.Dataset, values: Float[np.ndarray, "layer *extra prompt"
     statistics = json.loads(heads.attrs["statistics"])
     clusters = heads["cluster"].values.tolist()
     score = mean_over_prompts(values)
-    (low, high), p, ranges, stopped = tested(values, clusters, name=f"{heads.attrs['name']}, MLPs", **statistics)
-    if stopped:
+    name, of_heads = f"{heads.attrs['name']}, MLPs", heads["p_value"].values
+    found = tested(values, clusters, name=name, beside=heads["values"].values, **statistics)
+    if found.stopped:
         about = json.loads(heads.attrs["provenance"]) | {"interrupted": True}
         heads = heads.assign_attrs(provenance=json.dumps(about))
-    of_heads = heads["p_value"].values
-    q = q_values(np.concatenate([of_heads.ravel(), p.ravel()]))
-    arrays = dict(zip(STATISTICS, (score, low, high, p, q[of_heads.size :].reshape(p.shape)), strict=True))
+    q_mine, q_of_heads = np.split(q_values(np.concatenate([found.p.ravel(), of_heads.ravel()])), [score.size])
+    family_mine, family_of_heads = np.split(found.family, [score.size])
+    mine = (each.reshape(score.shape) for each in (q_mine, family_mine))
+    arrays = dict(zip(STATISTICS, (score, *found.interval, found.p, *mine), strict=True))
     if RANGE[0] in heads:
-        arrays |= dict(zip(RANGE, ranges, strict=True))
+        arrays |= dict(zip(RANGE, found.ranges, strict=True))
     dims = tuple(dim for dim in heads["score"].dims if dim != "head")
     new = {_PREFIX + name: (dims, array) for name, array in arrays.items()}
-    new["q_value"] = (heads["score"].dims, q[: of_heads.size].reshape(of_heads.shape))
+    for variable, array in (("q_value", q_of_heads), ("p_family", family_of_heads)):
+        new[variable] = (heads["score"].dims, array.reshape(of_heads.shape))
     return heads.assign(new | {f"{_PREFIX}values": ((*dims, "prompt"), values)})
 
 

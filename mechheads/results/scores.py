@@ -17,13 +17,15 @@ from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
+from mechheads.results.bounded import Bounds
+from mechheads.results.citations import citation
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
 from mechheads.results.html import head_names, html_result
-from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, citation, draw, kind_of
+from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, draw, kind_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
-from mechheads.results.stats import mean_over_prompts
+from mechheads.results.stats import mean_over_prompts, rounding_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -36,12 +38,12 @@ _S = TypeVar("_S", bound="HeadScores")
 class HeadScores:
     """Scores of every head, with intervals, per-prompt values and provenance.
 
-    ``dataset`` contains ``score``, ``ci_low``, ``ci_high``, ``p_value`` and ``q_value`` over layer, head and any extra
-    labelled dimensions such as ``pos`` or ``relation``. If scores are means over prompts, it also contains ``values``
-    and ``cluster``. Its attributes are ``name``, ``unit``, ``kind``, ``provenance`` and ``schema_version``. NaN means
-    "not measured" or "not defined". If only two clusters of prompts were measured, too few for an interval,
-    ``range_low`` and ``range_high`` are their means. Scores of two analyses can be added, subtracted, multiplied and
-    divided if they align.
+    ``dataset`` contains ``score``, ``ci_low``, ``ci_high``, ``p_value``, ``q_value`` and ``p_family`` over layer, head
+    and any extra labelled dimensions such as ``pos`` or ``relation``. If scores are means over prompts, it also
+    contains ``values`` and ``cluster``. Its attributes are ``name``, ``unit``, ``kind``, ``provenance`` and
+    ``schema_version``. NaN means "not measured" or "not defined". If only two clusters of prompts were measured, too
+    few for an interval, ``range_low`` and ``range_high`` are their means. Scores of two analyses can be added,
+    subtracted, multiplied and divided if they align.
 
     >>> import numpy as np
     >>> values = np.arange(12.0).reshape(1, 2, 6)  # [layer, head, prompt]
@@ -84,9 +86,13 @@ class HeadScores:
         provenance: Mapping[str, Any] | None = None,
         seed: int = 0,
         level: float = 0.95,
+        rounding: float | None = None,
+        bounds: Sequence[Any] | Literal["of kind"] | None = "of kind",
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
         """Scores that are means over prompts, with clustered intervals, p and q values.
+
+        ``p_family`` is the p of each head in the family of all heads and labels (see ``stats.family_p``).
 
         Args:
             values: one value per head and prompt (and extra labels); NaN means "not measured".
@@ -100,26 +106,40 @@ class HeadScores:
             provenance: what is needed to repeat the run, in a form that JSON can store.
             seed: for the random sign flips of the p values.
             level: the confidence level of the intervals.
+            rounding: values no further than this from ``null`` count as ``null`` in tests; by default, what rounding in
+                float32 makes of values as large as the largest (``stats.rounding_of``).
+            bounds: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0; for values
+                of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie within them
+                (``bounded.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
 
         If Ctrl-C or a lack of memory ends the statistics, intervals, p and q values are NaN, with a warning.
 
         Raises:
-            ValueError: if shapes, labels and clusters do not match.
+            ValueError: if shapes, labels and clusters do not match, or ``rounding`` is negative.
         """
-        null = kind_of(kind).null if isinstance(null, str) else null
+        of_kind = kind_of(kind)
+        null = of_kind.null if isinstance(null, str) else null
+        if isinstance(bounds, str):
+            bounds = of_kind.bounds and (*of_kind.bounds, of_kind.share)
+        bounds = Bounds.of(bounds)
         values = np.asarray(values, dtype=np.float64)
         if values.ndim == 0 or values.shape[-1] == 0:
             raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
         score = mean_over_prompts(values)
         labels = labels_of(range(values.shape[-1]) if cluster is None else cluster)
-        statistics = {"null": null, "level": level, "seed": seed}
-        (low, high), p, ranges, stopped = tested(values, labels, name=name, **statistics)
-        if stopped:
+        rounding = rounding_of(values) if rounding is None else rounding
+        if not rounding >= 0:
+            raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
+        statistics = {"null": null, "level": level, "seed": seed, "rounding": rounding}
+        statistics["bounds"] = None if bounds is None else bounds.packed()
+        found = tested(values, labels, name=name, beside=None, **statistics)
+        if found.stopped:
             provenance = {**(provenance or {}), "interrupted": True}
-        dataset = build((score, low, high, p), extra, name, unit, kind, provenance, variables)
+        arrays = (score, *found.interval, found.p, found.family)
+        dataset = build(arrays, extra, name, unit, kind, provenance, variables)
         dims = dataset["score"].dims
-        ends = dict(zip(RANGE, ranges, strict=True))
+        ends = dict(zip(RANGE, found.ranges, strict=True))
         if np.isfinite(ends[RANGE[0]]).any():
             dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
         return cls(
@@ -138,14 +158,15 @@ class HeadScores:
         kind: str,
         interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None = None,
         p_value: Num[np.ndarray, "..."] | None = None,
+        p_family: Num[np.ndarray, "..."] | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        The two ends of ``interval``, and ``p_value``, have the shape of ``score``. The other arguments are as in
-        ``from_values``. q values are computed from ``p_value``.
+        The two ends of ``interval``, ``p_value`` and ``p_family`` have the shape of ``score``. The other arguments are
+        as in ``from_values``. q values are computed from ``p_value``.
 
         Raises:
             ValueError: if shapes and labels do not match.
@@ -155,8 +176,9 @@ class HeadScores:
             raise ValueError(f"interval has {len(interval)} parts; give its lower and its upper end")
         low, high = (None, None) if interval is None else interval
         statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value}
-        low, high, p = (like(score, array, what) for what, array in statistics.items())
-        return cls(build((score, low, high, p), extra, name, unit, kind, provenance, variables))
+        statistics["p_family"] = p_family
+        low, high, p, family = (like(score, array, what) for what, array in statistics.items())
+        return cls(build((score, low, high, p, family), extra, name, unit, kind, provenance, variables))
 
     @property
     def scores(self) -> xr.DataArray:
@@ -232,7 +254,7 @@ class HeadScores:
     def select(self, **labels: Label | Sequence[Label]) -> HeadScores:
         """Select labels of the extra dimensions: one label drops its dimension, a list keeps it.
 
-        q values stay as they were: selecting a part afterwards does not undo the tests of the whole result.
+        ``q_value`` and ``p_family`` stay as they were: selecting a part does not undo the tests of the whole.
 
         Raises:
             ValueError: if there is no such dimension or label.
@@ -260,7 +282,7 @@ class HeadScores:
         return table_of(part, self.extra_dims)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value.
+        """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value, p_family.
 
         The rows are named after the heads, as in ``table.loc["L23H4"]``. If only two clusters were measured, the table
         has ``range_low`` and ``range_high`` in addition, because there is no interval.

@@ -1,4 +1,4 @@
-"""Statistics of means over prompts: clustered intervals, cluster sign flips, false discovery rate.
+"""Statistics of means over prompts: clustered intervals, cluster sign flips, families of tests.
 
 Prompts made from one template or about one entity are not independent, so whole clusters are compared or flipped, never
 single prompts. All functions are vectorised over every axis but the last, take NaN as "not measured", and return NaN if
@@ -8,26 +8,34 @@ a statistic is not defined. However many prompts there are, they take less than 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from scipy.stats import false_discovery_control, norm, t as student_t
 
 from mechheads.messages.arguments import check_at_least
+from mechheads.results.clusters import (
+    LEAST_CLUSTERS,
+    Clustered,
+    estimates,
+    exponents,
+    numbered_clusters,
+    parts,
+    times_two_to,
+)
 
-EXACT_UP_TO = 4096
-LEAST_CLUSTERS = 3
-"""The fewest clusters for an interval."""
-_CELLS_AT_ONCE = 2**18
-"""How many numbers an array has at most that is one of several: 2 MB."""
-_SUMS_AT_ONCE = 2**21
-"""How many sums of sign patterns are kept at most, one for each row and pattern: 16 MB."""
+EXACT_UP_TO = 2**13
+"""Up to so many sign patterns, which 13 clusters have, are all tried; more are sampled."""
+ROUNDING = 2.0**-20
+"""How far rounding in float32 goes, as a share of the numbers that a value is computed from: eight units in the last
+place, because a value is a difference of two metrics, which sum over many."""
+_SUMS_AT_ONCE = 2**20
+"""How many sums of sign patterns are kept at most, one for each row and pattern: 8 MB."""
 _SIGNS_AT_ONCE, _PATTERNS_AT_ONCE = 2**19, 1024
 _KEPT_SIGNS = 2**23
 """How many signs are kept for all rows, 8 MB; more are drawn again for each part of the rows."""
-_ORDINARY = 200
-"""Rows whose largest number is between 2**-200 and 2**200 are not scaled: no sum or cube of theirs overflows."""
 _NEARLY_ONE = 1 - 1e-12
 
 
@@ -64,25 +72,13 @@ def clustered_interval(
     >>> low.round(2).tolist(), high.round(2).tolist()
     (-0.38, 4.58)
     """
-    of = _Clustered(values, cluster)
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
+    of = Clustered(values, cluster)
     low, high = of.nothing(), of.nothing()
-    for part in of.parts():
-        totals, counts, exponent = of.sums(part)
-        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
-        part, total, count, exponent = part[usable], totals[usable], counts[usable], exponent[usable]
-        size = count.sum(axis=1, keepdims=True)
-        mean = total.sum(axis=1, keepdims=True) / size
-        share = count / size
-        off = (total - mean * count) / size / np.sqrt(1 - share)
-        error = np.sqrt((off**2).sum(axis=1))
-        cubed = error**3
-        skew = (off**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
-        q = _t_quantile(level, _degrees_of_freedom(share))
-        longer = skew * (2 * q**2 + 1) / 6
-        low[part] = _times_two_to(exponent, mean[:, 0] - error * (q + np.maximum(-longer, 0)))
-        high[part] = _times_two_to(exponent, mean[:, 0] + error * (q + np.maximum(longer, 0)))
+    for found in estimates(of, level):
+        q = found.quantile
+        longer = found.skew * (2 * q**2 + 1) / 6
+        low[found.rows] = found.scaled(found.mean - found.error * (q + np.maximum(-longer, 0)))
+        high[found.rows] = found.scaled(found.mean + found.error * (q + np.maximum(longer, 0)))
     return low.reshape(of.shape), high.reshape(of.shape)
 
 
@@ -106,14 +102,14 @@ def cluster_range(
     >>> float(low), float(high)
     (1.5, 5.0)
     """
-    of = _Clustered(values, cluster)
+    of = Clustered(values, cluster)
     low, high = of.nothing(), of.nothing()
     for part in of.parts():
         totals, counts, exponent = of.sums(part)
         two = ((counts > 0).sum(axis=1) == LEAST_CLUSTERS - 1) & of.finite[part]
         means = totals[two] / np.where(counts[two] > 0, counts[two], np.nan)
-        low[part[two]] = _times_two_to(exponent[two], np.nanmin(means, axis=1, initial=np.inf))
-        high[part[two]] = _times_two_to(exponent[two], np.nanmax(means, axis=1, initial=-np.inf))
+        low[part[two]] = times_two_to(exponent[two], np.nanmin(means, axis=1, initial=np.inf))
+        high[part[two]] = times_two_to(exponent[two], np.nanmax(means, axis=1, initial=-np.inf))
     return low.reshape(of.shape), high.reshape(of.shape)
 
 
@@ -124,13 +120,14 @@ def sign_flip_p(
     null: float = 0.0,
     seed: int = 0,
     n: int = 9999,
+    rounding: float = 0.0,
 ) -> Float[np.ndarray, "*batch"]:
     """Two-sided p value of the hypothesis that the mean is ``null``, from flipping the signs of whole clusters.
 
     The test assumes symmetry: a cluster's deviation from ``null`` is as likely to be x as -x. Then every pattern of
     signs is as likely as the observed one, and p is the share of patterns whose mean is at least as far from ``null``.
     For skewed effects, p can be small although their mean is ``null`` (docs/uncertainty.md says how often). With up to
-    12 clusters, all patterns are counted and p is exact. With more, ``n`` random patterns are drawn, and
+    13 clusters, all patterns are counted and p is exact. With more, ``n`` random patterns are drawn, and
     p = (1 + number at least as far) / (1 + n), which is never 0.
 
     Args:
@@ -139,6 +136,7 @@ def sign_flip_p(
         null: the mean to test against, in the unit of ``values``.
         seed: seed of the random patterns.
         n: the number of random patterns.
+        rounding: values no further than this from ``null`` count as ``null``.
 
     Returns:
         One p value per row; NaN if nothing was measured or a value is infinite.
@@ -150,23 +148,122 @@ def sign_flip_p(
     >>> float(sign_flip_p(np.array([1.0, 2.0, 3.0])))  # 2 of the 8 patterns: +++ and ---
     0.25
     """
-    of = _Clustered(values, cluster, null)
     check_at_least(1, n=n)
-    signs = _Signs(of.n_clusters, n, seed)
-    p = of.nothing()
-    for part in _parts(np.flatnonzero(of.finite & of.measured), signs.patterns, _SUMS_AT_ONCE):
-        flipped = np.zeros((len(part), signs.patterns))
-        seen, rounding = np.zeros((2, len(part), 1))
-        for clusters, some in signs.blocks():
-            totals = of.sums(part, clusters)[0]
-            seen += totals.sum(axis=1, keepdims=True)
-            rounding += 1e-12 * np.abs(totals).sum(axis=1, keepdims=True)
-            for start in range(0, signs.patterns, _PATTERNS_AT_ONCE):
-                patterns = slice(start, start + _PATTERNS_AT_ONCE)
-                flipped[:, patterns] += totals @ some[:, patterns]
-        as_far = (np.abs(flipped, out=flipped) >= np.abs(seen) - rounding).sum(axis=1)
-        p[part] = as_far / signs.patterns if signs.exact else (1 + as_far) / (1 + n)
+    of = Clustered(values, cluster, null, rounding)
+    signs, p = _Signs(of.n_clusters, n, seed), of.nothing()
+    for flips in _flips(of, signs, of.usable()):
+        p[flips.rows] = signs.share((flips.sums >= flips.seen).sum(axis=1))
     return p.reshape(of.shape)
+
+
+def family_p(
+    values: Float[np.ndarray, "*batch prompt"],
+    cluster: Sequence[object] | np.ndarray | None = None,
+    *,
+    null: float = 0.0,
+    seed: int = 0,
+    n: int = 9999,
+    rounding: float = 0.0,
+) -> Float[np.ndarray, "*batch"]:
+    """p values of all rows as one family: among rows whose mean is ``null``, the chance of any p <= 0.05 is 5%.
+
+    The rows share their prompts, so a pattern of signs flips the clusters of all rows together, and gives each row a
+    t = mean / (sd / sqrt(clusters)). The p of a row is the share of patterns in which the largest |t|, of the row
+    itself and of all weaker rows, is at least the row's own |t|; and no less than the p of a stronger row. This is the
+    step-down max-T of Westfall & Young 1993, with sign flips as in Nichols & Holmes 2002. It takes the dependence
+    between rows into account: copies of a row cost nothing. The least p is 2 / 2^clusters, however many rows there are.
+    As ``sign_flip_p``, it assumes that effects are as likely to be x as -x.
+
+    What stands for a cluster is the sum of its prompts' deviations from ``null``, as in ``sign_flip_p``, so that a
+    large cluster counts for more. A family of one row has the p of ``sign_flip_p``, and no row has a smaller one.
+    |t| is compared by |sum| / sqrt(sum of squares) of these, which has the same order, is finite if all are equal, and
+    at most the root of the number of clusters, so that rows with few measured prompts do not drown the others.
+
+    Args:
+        values: one value per prompt on the last axis; NaN means "not measured".
+        cluster, null, seed, n, rounding: as in ``sign_flip_p``.
+
+    Returns:
+        One p value per row; NaN if nothing was measured or a value is infinite, and such rows are not in the family.
+
+    Raises:
+        ValueError: if ``cluster`` has the wrong length, or ``n`` is below 1.
+
+    >>> import numpy as np
+    >>> rows = np.array([[1.0, 1.1, 0.9, 1.2, 1.0, 0.8], [1.0, -1.0, 0.5, -0.6, 0.2, 0.1]])
+    >>> family_p(rows).tolist()  # sign_flip_p gives 0.03125 and 0.90625
+    [0.03125, 0.9375]
+    """
+    check_at_least(1, n=n)
+    of = Clustered(values, cluster, null, rounding)
+    signs, p, strength = _Signs(of.n_clusters, n, seed), of.nothing(), of.nothing()
+    for part in of.parts():
+        totals = of.sums(part)[0]
+        squares = (totals**2).sum(axis=1)
+        strength[part] = np.abs(totals.sum(axis=1)) / np.sqrt(np.where(squares > 0, squares, 1))
+    weakest_first = of.usable()
+    weakest_first = weakest_first[np.argsort(strength[weakest_first], kind="stable")]
+    largest = np.zeros(signs.patterns)
+    for flips in _flips(of, signs, weakest_first):
+        flips.sums /= flips.size
+        for of_row in flips.sums:
+            largest = np.maximum(largest, of_row, out=of_row)
+        largest = largest.copy()
+        p[flips.rows] = signs.share((flips.sums >= flips.seen / flips.size).sum(axis=1))
+    strongest_first = weakest_first[::-1]
+    p[strongest_first] = np.maximum.accumulate(p[strongest_first])
+    return p.reshape(of.shape)
+
+
+def carried_by(
+    values: Float[np.ndarray, "*batch prompt"], cluster: Sequence[object] | np.ndarray | None = None
+) -> Int[np.ndarray, "*batch"]:
+    """The cluster without which the mean is half as large or less, or has the other sign; -1 if no cluster carries it.
+
+    Args:
+        values: one value per prompt on the last axis; NaN means "not measured".
+        cluster: a label per prompt; ``None`` makes every prompt its own cluster.
+
+    Returns:
+        For each row, the index of the first prompt of the cluster whose leaving out changes the mean most. -1 also for
+        rows with fewer than three clusters, with an infinite value, or whose mean is 0.
+
+    Raises:
+        ValueError: if ``cluster`` has the wrong length.
+
+    >>> import numpy as np
+    >>> carried_by(np.array([[0.1, 0.0, 6.0, 0.1], [1.0, 2.0, 1.5, 1.0]])).tolist()
+    [2, -1]
+    """
+    of = Clustered(values, cluster)
+    found = np.full(len(of.nothing()), -1)
+    for part in of.parts():
+        totals, counts, _ = of.sums(part)
+        total, size = totals.sum(axis=1, keepdims=True), counts.sum(axis=1, keepdims=True)
+        rest = np.where((counts > 0) & (counts < size), size - counts, np.nan)
+        # the mean without a cluster, as a share of the mean
+        left = (total - totals) / rest * size / np.where(total != 0, total, np.nan)
+        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
+        change = np.where(left <= 0.5 + 1e-12, 1 - left, -np.inf)
+        at = np.argmax(change, axis=1)
+        carries = usable & np.isfinite(change[np.arange(len(part)), at])
+        found[part[carries]] = of.first_prompts[at[carries]]
+    return found.reshape(of.shape)
+
+
+def rounding_of(*numbers: Float[np.ndarray, "*batch prompt"]) -> float:
+    """How far from 0 rounding in float32 can bring values that are computed from numbers as large as these.
+
+    What counts is the largest number of each prompt; of these, the median, because a single one may be far off.
+
+    >>> import numpy as np
+    >>> rounding_of(np.array([[8.0, np.nan, 2.0], [1.0, 4.0, -16.0]])) == 8 * ROUNDING
+    True
+    """
+    rows = [each.reshape(-1, each.shape[-1]) for each in numbers if each.size]
+    ends = [end for each in rows for end in (np.fmax.reduce(each), -np.fmin.reduce(each))]
+    largest = np.fmax.reduce(np.abs(ends)) if ends else np.zeros(0)
+    return ROUNDING * float(np.median(largest[np.isfinite(largest)])) if np.isfinite(largest).any() else 0.0
 
 
 def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
@@ -193,17 +290,20 @@ def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
 
 
 def share_interval(
-    share: Float[np.ndarray, "*shape"], n: Int[np.ndarray, "..."], level: float = 0.95
+    share: Float[np.ndarray, "*shape"],
+    n: Num[np.ndarray, "..."],
+    level: float = 0.95,
+    quantile: Float[np.ndarray, "*shape"] | None = None,
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
     """Wilson's interval for a share of ``n`` independent cases; its width is never 0, even for shares of 0 and 1.
 
-    Wilson 1927: the values p with |share - p| <= z sqrt(p (1 - p) / n).
+    Wilson 1927: the values p with |share - p| <= z sqrt(p (1 - p) / n), where z is ``quantile``, or the normal one.
 
     >>> low, high = share_interval(np.array([0.0, 0.5]), np.array([10, 10]))
     >>> low.round(3).tolist(), high.round(3).tolist()
     ([0.0, 0.237], [0.278, 0.763])
     """
-    z = norm.ppf((1 + level) / 2)
+    z = norm.ppf((1 + level) / 2) if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return np.clip(centre - reach, 0, None), np.clip(centre + reach, None, 1)
@@ -257,7 +357,7 @@ def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> 
     >>> cluster_draws(["a", "a", "b"], 2, seed=1).tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 0.0]]
     """
-    groups = _groups(len(cluster), cluster)
+    groups = numbered_clusters(len(cluster), cluster)
     n_clusters = groups.max() + 1
     share = np.full(n_clusters, 1 / n_clusters)
     return np.random.default_rng(seed).multinomial(n_clusters, share, size=n)[:, groups].astype(np.float64)
@@ -292,7 +392,7 @@ def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.nd
     values = np.asarray(values, dtype=np.float64)
     rows = values.reshape(-1, values.shape[-1])
     means = np.full(len(rows), np.nan)
-    for part in _parts(np.arange(len(rows)), values.shape[-1]):
+    for part in parts(np.arange(len(rows)), values.shape[-1]):
         some = rows[part]
         measured = ~np.isnan(some)
         count = measured.sum(axis=-1)
@@ -306,102 +406,8 @@ def mean_over_prompts(values: Float[np.ndarray, "*batch prompt"]) -> Float[np.nd
 
 def _mean_of_large(rows: np.ndarray) -> np.ndarray:
     """The means of rows whose sums are larger than any number."""
-    exponent = _exponents(rows)
-    return _times_two_to(exponent, np.nanmean(_times_two_to(-exponent[:, None], rows), axis=1))
-
-
-def _groups(n_prompts: int, cluster: Sequence[object] | np.ndarray | None) -> np.ndarray:
-    """The number of each prompt's cluster; clusters are numbered in the order in which they come."""
-    labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
-    if len(labels) != n_prompts:
-        raise ValueError(f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt")
-    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
-    return np.array([number[label] for label in labels])
-
-
-class _Clustered:
-    """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time.
-
-    Sums are of values divided by a power of two, one for each row. That changes no digit, and then neither a sum nor a
-    cube of the largest or smallest numbers is outside of what floating point holds.
-
-    Attributes:
-        shape: of a statistic, one for each row.
-        finite: whether a row has no infinite value.
-        measured: whether a row has any value.
-    """
-
-    def __init__(self, values: np.ndarray, cluster: Sequence[object] | np.ndarray | None, null: float = 0.0) -> None:
-        values = np.asarray(values, dtype=np.float64)
-        if values.ndim == 0 or values.shape[-1] == 0:
-            raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
-        self._rows, self._null, self.shape = values.reshape(-1, values.shape[-1]), null, values.shape[:-1]
-        self._groups = _groups(values.shape[-1], cluster)
-        self.n_clusters = int(self._groups.max()) + 1
-        self._order = np.argsort(self._groups, kind="stable")
-        self._first = np.searchsorted(self._groups[self._order], np.arange(self.n_clusters + 1))
-        self._exponents = np.zeros(len(self._rows), dtype=np.int32)
-        self.finite, self.measured = np.ones((2, len(self._rows)), dtype=bool)
-        for part in self.parts():
-            some = self._rows[part] - null
-            self.finite[part], self.measured[part] = ~np.isinf(some).any(axis=1), ~np.isnan(some).all(axis=1)
-            self._exponents[part] = _exponents(some)
-
-    def nothing(self) -> np.ndarray:
-        """NaN for each row."""
-        return np.full(len(self._rows), np.nan)
-
-    def parts(self) -> Iterator[np.ndarray]:
-        """The indices of all rows, part by part."""
-        return _parts(np.arange(len(self._rows)), self._rows.shape[1])
-
-    def sums(self, rows: np.ndarray, clusters: slice = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sum and number of the measured values of every cluster [row, cluster], and the exponents of the sums."""
-        first, last, _ = clusters.indices(self.n_clusters)
-        prompts = self._order[self._first[first] : self._first[last]]
-        totals, counts = np.empty((2, len(rows), last - first))
-        for part in _parts(np.arange(len(rows)), len(prompts)):
-            some = self._rows[rows[part][:, None], prompts] - self._null
-            at = (self._groups[prompts] - first) + (last - first) * np.arange(len(part))[:, None]
-            kept = np.where(np.isfinite(some), some, 0.0)
-            kept = _times_two_to(-self._exponents[rows[part]][:, None], kept)
-            for sums, each in ((totals, kept), (counts, ~np.isnan(some))):
-                sums[part] = np.bincount(at.ravel(), each.ravel(), sums[part].size).reshape(len(part), -1)
-        return totals, counts, self._exponents[rows]
-
-
-def _exponents(rows: np.ndarray) -> np.ndarray:
-    """For each row the power of two that is just above its largest finite number; 0 for numbers of ordinary size."""
-    found = np.frexp(np.where(np.isfinite(rows), np.abs(rows), 0.0).max(axis=-1))[1]
-    return np.where(np.abs(found) > _ORDINARY, found, 0)
-
-
-def _times_two_to(exponent: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Numbers times powers of two; infinite if that is larger than any number."""
-    if not exponent.any():
-        return numbers
-    with np.errstate(over="ignore", under="ignore"):
-        return np.ldexp(numbers, exponent)
-
-
-def _parts(index: np.ndarray, width: int, cells: int = _CELLS_AT_ONCE) -> Iterator[np.ndarray]:
-    step = max(1, cells // width)
-    for start in range(0, len(index), step):
-        yield index[start : start + step]
-
-
-def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
-    """Satterthwaite's degrees of freedom of CR2 in closed form, for clusters with these shares of independent prompts.
-
-    They are (tr A)^2 / tr A^2, where A is the quadratic form of the squared error; tr A is 1.
-    """
-    rest = 1 - share
-    return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)
-
-
-def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
-    each, of_row = np.unique(freedom.round(9), return_inverse=True)
-    return student_t.ppf((1 + level) / 2, each)[of_row]
+    exponent = exponents(rows)
+    return times_two_to(exponent, np.nanmean(times_two_to(-exponent[:, None], rows), axis=1))
 
 
 class _Signs:
@@ -431,5 +437,43 @@ class _Signs:
             bits = self._drawn(rng, last - first) if self._kept is None else self._kept[first:last]
             yield slice(first, last), 1.0 - 2.0 * bits
 
+    def share(self, count: np.ndarray) -> np.ndarray:
+        """The share of patterns; if they are drawn, the observed one, which is not among them, counts too."""
+        return count / self.patterns if self.exact else (1 + count) / (1 + self.patterns)
+
     def _drawn(self, rng: np.random.Generator, clusters: int) -> np.ndarray:
         return rng.integers(0, 2, size=(clusters, self.patterns), dtype=np.int8)
+
+
+@dataclass
+class _Flips:
+    """What flipping the signs of clusters gives for some rows.
+
+    Attributes:
+        rows: their indices.
+        sums: the absolute sum of a row under each pattern [row, pattern].
+        seen: the observed absolute sum, less what rounding can make of it [row, 1].
+        size: the root of the sum of squares, which no pattern changes; 1 if all are 0 [row, 1].
+    """
+
+    rows: np.ndarray
+    sums: np.ndarray
+    seen: np.ndarray
+    size: np.ndarray
+
+
+def _flips(of: Clustered, signs: _Signs, rows: np.ndarray) -> Iterator[_Flips]:
+    """The sums of rows under all patterns of signs, in the order of the rows, for some rows at a time."""
+    for part in parts(rows, signs.patterns, _SUMS_AT_ONCE):
+        flipped = np.zeros((len(part), signs.patterns))
+        seen, rounding, squares = np.zeros((3, len(part), 1))
+        for clusters, some in signs.blocks():
+            totals = of.sums(part, clusters)[0]
+            seen += totals.sum(axis=1, keepdims=True)
+            rounding += 1e-12 * np.abs(totals).sum(axis=1, keepdims=True)
+            squares += (totals**2).sum(axis=1, keepdims=True)
+            for start in range(0, signs.patterns, _PATTERNS_AT_ONCE):
+                patterns = slice(start, start + _PATTERNS_AT_ONCE)
+                flipped[:, patterns] += totals @ some[:, patterns]
+        size = np.sqrt(np.where(squares > 0, squares, 1))
+        yield _Flips(part, np.abs(flipped, out=flipped), np.abs(seen) - rounding, size)

@@ -158,13 +158,14 @@ def test_mlps_survive_a_selection_and_a_figure(llama):
     one = effect.select(pos="last")
     assert one.mlps is not None and one.mlps["score"].tolist() == effect.dataset["mlp_score"].values[:, 0].tolist()
     figure = one.plot()
-    heads, mlps = figure.data
-    np.testing.assert_array_equal(np.asarray(mlps.z)[:, 0], one.mlps["score"])
-    assert float(mlps.x[0]) == llama.n_heads + 0.5 and "L2.mlp" in mlps.text[2][0]
-    assert figure.layout.xaxis.ticktext[-1] == "MLP" and len(effect.plot().data) == 4
+    heads, mlps = (trace for trace in figure.data if trace.type == "heatmap")
+    np.testing.assert_array_equal(np.asarray(mlps.z)[0], one.mlps["score"])
+    assert float(mlps.y[0]) == llama.n_heads + 0.5 and "L2.mlp" in mlps.text[0][2]
+    assert figure.layout.yaxis.ticktext[-1] == "MLP"
+    assert sum(trace.type == "heatmap" for trace in effect.plot().data) == 4
     (gap,) = figure.layout.shapes
-    assert (gap.x0, gap.x1) == (llama.n_heads - 0.5, llama.n_heads) and len(effect.plot().layout.shapes) == 2
-    assert np.asarray(heads.z).shape == (llama.n_layers, llama.n_heads)
+    assert (gap.y0, gap.y1) == (llama.n_heads - 0.5, llama.n_heads) and len(effect.plot().layout.shapes) == 2
+    assert np.asarray(heads.z).shape == (llama.n_heads, llama.n_layers)
     furthest = max(float(np.abs(part.z).max()) for part in (heads, mlps))
     assert figure.layout.coloraxis.cmax == pytest.approx(furthest)
 

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 import mechheads
-from mechheads.results.kinds import HEATMAP, KINDS, draw, kind_of, papers
+from mechheads.results.citations import papers
+from mechheads.results.kinds import HEATMAP, KINDS, draw, kind_of
 from mechheads.results.scores import HeadScores
 
 PACKAGE = Path(mechheads.__file__).parent

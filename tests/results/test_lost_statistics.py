@@ -29,7 +29,7 @@ def test_a_sweep_whose_statistics_end_early_keeps_every_value(
         raise error
 
     monkeypatch.setattr(dataset, "sign_flip_p", fail)
-    monkeypatch.setattr(dataset, "clustered_interval", fail)
+    monkeypatch.setattr(dataset, "bounded_interval", fail)
     with pytest.warns(UserWarning, match=f"{why} ended the statistics of .*the value of each prompt is kept"):
         found = mh.ablate(model, CLEAN, nodes=nodes)
     np.testing.assert_allclose(found.dataset["values"], whole.dataset["values"], atol=1e-6)

@@ -16,7 +16,7 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, sign_flip_p
 
 ABOUT: dict[str, Any] = {"name": "effect", "unit": "logits", "kind": "activation_patch"}
-COLUMNS = ["layer", "head", "score", "ci_low", "ci_high", "p_value", "q_value"]
+COLUMNS = ["layer", "head", "score", "ci_low", "ci_high", "p_value", "q_value", "p_family"]
 
 
 def from_values(shape: tuple[int, ...] = (2, 3, 6), seed: int = 0, **options: Any) -> HeadScores:
@@ -72,7 +72,7 @@ def test_from_scores_keeps_what_it_is_given():
         **ABOUT,
     )
     assert scores["L0H1"] == pytest.approx(
-        dict(zip(COLUMNS, (0, 1, 2.0, 1.0, np.nan, 0.04, 0.04), strict=True)), nan_ok=True
+        dict(zip(COLUMNS, (0, 1, 2.0, 1.0, np.nan, 0.04, 0.04, np.nan), strict=True)), nan_ok=True
     )
     assert scores.values is None
     assert from_values().values is not None
@@ -203,7 +203,7 @@ def test_scores_that_are_no_means_keep_their_interval_under_a_number_only():
     )
     turned = 1 - 2 * angle
     assert turned["L0H1"] == pytest.approx(
-        dict(zip(COLUMNS, (0, 1, -3.0, -3.5, -2.0, 0.2, 0.2), strict=True)), nan_ok=True
+        dict(zip(COLUMNS, (0, 1, -3.0, -3.5, -2.0, 0.2, 0.2, np.nan), strict=True)), nan_ok=True
     )
     both = angle + angle
     assert both.scores.values.tolist() == [[2.0, 4.0]]
@@ -396,7 +396,10 @@ def test_citation_names_the_papers_and_versions(kind, papers):
 def test_statistics_are_recorded_for_repetition():
     scores = from_values(seed=3)
     recorded = json.loads(scores.dataset.attrs["statistics"])
-    assert recorded == {"null": 0.0, "level": 0.95, "seed": 0}
+    largest = np.median(np.abs(prompt_values(scores)).max((0, 1)))
+    assert recorded == {"null": 0.0, "level": 0.95, "seed": 0, "bounds": None} | {
+        "rounding": pytest.approx(largest * 2**-20)
+    }
     assert scores.dataset.attrs["schema_version"] == 1
 
 

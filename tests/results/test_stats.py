@@ -11,8 +11,10 @@ from hypothesis import example, given, settings, strategies as st
 from scipy.stats import binomtest, sem, t as student_t
 
 from mechheads.results.stats import (
+    carried_by,
     cluster_range,
     clustered_interval,
+    family_p,
     mean_over_prompts,
     q_values,
     share_interval,
@@ -140,9 +142,9 @@ def test_exact_sign_flips_equal_every_pattern_counted_in_a_loop():
 
 
 def test_random_sign_flips_come_near_the_exact_p_and_never_give_zero():
-    values = np.random.default_rng(3).normal(0.6, 1, size=(5, 13))
+    values = np.random.default_rng(3).normal(0.6, 1, size=(5, 14))
     exact = []
-    signs = np.array(list(itertools.product([1, -1], repeat=13)))
+    signs = np.array(list(itertools.product([1, -1], repeat=14)))
     for row in values:
         exact.append((np.abs(signs @ row) >= abs(row.sum()) - 1e-12).mean())
     assert sign_flip_p(values, n=20_000) == pytest.approx(np.array(exact), abs=0.012)
@@ -167,7 +169,7 @@ def p_of_one_matrix(values, cluster, null, seed, n):
 
 
 @pytest.mark.parametrize("n", [99, 1023, 9999])
-@pytest.mark.parametrize("n_clusters", [13, 301, 903])
+@pytest.mark.parametrize("n_clusters", [14, 301, 903])
 def test_signs_in_blocks_are_the_signs_of_one_matrix(n_clusters, n):
     """903 clusters are more than are kept, and 230 rows more than are flipped at once."""
     rng = np.random.default_rng(n_clusters)
@@ -192,8 +194,15 @@ def peak_bytes(call, *args):
 def test_statistics_take_less_than_40_mb_however_many_prompts_there_are(cluster):
     values = np.random.default_rng(0).normal(size=(2, 6000))
     assert peak_bytes(mean_over_prompts, values) < 40e6
-    for statistic in (clustered_interval, cluster_range, sign_flip_p):
+    for statistic in (clustered_interval, cluster_range, sign_flip_p, family_p):
         assert peak_bytes(statistic, values, cluster) < 40e6
+
+
+@pytest.mark.parametrize("shape", [(300, 100), (600, 13)])
+def test_p_values_of_many_heads_take_less_than_40_mb(shape):
+    values = np.random.default_rng(0).normal(size=shape)
+    for statistic in (sign_flip_p, family_p):
+        assert peak_bytes(statistic, values) < 40e6
 
 
 @pytest.mark.filterwarnings("error")
@@ -226,6 +235,34 @@ def test_sign_flips_give_nan_where_nothing_was_measured():
     p = sign_flip_p(np.array([[np.nan, np.nan], [1.0, np.nan], [np.inf, 1.0]]))
     assert np.isnan(p[[0, 2]]).all()
     assert p[1] == 1.0
+
+
+def loop_carried(row, cluster):
+    """The prompt whose cluster halves the mean of the others or turns its sign, and does so most."""
+    labels = list(dict.fromkeys(c for v, c in zip(row, cluster, strict=True) if not np.isnan(v)))
+    mean, found, least = np.nanmean(row), -1, 0.5
+    for label in labels if len(labels) > 2 and mean != 0 else ():
+        left = np.nanmean([v for v, c in zip(row, cluster, strict=True) if c != label]) / mean
+        if left <= least:
+            found, least = cluster.index(label), left
+    return found
+
+
+def test_a_prompt_that_carries_a_mean_is_found_as_in_a_loop():
+    rng = np.random.default_rng(0)
+    rows = rng.lognormal(0, 1.5, size=(60, 9)) * rng.choice([-1, 1], size=(60, 1), p=[0.3, 0.7])
+    rows[::3] -= rows[::3].mean(1, keepdims=True) * 0.8
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    for cluster in (list("abcdefghi"), CLUSTERS):
+        expected = [loop_carried(row, cluster) for row in rows]
+        assert 5 < sum(each >= 0 for each in expected) < 55
+        assert carried_by(rows, cluster).tolist() == expected
+
+
+def test_no_prompt_carries_two_clusters_zeros_or_equal_values():
+    rows = np.array([[1.0, 9.0, np.nan, np.nan], [0.0] * 4, [2.0] * 4, [np.nan] * 4, [1.0, np.inf, 1.0, 1.0]])
+    assert carried_by(rows).tolist() == [-1] * 5
+    assert carried_by(np.array([0.0, 0.0, 1e300, 0.0])) == 2
 
 
 def test_q_values_by_hand():

@@ -55,3 +55,22 @@ def test_tables_have_a_row_for_each_number_of_clusters() -> None:
         .splitlines()[2]
         .endswith(f"{WRITTEN['false positives']['rare and large'][0]:.1%} |")
     )
+
+
+def test_intervals_in_bounds_hold_93_in_100() -> None:
+    written = WRITTEN["bounded"]
+    for name in ("share, least", "never below 0, gamma 2"):
+        assert min(written[name]) >= 0.93
+    assert min(written["difference, least"]) >= 0.915 and min(written["never below 0, gamma 0.5"]) >= 0.925
+    for name, now in coverage.bounded(2000).items():
+        assert now == pytest.approx(written[name], abs=0.03)
+
+
+def test_a_family_p_holds_its_level_for_symmetric_effects_and_not_for_skewed_ones() -> None:
+    at = {name: [cell["family p"] for cell in cells] for name, cells in WRITTEN["families"].items()}
+    for effects in ("normal", "t3"):
+        for heads in ("half shared", "independent"):
+            assert np.mean([any_false for any_false, _ in at[f"{effects}, {heads}"]]) < 0.07
+            assert [power for _, power in at[f"{effects}, {heads}"]][-3:] == pytest.approx([1, 1, 1], abs=0.1)
+    assert max(any_false for any_false, _ in at["lognormal, independent"]) > 0.5
+    assert coverage.families("normal", 6, 20, together=True)["family p"][0] < 0.25

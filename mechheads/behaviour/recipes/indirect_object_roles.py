@@ -42,6 +42,7 @@ from mechheads.patching.task_items import NAMES, TEMPLATES, sentences
 from mechheads.prompts.encoding import single_token
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.prompts.tokens import encode, locate
+from mechheads.results.dataset import STATISTICS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
@@ -171,8 +172,8 @@ class IndirectObjectRoles(TableResult):
     Attributes:
         name, unit: the name and unit of the effects.
         table: one row for each head and step with an effect, the largest first within a role: role, head, layer, index,
-            step, effect, ci_low, ci_high, p_value, q_value, share (of the mean logit difference), looks (where the head
-            looks most, of the places that the step asks about) and attention (how much).
+            step, effect, ci_low, ci_high, p_value, q_value, p_family, share (of the mean logit difference), looks
+            (where the head looks most, of the places that the step asks about) and attention (how much).
         steps: the effects of every head in each step.
         attention: the attention of every head between the named positions (layer, head, look).
         provenance: what is needed to repeat it; ``logit_diff`` and ``right`` say how well the model does the task.
@@ -288,7 +289,7 @@ def indirect_object_roles(
     interrupts.warn(f"{len(steps)} of {len(STEPS)} steps", "the roles of the others are missing")
     rows.sort(key=lambda row: (ROLES.index(row["role"]), -abs(row["effect"])))
     lead = steps["final"].dataset["base_metric"].values
-    columns = ("role", "head", "layer", "index", "step", "effect", "ci_low", "ci_high", "p_value", "q_value")
+    columns = ("role", "head", "layer", "index", "step", "effect", *STATISTICS[1:])
     return IndirectObjectRoles(
         "roles in indirect object identification",
         "logits",
@@ -325,7 +326,7 @@ def _with_roles(step: str, effects: HeadScores, attention: HeadScores, min_share
             "index": head.head,
             "step": step,
             "effect": row["score"],
-            **{name: row[name] for name in ("ci_low", "ci_high", "p_value", "q_value")},
+            **{name: row[name] for name in STATISTICS[1:]},
             "share": abs(row["score"]) / lead,
             "looks": where,
             "attention": looks[where],

@@ -153,15 +153,13 @@ class Gates(TableResult):
         return self.as_scores(self[fit], f"gates of {fit}, {self.name}", self.KIND)
 
     def as_scores(self, values: Float[np.ndarray, "seed layer head"], name: str, kind: str) -> HeadScores:
-        scores = HeadScores.from_values(
+        return HeadScores.from_values(
             np.moveaxis(values, 0, -1),
             name=name,
             kind=kind,
             cluster=[f"seed {seed}" for seed in self.seeds],
             provenance=self.provenance,
         )
-        ends = {end: scores.dataset[end].clip(0, 1) for end in ("ci_low", "ci_high")}  # a mean of gates is a gate
-        return HeadScores(scores.dataset.assign(ends))
 
     def save(self, path: str | Path) -> Path:
         """Save everything to a netCDF file, and return its path; no file is left half written."""

@@ -1,0 +1,181 @@
+"""Sums over the prompts of each cluster, and what is estimated from them: mean, error, degrees of freedom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student_t
+
+LEAST_CLUSTERS = 3
+"""The fewest clusters for an interval."""
+_CELLS_AT_ONCE = 2**18
+"""How many numbers an array has at most that is one of several: 2 MB."""
+_ORDINARY = 200
+"""Rows whose largest number is between 2**-200 and 2**200 are not scaled: no sum or cube of theirs overflows."""
+
+
+def numbered_clusters(n_prompts: int, cluster: Sequence[object] | np.ndarray | None) -> np.ndarray:
+    """The number of each prompt's cluster; clusters are numbered in the order in which they come."""
+    labels = [str(c) for c in (range(n_prompts) if cluster is None else cluster)]
+    if len(labels) != n_prompts:
+        raise ValueError(f"cluster has {len(labels)} labels for {n_prompts} prompts; give one label per prompt")
+    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    return np.array([number[label] for label in labels])
+
+
+class Clustered:
+    """Rows of values less ``null``, and sums over the prompts of each cluster, for a part of the rows at a time.
+
+    Sums are of values divided by a power of two, one for each row. That changes no digit, and then neither a sum nor a
+    cube of the largest or smallest numbers is outside of what floating point holds.
+
+    Attributes:
+        shape: of a statistic, one for each row.
+        finite: whether a row has no infinite value.
+        measured: whether a row has any value.
+    """
+
+    def __init__(
+        self,
+        values: np.ndarray,
+        cluster: Sequence[object] | np.ndarray | None,
+        null: float = 0.0,
+        rounding: float = 0.0,
+    ) -> None:
+        values = np.asarray(values, dtype=np.float64)
+        if values.ndim == 0 or values.shape[-1] == 0:
+            raise ValueError(f"values has shape {values.shape}; it needs at least one prompt on its last axis")
+        self._rows, self._null, self.shape = values.reshape(-1, values.shape[-1]), null, values.shape[:-1]
+        self._rounding = rounding
+        self._groups = numbered_clusters(values.shape[-1], cluster)
+        self.n_clusters = int(self._groups.max()) + 1
+        self._order = np.argsort(self._groups, kind="stable")
+        self._first = np.searchsorted(self._groups[self._order], np.arange(self.n_clusters + 1))
+        self._exponents = np.zeros(len(self._rows), dtype=np.int32)
+        self.finite, self.measured = np.ones((2, len(self._rows)), dtype=bool)
+        for part in self.parts():
+            some = self._off(part)
+            self.finite[part], self.measured[part] = ~np.isinf(some).any(axis=1), ~np.isnan(some).all(axis=1)
+            self._exponents[part] = exponents(some)
+
+    def _off(self, at: Any) -> np.ndarray:
+        """How far values are from the null; 0 if that is rounding."""
+        off = self._rows[at] - self._null
+        return np.where(np.abs(off) <= self._rounding, 0.0, off) if self._rounding else off
+
+    def nothing(self) -> np.ndarray:
+        """NaN for each row."""
+        return np.full(len(self._rows), np.nan)
+
+    @property
+    def first_prompts(self) -> np.ndarray:
+        """The index of the first prompt of each cluster."""
+        return self._order[self._first[:-1]]
+
+    def usable(self) -> np.ndarray:
+        """The indices of the rows that have values, all of them finite."""
+        return np.flatnonzero(self.finite & self.measured)
+
+    def parts(self) -> Iterator[np.ndarray]:
+        """The indices of all rows, part by part."""
+        return parts(np.arange(len(self._rows)), self._rows.shape[1])
+
+    def sums(self, rows: np.ndarray, clusters: slice = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sum and number of the measured values of every cluster [row, cluster], and the exponents of the sums."""
+        first, last, _ = clusters.indices(self.n_clusters)
+        prompts = self._order[self._first[first] : self._first[last]]
+        totals, counts = np.empty((2, len(rows), last - first))
+        for part in parts(np.arange(len(rows)), len(prompts)):
+            some = self._off((rows[part][:, None], prompts))
+            at = (self._groups[prompts] - first) + (last - first) * np.arange(len(part))[:, None]
+            kept = np.where(np.isfinite(some), some, 0.0)
+            kept = times_two_to(-self._exponents[rows[part]][:, None], kept)
+            for sums, each in ((totals, kept), (counts, ~np.isnan(some))):
+                sums[part] = np.bincount(at.ravel(), each.ravel(), sums[part].size).reshape(len(part), -1)
+        return totals, counts, self._exponents[rows]
+
+
+@dataclass
+class Estimates:
+    """What is estimated of some rows that have values of three clusters or more, all divided by a power of two.
+
+    Attributes:
+        rows: their indices.
+        totals, counts: sum and number of the values of each cluster [row, cluster].
+        exponent: of the power of two.
+        mean, error, skew: the mean, its standard error and its skewness.
+        quantile: of Student's t with the row's degrees of freedom.
+    """
+
+    rows: np.ndarray
+    totals: np.ndarray
+    counts: np.ndarray
+    exponent: np.ndarray
+    mean: np.ndarray
+    error: np.ndarray
+    skew: np.ndarray
+    quantile: np.ndarray
+
+    def scaled(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers in the unit of the values."""
+        return times_two_to(self.exponent, numbers)
+
+
+def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
+    """Mean and error of rows, for some rows at a time; ``clustered_interval`` explains them.
+
+    Raises:
+        ValueError: if ``level`` is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; it must be between 0 and 1, such as 0.95")
+    for part in of.parts():
+        totals, counts, exponent = of.sums(part)
+        usable = ((counts > 0).sum(axis=1) >= LEAST_CLUSTERS) & of.finite[part]
+        part, total, count, exponent = part[usable], totals[usable], counts[usable], exponent[usable]
+        size = count.sum(axis=1, keepdims=True)
+        mean = total.sum(axis=1, keepdims=True) / size
+        share = count / size
+        off = (total - mean * count) / size / np.sqrt(1 - share)
+        error = np.sqrt((off**2).sum(axis=1))
+        cubed = error**3
+        skew = (off**3).sum(axis=1) / np.where(cubed > 0, cubed, 1)
+        quantile = _t_quantile(level, _degrees_of_freedom(share))
+        yield Estimates(part, total, count, exponent, mean[:, 0], error, skew, quantile)
+
+
+def exponents(rows: np.ndarray) -> np.ndarray:
+    """For each row the power of two that is just above its largest finite number; 0 for numbers of ordinary size."""
+    found = np.frexp(np.where(np.isfinite(rows), np.abs(rows), 0.0).max(axis=-1))[1]
+    return np.where(np.abs(found) > _ORDINARY, found, 0)
+
+
+def times_two_to(exponent: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Numbers times powers of two; infinite if that is larger than any number."""
+    if not exponent.any():
+        return numbers
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(numbers, exponent)
+
+
+def parts(index: np.ndarray, width: int, cells: int = _CELLS_AT_ONCE) -> Iterator[np.ndarray]:
+    step = max(1, cells // width)
+    for start in range(0, len(index), step):
+        yield index[start : start + step]
+
+
+def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
+    """Satterthwaite's degrees of freedom of CR2 in closed form, for clusters with these shares of independent prompts.
+
+    They are (tr A)^2 / tr A^2, where A is the quadratic form of the squared error; tr A is 1.
+    """
+    rest = 1 - share
+    return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)
+
+
+def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
+    each, of_row = np.unique(freedom.round(9), return_inverse=True)
+    return student_t.ppf((1 + level) / 2, each)[of_row]
