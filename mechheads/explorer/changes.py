@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float
 
 from mechheads.explorer.encode import plain
 from mechheads.heads import check_heads
+from mechheads.results.evidence import differs, n_prompts
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import FDR, LEVEL
+from mechheads.studies.findings import LEVEL
 
 SHOWN = 20
 """How many heads are listed."""
@@ -33,6 +34,7 @@ class Change:
         before, after: the scores.
         low, high, q: of the differences; NaN unless they are paired.
         beyond: whether the interval of the difference excludes 0, or the two intervals do not overlap.
+        surely: whether the difference passes the test over all heads.
     """
 
     paired: int | None
@@ -43,6 +45,7 @@ class Change:
     high: Float[np.ndarray, " head"]
     q: Float[np.ndarray, " head"]
     beyond: Bool[np.ndarray, " head"]
+    surely: Bool[np.ndarray, " head"]
 
     @property
     def difference(self) -> Float[np.ndarray, " head"]:
@@ -60,21 +63,21 @@ def change_of(before: HeadScores, after: HeadScores) -> Change:
     """How the scores of two models of the same sizes differ, prompt by prompt if both saw the same prompts."""
     old, new = (each.dataset["score"].values.ravel().astype(np.float64) for each in (before, after))
     try:
-        told = (after - before).dataset
+        told = after - before
     except ValueError:  # other prompts
         told = None
-    if told is not None and "values" in told:
-        low, high, q = (told[name].values.ravel() for name in ("ci_low", "ci_high", "q_value"))
-        paired, beyond = told.sizes["prompt"], (low > 0) | (high < 0)
+    if told is not None and told.values is not None:
+        low, high, q = (told.dataset[name].values.ravel() for name in ("ci_low", "ci_high", "q_value"))
+        paired, beyond, surely = n_prompts(told), (low > 0) | (high < 0), differs(told).ravel()
     else:
-        paired = None
+        paired, surely = None, np.zeros(old.shape, dtype=bool)
         low, high, q = (np.full_like(old, np.nan) for _ in range(3))
         lows, highs = (
             [each.dataset[name].values.ravel() for each in (before, after)] for name in ("ci_low", "ci_high")
         )
         beyond = (lows[1] > highs[0]) | (highs[1] < lows[0])
     known = np.isfinite(low) if paired else np.isfinite(before.dataset["ci_low"].values).ravel()
-    return Change(paired, bool(known.any()), old, new, low, high, q, beyond)
+    return Change(paired, bool(known.any()), old, new, low, high, q, beyond, surely)
 
 
 def compared(atlases: Sequence[Atlas], models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -89,7 +92,7 @@ def compared(atlases: Sequence[Atlas], models: Sequence[dict[str, Any]]) -> list
 
 def change_columns(entry: dict[str, Any], base: str) -> list[dict[str, Any]]:
     """Columns of the changed model: the differences from the first model, which they take out of the entry."""
-    nothing = {"of": None, "low": None, "high": None, "range": False, "q": None}
+    nothing = {"of": None, "low": None, "high": None, "range": False, "q": None, "p": None}
     return [
         nothing
         | {
@@ -101,6 +104,7 @@ def change_columns(entry: dict[str, Any], base: str) -> list[dict[str, Any]]:
             "group": f"Changed from {base}",
             "role": "value",
             "signed": True,
+            "question": view.pop("question"),
             "values": view.pop("differences"),
         }
         for view in entry["views"]
@@ -138,9 +142,9 @@ def _page_entry(number: int, base: Atlas, atlas: Atlas, models: Sequence[dict[st
     changes = {name: change_of(*scores) for name, scores in _common(base, atlas).items()}
     views = [_view(told[name], change) for name, change in changes.items()]
     rows = [
-        (not (beyond and q <= FDR), not beyond, -size, name, head)
+        (not surely, not beyond, -size, name, head)
         for name, change in changes.items()
-        for head, (size, beyond, q) in enumerate(zip(change.size, change.beyond, change.q, strict=True))
+        for head, (size, beyond, surely) in enumerate(zip(change.size, change.beyond, change.surely, strict=True))
         if np.isfinite(size) and size > 0
     ]
     heads = [str(head) for head in check_heads(None, *base.sizes)]
@@ -161,8 +165,9 @@ def _view(told: dict[str, Any], change: Change) -> dict[str, Any]:
         "unit": told["unit"],
         "how": _how(change, known),
         "beyond": int(change.beyond.sum()),
-        "surely": int((change.beyond & (change.q <= FDR)).sum()),
+        "surely": int(change.surely.sum()),
         "known": known,
+        "question": told["question"],
         "differences": plain(change.difference),
     }
 

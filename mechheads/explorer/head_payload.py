@@ -11,13 +11,14 @@ import pandas as pd
 from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.head_examples import PARTS, HeadExamples
-from mechheads.explorer.about import About
 from mechheads.explorer.encode import plain
 from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
+from mechheads.results.evidence import carrying_prompt
 from mechheads.results.scores import HeadScores
+from mechheads.results.words import About
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import SPACES, HeadSpace
@@ -265,7 +266,9 @@ class _Effect:
 
     def of(self, head: HeadId) -> dict[str, Any]:
         """The effect of one head."""
-        about = {"name": self.name, "title": self.title, "unit": self.scores.unit, "meaning": self.meaning}
+        carried = carrying_prompt(self.scores, head)
+        meaning = self.meaning if carried is None else f"{self.meaning} One prompt carries it: number {carried + 1}."
+        about = {"name": self.name, "title": self.title, "unit": self.scores.unit, "meaning": meaning}
         return about | _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
 
 
@@ -324,7 +327,7 @@ def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     return {"roles": roles}
 
 
-_STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "q": "q_value"}
+_STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "p": "p_family", "q": "q_value"}
 _VALUES = {"values": "values"}
 """Keys of the page, and the variables of scores that they hold."""
 

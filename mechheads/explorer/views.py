@@ -1,7 +1,7 @@
 """What the page says of the columns of an atlas' table: their words, a verdict on every head, methods and cautions.
 
 A view is a column with scores of its own. What the page says of it follows from the kind of its scores
-(``mechheads.explorer.kinds``); the other columns have their words here.
+(``mechheads/data/kinds``); the other columns have their words here.
 """
 
 from __future__ import annotations
@@ -13,100 +13,91 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.explorer.about import About, differs_in, of_package
-from mechheads.explorer.column import (
-    BY_WEIGHTS,
-    IN_REFUSALS,
-    NO,
-    ON_TEXT,
-    OUTCOMES,
-    ROLES_GROUP,
-    YES,
-    YOUR_OWN,
-    Column,
-)
 from mechheads.explorer.encode import plain
-from mechheads.explorer.kinds import CATEGORIES, COPYING, column_for, generalized_ships
-from mechheads.gating import ROLES
 from mechheads.results.dataset import RANGE
-from mechheads.results.scores import HeadScores
+from mechheads.results.kinds import KINDS
+from mechheads.results.record import GROUPS, Words
+from mechheads.results.verdicts import NO, OUTCOMES, YES, verdicts
+from mechheads.results.words import differs_in, shortened, words_of
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import shortened
+from mechheads.studies.by_question import question_of
 
-_SHARE = "share of attention"
 _GENERALIZED = "generalized_"
+_YOUR_OWN = "Your own"
+_SHARE = "share of attention"
+
+
+def _said(kind: str) -> Words:
+    words = KINDS[kind].words
+    if words is None:
+        raise KeyError(kind)
+    return words
+
+
 _METHODS_OF = {
-    ON_TEXT: (
+    GROUPS["text"]: (
         "On ordinary text",
         "The share of each head's attention that goes to the first token, to the token itself, to the previous token, "
         "to earlier copies of the token (duplicate), to tokens that follow an earlier copy (induction) and to "
         "delimiters; and the share of the variance of its attention that the distance explains (position). A name "
         "needs an excess over the same attention with permuted keys.",
     ),
-    BY_WEIGHTS: CATEGORIES,
+    GROUPS["weights"]: _said("labels").method,
 }
 """Methods of columns that have none of their own, by their group."""
 
+
+def _of_text(label: str, unit: str, meaning: str, *, signed: bool = False) -> Words:
+    return Words(label, meaning, unit=unit, group=GROUPS["text"], signed=signed)
+
+
+def _of_weights(label: str, meaning: str) -> Words:
+    return Words(label, meaning, group=GROUPS["weights"])
+
+
 COLUMNS = {
-    "layer": Column("Layer", "", "The layer of the head, counted from 0.", "Where"),
-    "head": Column("Head", "", "The number of the head in its layer, counted from 0.", "Where"),
-    "names": Column("Names", "", "What the head is called for what it attends to in ordinary text.", ON_TEXT),
-    "to_first": Column("To the first token", _SHARE, "Attention to the first token of a text.", ON_TEXT),
-    "to_self": Column("To the token itself", _SHARE, "Attention from a token to itself.", ON_TEXT),
-    "to_previous": Column("To the previous token", _SHARE, "Attention to the token just before.", ON_TEXT),
-    "to_duplicate": Column("To duplicates", _SHARE, "Attention to earlier copies of the token.", ON_TEXT),
-    "to_induction": Column(
-        "Induction", _SHARE, "Attention to tokens that follow an earlier copy of the token.", ON_TEXT
+    "layer": Words("Layer", "The layer of the head, counted from 0.", group="Where"),
+    "head": Words("Head", "The number of the head in its layer, counted from 0.", group="Where"),
+    "names": _of_text("Names", "", "What the head is called for what it attends to in ordinary text."),
+    "to_first": _of_text("To the first token", _SHARE, "Attention to the first token of a text."),
+    "to_self": _of_text("To the token itself", _SHARE, "Attention from a token to itself."),
+    "to_previous": _of_text("To the previous token", _SHARE, "Attention to the token just before."),
+    "to_duplicate": _of_text("To duplicates", _SHARE, "Attention to earlier copies of the token."),
+    "to_induction": _of_text("Induction", _SHARE, "Attention to tokens that follow an earlier copy of the token."),
+    "to_delimiter": _of_text("To delimiters", _SHARE, "Attention to punctuation and line ends."),
+    "by_position": _of_text(
+        "By position", "share of variance", "The share of the variance of attention that distance explains."
     ),
-    "to_delimiter": Column("To delimiters", _SHARE, "Attention to punctuation and line ends.", ON_TEXT),
-    "by_position": Column(
-        "By position", "share of variance", "The share of the variance of attention that distance explains.", ON_TEXT
-    ),
-    "entropy": Column("Entropy", "nats", "How widely attention is spread: 0 if it is on one token.", ON_TEXT),
-    "distance": Column("Distance", "tokens", "How far back the head attends on average.", ON_TEXT),
-    "norm": Column(
-        "Size of the output", "share", "The norm of the head's output relative to the residual stream.", ON_TEXT
-    ),
-    "copying": Column(
+    "entropy": _of_text("Entropy", "nats", "How widely attention is spread: 0 if it is on one token."),
+    "distance": _of_text("Distance", "tokens", "How far back the head attends on average."),
+    "norm": _of_text("Size of the output", "share", "The norm of the head's output relative to the residual stream."),
+    "copying": _of_text(
         "Copying in text",
         "",
         "How far what the head writes raises the tokens that it attends to.",
-        ON_TEXT,
-        True,
+        signed=True,
     ),
-    "categories": Column("Categories", "", "What the head does according to its weights.", BY_WEIGHTS),
-    "best_relation": Column(
-        "Best relation", "", "The relation with the strongest evidence for a category.", BY_WEIGHTS
-    ),
-    "copying_by_weights": Column(
-        "Copying by weights",
-        "share of the eigenvalues",
-        "Whether the head raises the tokens that it attends to, by its weights: 1 copies, \u22121 suppresses.",
-        BY_WEIGHTS,
-        True,
-        method=COPYING,
-    ),
+    "categories": _of_weights("Categories", "What the head does according to its weights."),
+    "best_relation": _of_weights("Best relation", "The relation with the strongest evidence for a category."),
+    "copying_by_weights": replace(_said("copying"), group=GROUPS["weights"], unit=KINDS["copying"].unit),
 }
 """The columns of ``Atlas.to_dataframe`` that have a value of their own and are no views."""
 
 
-def words(atlas: Atlas) -> dict[str, Column]:
+def words(atlas: Atlas) -> dict[str, Words]:
     """What the page says of each view of an atlas, and of what stands beside it, by its column."""
     own, said = atlas.own_views, {}
     for name, scores in atlas.views.items():
-        about = About(scores, {} if name in own else atlas.asked)
-        column = column_for(about)
-        said[name] = replace(column, label=shortened(own[name].label), group=YOUR_OWN) if name in own else column
+        asked = {} if name in own else atlas.asked
+        mine = words_of(scores, asked)
+        said[name] = replace(mine, label=shortened(own[name].label), group=_YOUR_OWN) if name in own else mine
         if f"{_GENERALIZED}ships" in scores.dataset:
-            angle = generalized_ships(about)
-            group = YOUR_OWN if name in own else angle.group
-            said[f"{_GENERALIZED}{name}"] = replace(angle, group=group)
-        if name == "phi":
-            said[name] = replace(said[name], judges="labels")
+            beside = words_of(scores, asked, "generalized_ships")
+            said[f"{_GENERALIZED}{name}"] = replace(beside, group=_YOUR_OWN) if name in own else beside
     return said
 
 
-def column_of(name: str, said: Mapping[str, Column] | None = None) -> Column:
+def column_of(name: str, said: Mapping[str, Words] | None = None) -> Words:
     """What is known of a column that has a value of its own; of an unknown one, its name.
 
     Args:
@@ -115,16 +106,16 @@ def column_of(name: str, said: Mapping[str, Column] | None = None) -> Column:
     known = {**COLUMNS, **(said or {})}
     if name in known:
         return known[name]
-    return Column(name, "", f"The column {name} of the table.", "Other", sentence=f"{name} is {{value}} {{unit}}.")
+    return Words(name, f"The column {name} of the table.", f"{name} is {{value}} {{unit}}.", group="Other")
 
 
 def views(atlas: Atlas) -> list[dict[str, Any]]:
     """What every view of an atlas says of every head."""
     made = []
-    table, said, own = atlas.to_dataframe(), words(atlas), atlas.own_views
+    table, said, own, keys = atlas.to_dataframe(), words(atlas), atlas.own_views, question_of(atlas)
     for name, scores in atlas.views.items():
         column = said[name]
-        verdicts = column.rule(atlas.results[column.judges] if column.judges else scores)
+        found = verdicts(scores, column.rule)
         ranged = is_ranged(table, name)
         ends = [f"{name}_{end}" for end in (RANGE if ranged else ("ci_low", "ci_high"))]
         low, high = (end if end in table and table[end].notna().to_numpy().any() else None for end in ends)
@@ -137,30 +128,20 @@ def views(atlas: Atlas) -> list[dict[str, Any]]:
                 "low": low,
                 "high": high,
                 "range": ranged,
-                "q": f"{name}_q" if f"{name}_q" in table else None,
+                **{part: f"{name}_{part}" if f"{name}_{part}" in table else None for part in ("p", "q")},
                 "rankBy": "absolute" if column.signed else "value",
                 "sentence": column.sentence,
                 "verdict": {
-                    "rule": verdicts.rule,
+                    "rule": found.rule,
                     "texts": dict(zip(OUTCOMES, column.texts, strict=True)),
                     "change": dict(zip(OUTCOMES, column.change, strict=True)),
-                    "values": verdicts.values(),
+                    "values": found.values(),
                 },
-                "group": _together(own[name].of) if name in own else _GROUPS.get(column.group),
                 "own": name in own,
+                "question": keys[name],
             }
         )
     return made
-
-
-_GROUPS = {IN_REFUSALS: "ships", ROLES_GROUP: "roles"}
-"""Views that come from the same numbers, by the heading of their columns."""
-
-
-def _together(of: tuple[str, int]) -> str | None:
-    """The group of a view of your own: views of the same scores stand together."""
-    name, n_views = of
-    return f"own: {name}" if n_views > 1 else None
 
 
 _TENSIONS = (
@@ -169,7 +150,7 @@ _TENSIONS = (
         YES,
         "patching",
         NO,
-        "Its weights implement a relation, but its output changes nothing in these prompts: it may act in other "
+        "Its weights implement the relation, but its output changes nothing in these prompts: it may act in other "
         "contexts, or other heads do the same.",
     ),
     (
@@ -177,7 +158,7 @@ _TENSIONS = (
         YES,
         "phi",
         NO,
-        "Its output matters in these prompts, but its weights implement none of the relations: it may choose or move "
+        "Its output matters in these prompts, but its weights do not implement the relation: it may choose or move "
         "what other heads map.",
     ),
     (
@@ -244,8 +225,8 @@ _TENSIONS = (
 
 
 def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
-    """Verdicts of two views that speak against each other, if both are about the same question."""
-    said, own, scores = words(atlas), atlas.own_views, atlas.views
+    """Verdicts of two views about one question that speak against each other."""
+    said, own, keys = words(atlas), atlas.own_views, question_of(atlas)
     of: dict[str, list[str]] = {}
     for view in found:
         of.setdefault(said[view["name"]].part, []).append(view["name"])
@@ -253,27 +234,14 @@ def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
         {
             "a": {"view": a, "verdict": one},
             "b": {"view": b, "verdict": other},
+            "question": keys[a],
             "text": text.format(source=differs_in({} if {a, b} & set(own) else atlas.asked)),
         }
         for part, one, against, other, text in _TENSIONS
         for a in of.get(part, [])
         for b in of.get(against, [])
-        if "phi" in (a, b)
-        or (_same_question(a, b, atlas) if a not in own and b not in own else _prompts(scores[a]) & _prompts(scores[b]))
+        if keys[a] == keys[b]
     ]
-
-
-def _same_question(a: str, b: str, atlas: Atlas) -> bool:
-    """Whether two views of a study are about one question: the roles are not if only they, or only the pairs, are
-    about capitals.
-    """
-    only_one = ((a in ROLES) != (b in ROLES)) and of_package(atlas.asked, "pairs") != of_package(atlas.asked, "task")
-    return not only_one
-
-
-def _prompts(scores: HeadScores) -> set[str]:
-    """The prompts that scores are about, by their provenance."""
-    return set(str(scores.provenance.get("prompts", "")).split("+")) - {""}
 
 
 _ENDINGS = {
@@ -281,17 +249,19 @@ _ENDINGS = {
     "_ci_high": "high",
     "_range_low": "low",
     "_range_high": "high",
+    "_p": "p",
     "_q": "q",
 }
-_ROLE_LABELS = {"low": "lower end", "high": "upper end", "q": "q"}
+_ROLE_LABELS = {"low": "lower end", "high": "upper end", "p": "family p", "q": "q"}
 _ROLE_MEANINGS = {
     "low": "The lower end of the interval of {}.",
     "high": "The upper end of the interval of {}.",
+    "p": "The chance that any head comes so far from the null of {} if none differs from it.",
     "q": "The false discovery rate at which {} differs from its null.",
 }
 
 
-def columns(table: pd.DataFrame, said: Mapping[str, Column] | None = None) -> list[dict[str, Any]]:
+def columns(table: pd.DataFrame, said: Mapping[str, Words] | None = None) -> list[dict[str, Any]]:
     """Every column of ``Atlas.to_dataframe``, with all values and what they mean.
 
     Args:
@@ -305,7 +275,7 @@ def columns(table: pd.DataFrame, said: Mapping[str, Column] | None = None) -> li
         label, meaning, unit = column.label, column.meaning, column.unit
         if of is not None:
             label, meaning = f"{label}, {_ROLE_LABELS[role]}", _ROLE_MEANINGS[role].format(column.label)
-            unit = "" if role == "q" else unit
+            unit = "" if role in ("p", "q") else unit
         elif name in ("layer", "head"):
             role = "place"
         mine = {each_role: each for each, (whose, each_role) in reversed(parent.items()) if whose == name}
@@ -321,7 +291,7 @@ def columns(table: pd.DataFrame, said: Mapping[str, Column] | None = None) -> li
                 "group": column.group,
                 "role": role,
                 "of": of,
-                **{part: mine.get(part) for part in ("low", "high", "q")},
+                **{part: mine.get(part) for part in ("low", "high", "p", "q")},
                 "range": ranged,
                 "signed": column.signed,
                 "values": plain(table[name].to_numpy()),
@@ -358,7 +328,7 @@ def _value_of(name: str, known: Sequence[str] | pd.Index) -> tuple[str | None, s
 
 
 _ALWAYS = (
-    "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer q values.",
+    "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer family p.",
     "Every number holds for this model, these texts and these prompts.",
 )
 _OF_TEXT = (
@@ -367,7 +337,7 @@ _OF_TEXT = (
 )
 
 
-def methods(columns: Sequence[str], said: Mapping[str, Column]) -> list[dict[str, Any]]:
+def methods(columns: Sequence[str], said: Mapping[str, Words]) -> list[dict[str, Any]]:
     """How each analysis behind some of these columns measures."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in columns:
@@ -377,7 +347,7 @@ def methods(columns: Sequence[str], said: Mapping[str, Column]) -> list[dict[str
     return [{"name": name, "text": text, "columns": own} for (name, text), own in found.items()]
 
 
-def cautions(columns: Sequence[str], said: Mapping[str, Column]) -> list[str]:
+def cautions(columns: Sequence[str], said: Mapping[str, Words]) -> list[str]:
     """What may not be concluded from these columns."""
     found = [text for name in columns if name in said for text in said[name].cautions]
     always = _ALWAYS if set(columns) - {"layer", "head"} else ()

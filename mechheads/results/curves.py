@@ -83,7 +83,8 @@ class Curves(TableResult):
         known = {which: scores.dropna().tolist() for which, scores in lines.items()}
         ends = ", ".join(f"{which} {scores[0]:.2f} to {scores[-1]:.2f}" for which, scores in known.items() if scores)
         stopped = ", interrupted" if self.interrupted else ""
-        return f"<Curves {self.kind!r} of {self.name!r} in {self.unit}{stopped}: {ends or 'nothing is known'}>"
+        judged = f"; {self.provenance['judged']}" if ends and "judged" in self.provenance else ""
+        return f"<Curves {self.kind!r} of {self.name!r} in {self.unit}{stopped}: {ends or 'nothing is known'}{judged}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         table = self.table.pivot(index=self.x, columns="which", values="score")

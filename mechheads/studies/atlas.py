@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,28 +24,16 @@ from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
+from mechheads.results.words import ASKED
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
-from mechheads.studies.findings import (
-    Finding,
-    null_of,
-    of_agreement,
-    of_circuit,
-    of_copying,
-    of_direct,
-    of_labels,
-    of_own,
-    of_patching,
-    of_profile,
-    of_rest,
-    of_roles,
-    of_ships,
-    one_line,
-)
+from mechheads.studies.by_question import Question, question_of, questions
+from mechheads.studies.findings import Finding, of_rest, one_line
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_file, own_views
+from mechheads.studies.questions import CAPITALS
 from mechheads.studies.study import Stages, Written, save_parts
 
 if TYPE_CHECKING:
@@ -58,6 +44,7 @@ _COLUMNS = {
     "score": "{}",
     "ci_low": "{}_ci_low",
     "ci_high": "{}_ci_high",
+    "p_family": "{}_p",
     "q_value": "{}_q",
     "range_low": "{}_range_low",
     "range_high": "{}_range_high",
@@ -65,13 +52,10 @@ _COLUMNS = {
     "generalized_ships_low": "generalized_{}_ci_low",
     "generalized_ships_high": "generalized_{}_ci_high",
 }
-"""The variables of a view, and the names of their columns in the table; q values only if there are some."""
+"""The variables of a view, and the names of their columns in the table; q and family p only if there are some."""
 _EFFECTS = ("patching", "direct", "total", "repair", "attribution")
 """What a card calls the effects of the study."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
-_ASKED = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
-"""What prompts are about if nothing else is known."""
-_OWN_SENTENCES, _MOST_SENTENCES = 3, 8
 _INTERVALS = "Brackets hold 95% intervals, unless another level is named."
 _WIDTH = 110
 _ABOUT = "atlas.json"
@@ -176,6 +160,8 @@ class Atlas(Stages):
         views: dict[str, HeadScores] = {}
         if self.labels is not None:
             views["phi"] = _phi(self.labels)
+            if self.asked.get("pairs") == ASKED["pairs"] and CAPITALS in self.labels.dataset["relation"]:
+                views[f"phi_{CAPITALS}"] = _phi_of(self.labels, CAPITALS)
         if self.patching is not None:
             views["patching"] = self.patching
         if self.direct is not None:
@@ -206,7 +192,8 @@ class Atlas(Stages):
         ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
         ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each number also has
         ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
-        seeds; and ``_q`` if it was tested. Analyses that were not run have no columns.
+        seeds; and if it was tested, ``_q`` and ``_p``, the p of the head in the family of all heads. Analyses that were
+        not run have no columns.
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
@@ -227,32 +214,35 @@ class Atlas(Stages):
         return table.set_index(pd.Index(head_names(table)))
 
     def agreement(self) -> pd.DataFrame:
-        """Spearman's rank correlation of every two views, with intervals over layers.
+        """Spearman's rank correlation of every two views about one question, with intervals over layers.
 
-        The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as Ships,
-        have no sign. The three roles come from the same gates, so they are bound to correlate
-        with each other. Views of one result of your own, such as its positions, are not compared with each other.
+        The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as roles,
+        have no sign. The three roles come from the same gates, so they are bound to correlate with each other. Views of
+        one result of your own, such as its positions, are not compared with each other.
 
         Returns:
-            One row for every two views, with view, other, spearman, ci_low, ci_high and n, as in
-            ``mh.gating.compare_roles``. No rows if there are fewer than two views.
+            One row for every two views, with question, view, other, spearman, ci_low, ci_high and n, as in
+            ``mh.gating.compare_roles``. No rows if no question has two views.
         """
-        views = dict(self.views)
+        views, keys = dict(self.views), question_of(self)
         if self.patching is not None:
             views["|patching|"] = HeadScores.from_scores(
                 np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
             )
+            keys["|patching|"] = keys["patching"]
         rows = []
         of = {column: view.of for column, view in self.own_views.items()}
         while len(views) > 1:
             name = next(iter(views))
             scores = views.pop(name)
-            others = {other: found for other, found in views.items() if name not in of or of[name] != of.get(other)}
+            others = {other: found for other, found in views.items() if keys[other] == keys[name]}
+            others = {other: found for other, found in others.items() if name not in of or of[name] != of.get(other)}
             if others:
-                rows.append(compare_roles({name: scores}, others))
+                rows.append(compare_roles({name: scores}, others).assign(question=keys[name]))
+        columns = ["question", "view", "other", "spearman", "ci_low", "ci_high", "n"]
         if not rows:
-            return pd.DataFrame(columns=["view", "other", "spearman", "ci_low", "ci_high", "n"])
-        return pd.concat(rows, ignore_index=True).drop(columns="label").rename(columns={"role": "view"})
+            return pd.DataFrame(columns=columns)
+        return pd.concat(rows, ignore_index=True).rename(columns={"role": "view"}).reindex(columns=columns)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result (.nc), the table (heads.csv), ``agreement()`` (agreement.csv) and the rest (atlas.json).
@@ -323,22 +313,40 @@ class Atlas(Stages):
 
     def __str__(self) -> str:
         """The findings, one sentence each."""
-        found = self.findings()
-        return "\n".join([f"{one_line(self.model)}{self._size}", *_listed(found), _OPEN]) if found else repr(self)
+        lines = self._in_sentences()
+        return "\n".join([f"{one_line(self.model)}{self._size}", *lines, _OPEN]) if lines else repr(self)
+
+    def _in_sentences(self) -> list[str]:
+        """The findings as lines, under the title of each question."""
+        lines = []
+        for question in self.questions():
+            lines += [f"{question.title[0].upper()}{question.title[1:]}", *_listed(question.findings)]
+        if lines:
+            lines += _listed(self._rest())
+        return [*lines, _INTERVALS] if any("[" in line for line in lines) else lines
 
     def _repr_html_(self) -> str:
-        found = self.findings()
-        sentences = "".join(f"<li>{escape(each.text)}</li>" for each in found)
-        said = f"<ul>{sentences}</ul><p>{_INTERVALS}</p>" if found else ""
+        said = ""
+        for question in self.questions():
+            sentences = "".join(f"<li>{escape(each.text)}</li>" for each in question.findings)
+            said += f"<p>{escape(question.title)}</p><ul>{sentences}</ul>"
+        said += "".join(f"<p>{escape(each.text)}</p>" for each in self._rest()) + f"<p>{_INTERVALS}</p>" if said else ""
         return f"<p>{escape(repr(self))}</p>{said}"
 
-    def findings(self) -> list[Finding]:
-        """What the results carry, in up to eight sentences, those about your own scores first.
+    def questions(self) -> list[Question]:
+        """What was asked and found: each question with its sentences, its scores and its first heads.
 
-        A head is said to differ from 0 only if its interval excludes 0 and its q value, corrected for the number of
-        heads, is at most 0.1. Each sentence says of how many heads and prompts it is; numbers have the digits that
-        their 95% interval earns. A sentence about the largest value of something that was not tested says so. The
-        same sentences stand at the top of the page, in ``print(atlas)`` and in the console.
+        Two scores are about one question if their prompts are the same, or are made from the same relation.
+        """
+        return questions(self)
+
+    def findings(self) -> list[Finding]:
+        """What the results carry, in a few sentences, question by question, those about your own scores first.
+
+        A head is said to differ from 0 only if its interval excludes 0 and its family p, the chance that any head
+        comes so far, is at most 0.05; that takes six prompts. Each sentence says of how many heads and prompts it is;
+        numbers have the digits that their 95% interval earns. A sentence about the largest value of something that was
+        not tested says so. The same sentences stand at the top of the page, in ``print(atlas)`` and in the console.
 
         Returns:
             Each with its ``text``, and its ``link``: what is chosen on the page that shows it.
@@ -349,32 +357,16 @@ class Atlas(Stages):
         >>> atlas = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"})
         >>> print(atlas.findings()[0].text)
         Patched for the capital, L0H0 restores 74% [69%, 80%] of the logit difference; 1 of 2 heads differs from 0
-        (q at most 0.1, 6 prompts).
+        (family p at most 0.05, 6 prompts).
         """
-        asked = dict(_ASKED) | self.asked
-        shown = islice(_in_turn(self.own_views).items(), _OWN_SENTENCES)
-        found = [of_own(view.label, view.scores, column) for column, view in shown]
-        makers: list[tuple[Any, Callable[[Any], Finding | None]]] = [
-            (self.patching, lambda scores: of_patching(scores, asked["pairs"])),
-            (self.labels, of_labels),
-            (self.profile, of_profile),
-            (self.safety, lambda safety: of_ships(safety, asked["requests"])),
-            (self.roles, lambda roles: of_roles(roles, asked["task"])),
-            (self.circuit, lambda curve: of_circuit(curve, asked["pairs"])),
-            (self.views, self._how_views_agree),
-            (self.direct if self.patching is None else None, lambda scores: of_direct(scores, asked["pairs"])),
-            (self.weights, lambda weights: of_copying(weights.copying)),
-        ]
-        for part, sentence in makers:
-            if part and (one := sentence(part)) is not None:
-                found.append(one)
-        absent = [name for name, part in self._analyses.items() if not part]
-        rest = of_rest(absent, len(self._analyses) - len(absent) + len(self.own), self.interrupted) if found else None
-        return [*found[: _MOST_SENTENCES - 1], rest] if rest else found[:_MOST_SENTENCES]
+        found = [finding for question in self.questions() for finding in question.findings]
+        return found + self._rest() if found else found
 
-    def _how_views_agree(self, views: Mapping[str, HeadScores]) -> Finding | None:
-        labels = {column: view.label for column, view in self.own_views.items()}
-        return of_agreement(self.agreement(), {name: _analysis_of(name) for name in views}, labels)
+    def _rest(self) -> list[Finding]:
+        """What was not measured."""
+        absent = [name for name, part in self._analyses.items() if not part]
+        rest = of_rest(absent, len(self._analyses) - len(absent) + len(self.own), self.interrupted)
+        return [] if rest is None else [rest]
 
     @property
     def _analyses(self) -> dict[str, Any]:
@@ -390,7 +382,7 @@ class Atlas(Stages):
 
     def summary(self, top: int = 3) -> str:
         """The findings, then the largest values of every analysis, as text."""
-        lines = [f"Model      {self.model}", *_listed(self.findings())]
+        lines = [f"Model      {self.model}", *self._in_sentences()]
         if self.profile is not None:
             lines.append("Names on text")
             named = {name: self.profile.named(name) for name in NAMES.values()}
@@ -398,8 +390,8 @@ class Atlas(Stages):
                 f"  {name:<16} {len(heads):>4}  {' '.join(map(str, heads[:top]))}" for name, heads in named.items()
             ]
         if self.labels is not None:
-            counts = self.labels.counts()
-            lines.append("Categories " + ", ".join(f"{name} {n}" for name, n in counts.items() if n))
+            once, counts = self.labels.counts(once=True), self.labels.counts()
+            lines.append("Categories " + ", ".join(f"{name} {n}" for name, n in once.items() if n))
             for category in self.labels.categories:
                 part = self.labels.select(category=category)
                 faint = int(part.dataset["below_floor"].sum())
@@ -452,37 +444,17 @@ ATLAS_FILES = (
 """The files that ``save`` writes, besides scores of your own."""
 
 
-def _in_turn(own: Mapping[str, OwnView]) -> dict[str, OwnView]:
-    """A view of each of the user's scores, the one in which a head is furthest from the null, then the next of each."""
-
-    def away(view: OwnView) -> float:
-        return float(np.nanmax(np.abs(view.scores.scores.values - (null_of(view.scores) or 0)), initial=0))
-
-    turns: Counter[tuple[str, int]] = Counter()
-    turn = {}
-    for column in sorted(own, key=lambda column: -away(own[column])):
-        turn[column] = turns[own[column].of]
-        turns[own[column].of] += 1
-    return {column: own[column] for column in sorted(own, key=turn.__getitem__)}
-
-
-def _analysis_of(view: str) -> str:
-    """The analysis that a view comes from: two of one analysis need not be compared."""
-    return "safety" if view.startswith("ships_") else "roles" if view in ROLES else view
-
-
 def _listed(found: Sequence[Finding]) -> list[str]:
-    """The sentences as lines of a list, with a note about their brackets; no lines if there are none."""
-    lines = [
+    """The sentences as lines of a list."""
+    return [
         textwrap.fill(each.text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         for each in found
     ]
-    return [*lines, _INTERVALS] if any("[" in line for line in lines) else lines
 
 
 def _is_told(variable: str, scores: HeadScores) -> bool:
-    """Whether the table has a column for a variable: q values only if there are some."""
-    return variable != "q_value" or bool(np.isfinite(scores.dataset[variable].values).any())
+    """Whether the table has a column for a variable: p and q values only if there are some."""
+    return variable not in ("p_family", "q_value") or bool(np.isfinite(scores.dataset[variable].values).any())
 
 
 def _on_text(profile: HeadProfile | None, heads: Sequence[HeadId]) -> dict[str, Any]:
@@ -509,10 +481,23 @@ def _best(labels: HeadLabels) -> xr.Dataset:
 
 def _phi(labels: HeadLabels) -> HeadScores:
     """Phi of each head's best relation."""
-    best = _best(labels)
-    low, high = best["ci_low"].values, best["ci_high"].values
+    best, data = _best(labels), labels.dataset
+    ends = best["ci_low"].values, best["ci_high"].values
+    some = {name: (("layer", "head"), data[name].values.any(-1)) for name in ("member", "below_floor")}
     about: dict[str, Any] = {"name": "phi of the best relation", "unit": labels.unit, "kind": labels.kind}
-    return HeadScores.from_scores(best["score"].values, interval=(low, high), **about)
+    about |= {"provenance": labels.provenance, "variables": some}
+    return HeadScores.from_scores(best["score"].values, interval=ends, **about)
+
+
+def _phi_of(labels: HeadLabels, relation: str) -> HeadScores:
+    """Phi of one relation."""
+    data = labels.dataset.sel(relation=relation)
+    ends = data["phi_low"].values, data["phi_high"].values
+    some = {"member": "is_evidence", "below_floor": "is_below_floor"}
+    about: dict[str, Any] = {"name": f"phi of {relation}", "unit": labels.unit, "kind": labels.kind}
+    about |= {"variables": {name: (("layer", "head"), data[old].values) for name, old in some.items()}}
+    found = HeadScores.from_scores(data["phi"].values, interval=ends, provenance=labels.provenance, **about)
+    return found.with_provenance(selected={"relation": relation})
 
 
 def _top_lines(

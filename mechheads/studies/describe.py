@@ -21,8 +21,8 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import correlation_interval
 from mechheads.results.tables import TableResult
+from mechheads.results.words import METRICS
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import METRICS
 from mechheads.studies.head_space import HeadSpace
 
 EXAMPLES = 12

@@ -1,13 +1,12 @@
 """What an atlas found, in sentences: each says how sure it is, and which view of the page shows it.
 
-A head is said to differ from 0 only if its interval (if it has one) excludes 0 and its q value is at most ``FDR``. The
-verdicts of the page have the same thresholds, from here. If no null was tested, as for Ships, or there are too few
-prompts for a test, the sentence names the largest value and says so.
+Which heads are said to differ from 0 follows from ``mechheads.results.evidence``, as do the verdicts of the page. If no
+null was tested, as for Ships, or there are too few prompts for a test over heads, the sentence names the largest value
+with its interval, and says so.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,29 +26,34 @@ from mechheads.labels import HeadLabels
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.dataset import RANGE
 from mechheads.results.digits import rounded
-from mechheads.results.kinds import kind_of
+from mechheads.results.evidence import (
+    carrying_prompt,
+    clusters_needed,
+    criterion,
+    differs,
+    has_null,
+    is_tested,
+    n_clusters,
+    n_prompts,
+    null_of,
+)
+from mechheads.results.record import FIRST
+from mechheads.results.refused import refuses
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import LEAST_CLUSTERS
+from mechheads.results.verdicts import LEAST_GATE
+from mechheads.results.words import ABLATED, METRICS, shortened
+from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.safety_heads import SafetyHeads
 
-FDR = 0.1
-"""The largest q of a head that is said to differ from 0. Among hundreds of heads, eight prompts hardly give less."""
 FDR_OF_COPYING = 0.05
-LEAST_GATE = 0.5
-"""The gate from which on a head has a role."""
 MOST_FAITHFUL, LEAST_FAITHFUL = 0.9, 0.5
 """The share of a metric that a circuit must keep, and that its interval must not leave."""
 NAMED = 3
 """How many heads a sentence names at most."""
-METRICS = {"logit_diff": "logit difference", "log_prob": "log-probability", "kl_divergence": "KL divergence"}
-"""What a sentence calls metrics."""
 MEASURED = 2
 """How many of these it names with their numbers."""
 LEVEL = 0.95
 """Of the intervals, unless a sentence names another."""
-_LONGEST = 80
-FIRST = 10
-"""How many heads are the first by Ships, and by scores that nothing tells from 0."""
 _DOES = {
     "induction": ("does induction", "do induction"),
     "previous-token": ("attends to the previous token", "attend to the previous token"),
@@ -62,11 +66,12 @@ _DOES = {
 """What heads with each name do, of one head and of several, the most telling first."""
 _BEHAVIOURS = 4
 """How many of these a sentence tells."""
+_ENDINGS = {"p_family": "p", "q_value": "q"}
+"""How the column of a statistic ends."""
 _SHIPS = {
-    "ships": "the next token changes most, refusing or not,",
-    "generalized_ships": "the states of all requests turn most, refusing or not,",
+    "ships": "the next token changes most",
+    "generalized_ships": "the states of all requests turn most",
 }
-_ABLATED = {"undifferentiated": "attends to all tokens alike", "scaling": "writes almost nothing"}
 
 
 @dataclass(frozen=True)
@@ -96,31 +101,26 @@ def one_line(text: str) -> str:
     return shortened(shown)
 
 
-def shortened(text: str) -> str:
-    """The text, or its beginning if it is too long for a sentence or a heading."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
 def of_own(name: str, scores: HeadScores, column: str) -> Finding:
     """What scores of your own show; ``column`` is their column of the table."""
     link = {"colour": column, "by": column, "sort": f"-{column}"}
     return _of_heads(scores, column, _Words(f'In "{one_line(name)}"', "has"), link)
 
 
-def of_patching(scores: HeadScores, about: str) -> Finding:
-    """Which heads carry the answer, by activation patching."""
+def of_patching(scores: HeadScores, about: str, texts: Sequence[str] = ()) -> Finding:
+    """Which heads carry the answer, by activation patching; ``texts`` are the clean prompts."""
     metric = str(scores.provenance.get("metric", "logit_diff"))
     measure = f" of the {METRICS[metric]}" if metric in METRICS else f" of {one_line(metric)}"
     noising = scores.provenance.get("direction") == "noising"
     share = scores.unit.startswith("share")
     verb = ("takes away" if noising else "restores") if share else "changes the metric by"
-    words = _Words(f"Patched for {one_line(about)}", verb, measure if share else "")
+    words = _Words(f"Patched for {one_line(about)}", verb, measure if share else "", texts)
     return _of_heads(scores, "patching", words, {"colour": "patching", "by": "patching", "pane": "cause"})
 
 
-def of_direct(scores: HeadScores, about: str) -> Finding:
-    """Which heads write the answer themselves."""
-    words = _Words(f"Writing straight to the logits for {one_line(about)}", "adds")
+def of_direct(scores: HeadScores, about: str, texts: Sequence[str] = ()) -> Finding:
+    """Which heads write the answer themselves; ``texts`` are the prompts."""
+    words = _Words(f"Writing straight to the logits for {one_line(about)}", "adds", texts=texts)
     return _of_heads(scores, "direct", words, {"colour": "direct", "by": "direct", "pane": "cause"})
 
 
@@ -142,7 +142,7 @@ def of_labels(labels: HeadLabels) -> Finding:
         relations = f"the {n_relations} relations that were" if n_relations > 1 else "the relation that was"
         text = f"By their weights, none of {of} has a category from {relations} tested ({how}){hint}."
         return Finding(text, {"colour": "phi", "by": "phi"} if _is_any(labels) else {})
-    some = f", {several} of them several" if several else ""
+    some = f", {several} of them several (counted in each)" if several else ""
     kinds = _listed([f"{counts[name]} {one_line(name)}" for name in having])
     text = f"By their weights, {n} of {of} {_have(n)} a category{some}: {kinds} ({how}){hint}."
     return Finding(text, {"filter": " or ".join(_quoted(name) for name in having)})
@@ -170,7 +170,10 @@ def of_profile(profile: HeadProfile) -> Finding:
 
 
 def of_ships(safety: Mapping[str, SafetyHeads], requests: str) -> Finding | None:
-    """On which heads the answer to requests depends most, by each ablation; None if no head was reached."""
+    """On which heads the answer to requests depends most, by each ablation, and whether the model refuses at all.
+
+    None if no head was reached.
+    """
     known = {name: scores for name, scores in safety.items() if len(scores.missing) < scores.scores.size}
     if not known:
         return None
@@ -178,15 +181,18 @@ def of_ships(safety: Mapping[str, SafetyHeads], requests: str) -> Finding | None
     for ablation, scores in known.items():
         row = scores.to_dataframe().loc[str(scores.heads(1)[0])]
         first[ablation] = str(row.name)
-        does = _ABLATED.get(ablation)
+        does = ABLATED.get(ablation, "").removeprefix("it ")
         when = f"if {row.name} {does}" if does else f"under {one_line(ablation)} of {row.name}"
-        parts.append(f"{when} ({_number(row, scores.unit)})")
+        parts.append(f"{when} ({number_of(row, scores.unit)})")
     ablation, scores = next(iter(known.items()))
     score = scores.provenance.get("score", "ships")
     most = _SHIPS.get(score, f"{one_line(score).replace('_', ' ')} is largest")
     shared = _shared(*list(known.values())[:2]) if len(known) > 1 else ""
-    sure = f"{_count(_n(scores), 'request')}{f', {_among(scores)}' if scores.missing else ''}"
-    text = f"After {one_line(requests)}, {most} {' or '.join(parts)}{shared} ({sure})."
+    sure = f"{_count(n_prompts(scores), 'request')}{f', {_among(scores)}' if scores.missing else ''}"
+    refused = scores.provenance.get("refused")
+    counted = f"The model {refusing(refused)}" if refused else "Whether the model refuses was not judged"
+    nothing = ", so this says nothing about refusals" if refuses(refused) is False else ""
+    text = f"After {one_line(requests)}, {most} {' or '.join(parts)}{shared} ({sure}). {counted}{nothing}."
     link = {"colour": f"ships_{ablation}", "by": f"ships_{ablation}", "top": str(FIRST)}
     return Finding(text, link | {"head": first[ablation], "pane": "safety"})
 
@@ -228,9 +234,9 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
         which = f"how few heads keep the {metric} is not settled: the"
     row = enough.iloc[0] if len(enough) else rows.loc[rows["score"].idxmax()]
     k, heads = int(row["k"]), [str(head) for head in curve.heads]
-    kept = f"keep{'s' * (k == 1)} {only}{_number(row, 'share')} of the {metric}"
+    kept = f"keep{'s' * (k == 1)} {only}{number_of(row, 'share')} of the {metric}"
     alone = rows[rows["k"] == 1]
-    first = f", {heads[0]} alone {_number(alone.iloc[0], 'share')}" if k > 1 and len(alone) else ""
+    first = f", {heads[0]} alone {number_of(alone.iloc[0], 'share')}" if k > 1 and len(alone) else ""
     who = f"{heads[0]} alone" if k == 1 else f"{which} first {k} heads by patching"
     n = curve.values.shape[-1]
     prompts = f"the {_count(n, 'prompt')} that ranked {'it' if k == 1 else 'them'}"
@@ -312,73 +318,80 @@ class _Words:
     lead: str
     verb: str
     of: str = ""
+    texts: Sequence[str] = ()
 
 
 def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, str]) -> Finding:
     """Which heads differ from the null; if that cannot be told, the largest value."""
-    rows: Any = scores.to_dataframe()
+    told = differs(scores).ravel()
+    rows: Any = scores.to_dataframe().assign(differs=told)
     rows = rows[np.isfinite(rows["score"]) & (rows["head"] % scores.together == 0)]
     if rows.empty:
         return Finding(f"{words.lead}, no head was reached.", link)
     null = null_of(scores) or 0.0
     rows = rows.assign(away=rows["score"] - null).sort_values("away", key=np.abs, ascending=False, kind="stable")
     rows = rows[~rows.index.duplicated()]  # of scores with labels, the row of each head that is furthest from the null
-    outside = (rows["ci_low"] > null) | (rows["ci_high"] < null) | rows["ci_low"].isna().all()
-    small = rows["q_value"] <= FDR
-    beyond = rows[outside & small]
-    if not _is_tested(scores) or beyond.empty:
+    beyond = rows[rows["differs"]]
+    if beyond.empty:
         return Finding(_largest(scores, rows, words), link | {"head": str(rows.index[0])})
     up = beyond["away"] > 0 if (beyond["away"] > 0).any() else beyond["away"] < 0
     first, others = beyond[up].iloc[:MEASURED], beyond[~up].iloc[:1]
-    numbers = [_number(row, scores.unit) for row in first.to_dict("records")]
+    numbers = [number_of(row, scores.unit) for row in first.to_dict("records")]
     said = [f"{first.index[0]} {words.verb} {numbers[0]}{words.of}"]
     said += [f"{name} {number}" for name, number in zip(first.index[1:], numbers[1:], strict=True)]
-    against = [f"; {name} goes the other way, {_number(row, scores.unit)}" for name, row in others.iterrows()]
+    against = [f"; {name} goes the other way, {number_of(row, scores.unit)}" for name, row in others.iterrows()]
     sure = f"; {len(beyond)} of {_among(scores)} differ{'s' * (len(beyond) == 1)} from {null:g}"
-    low, high = (_quoted(f"{column}_ci_{end}") for end in ("low", "high"))
-    marked = f"{_quoted(f'{column}_q')} <= {FDR:g}"
+    test = criterion(scores)
+    small = rows[test.statistic] <= test.most
+    marked = f"{_quoted(f'{column}_{_ENDINGS[test.statistic]}')} <= {test.most:g}"
     if len(beyond) < small.sum():
+        low, high = (_quoted(f"{column}_ci_{end}") for end in ("low", "high"))
         marked += f" and ({low} > {null:g} or {high} < {null:g})"
-    sure = f"{sure} ({_joined(f'q at most {FDR:g}', _counted(scores))})."
-    text = f"{words.lead}, {_listed(said)}{''.join(against)}{sure}"
+    sure = f"{sure} ({_joined(str(test), counted(scores))})."
+    carried = "".join(_carried(scores, row, words) for _, row in first.iterrows())
+    text = f"{words.lead}, {_listed(said)}{''.join(against)}{carried}{sure}"
     return Finding(text, link | {"head": str(first.index[0]), "filter": marked})
+
+
+def _carried(scores: HeadScores, row: Any, words: _Words) -> str:
+    """That one prompt carries the score of a row, if it does."""
+    at = carrying_prompt(scores, HeadId(int(row["layer"]), int(row["head"])))
+    if at is None:
+        return ""
+    which = f'"{one_line(words.texts[at])}"' if at < len(words.texts) else f"number {at + 1}"
+    return f"; one {_sample(scores)} carries {row.name}: {which}"
 
 
 def _largest(scores: HeadScores, rows: Any, words: _Words) -> str:
     """The largest value, which stands first, and why it is no more than that."""
     row, alike = rows.iloc[0], int((rows["score"] == rows["score"].iloc[0]).sum())
-    said = f"{row.name} {words.verb} {_number(row, scores.unit)}{words.of}"
-    of, clusters = _among(scores), _clusters(scores)
-    if _is_tested(scores):
-        null = f"{null_of(scores) or 0:g}"
-        sure = _joined(f"q {row['q_value']:.2g}", _counted(scores))
-        alone = row["ci_low"] > (null_of(scores) or 0) or row["ci_high"] < (null_of(scores) or 0)
-        how = f"after correction for so many (q at most {FDR:g})" if alone else "beyond chance"
-        return f"{words.lead}, none of {of} differs from {null} {how}; at most, {said} ({sure})."
-    if clusters is not None and not _is_enough(scores):
-        one = _sample(scores)
-        called = (one, f"{one}s") if clusters == _n(scores) else (f"cluster of {one}s", f"clusters of {one}s")
-        few = _count(clusters, *called)
-        why = f"{few} {'is' if clusters == 1 else 'are'} too few for a test over heads"
+    said = f"{row.name} {words.verb} {number_of(row, scores.unit)}{words.of}"
+    of, null, carried = _among(scores), null_of(scores), _carried(scores, row, words)
+    if is_tested(scores):
+        test = criterion(scores)
+        sure = f"{test.called} {row[test.statistic]:.2g}"
+        if row["ci_low"] > (null or 0) or row["ci_high"] < (null or 0):
+            some = counted(scores) or "the numbers"
+            why = f"{some} do not tell it from chance among so many ({sure})"
+            return f"{words.lead}, {said}, the furthest from {null or 0:g} of {of}{carried}; {why}."
+        why = _joined(sure, counted(scores))
+        return f"{words.lead}, none of {of} can be told from {null or 0:g}; at most, {said}{carried} ({why})."
+    if has_null(scores) and (enough := clusters_needed(scores)):
+        why = f"{counted(scores)}; {enough} or more would allow a test over heads"
     else:
-        unsure = not isfinite(row["ci_low"])
-        why = "nothing says how sure that is" if unsure else _joined("not tested against 0", _counted(scores))
-    null = null_of(scores)
+        why = "nothing says how sure that is"
+        if isfinite(row["ci_low"]):
+            why = _joined("not tested against 0" if null is None else "", counted(scores)) or "not tested against 0"
     if null is not None and row["ci_low"] <= null <= row["ci_high"]:
-        return f"{words.lead}, none of {of} stands out; at most, {said} ({why})."
+        return f"{words.lead}, none of {of} stands out; at most, {said}{carried} ({why})."
     if alike == len(rows) > 1:
         return f"{words.lead}, each of {of}{said.removeprefix(str(row.name))} ({why})."
     extreme = "the largest" if row["score"] > 0 else "the furthest from 0"
     others = "" if alike == 1 else f", as {'does 1 other' if alike == 2 else f'do {alike - 1} others'}"
-    return f"{words.lead}, {said}, {extreme} of {of}{others} ({why})."
+    return f"{words.lead}, {said}, {extreme} of {of}{others}{carried} ({why})."
 
 
-def _is_tested(scores: HeadScores) -> bool:
-    """Whether q values say which heads differ from a null."""
-    return null_of(scores) is not None and bool(scores.dataset["q_value"].notnull().any()) and _is_enough(scores)
-
-
-def _number(row: Any, unit: str) -> str:
+def number_of(row: Any, unit: str) -> str:
     """The score of a row with its interval, or with the range of two clusters."""
     low, high = row.get("ci_low", nan), row.get("ci_high", nan)
     if isfinite(low) and isfinite(high):
@@ -390,39 +403,18 @@ def _number(row: Any, unit: str) -> str:
     return rounded(row["score"], unit=unit)
 
 
-def null_of(scores: HeadScores) -> float | None:
-    """The mean score of a head that does nothing; None if nothing is known of it."""
-    statistics = scores.dataset.attrs.get("statistics")
-    return kind_of(scores.kind).null if statistics is None else json.loads(statistics)["null"]
-
-
-def _clusters(scores: HeadScores) -> int | None:
-    """How many independent samples the means are over; None if the scores are no means."""
-    return len(set(scores.dataset["cluster"].values.tolist())) if scores.values is not None else None
-
-
-def _n(scores: HeadScores) -> int:
-    return scores.dataset.sizes.get("prompt", 0)
-
-
 def _sample(scores: HeadScores) -> str:
     """What the scores are means over."""
     return "pair" if scores.unit == "share of pairs" else "prompt"
 
 
-def _is_enough(scores: HeadScores) -> bool:
-    """Whether flipping the signs of all clusters can give a p value that is small enough at all."""
-    clusters = _clusters(scores)
-    return clusters is None or (clusters >= LEAST_CLUSTERS and 2.0 ** (1 - clusters) <= FDR)
-
-
-def _counted(scores: HeadScores) -> str:
+def counted(scores: HeadScores) -> str:
     """How many prompts the scores are means of."""
-    clusters = _clusters(scores)
+    clusters = n_clusters(scores)
     if clusters is None:
         return ""
-    prompts = _count(_n(scores), _sample(scores))
-    within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < _n(scores) else prompts
+    prompts = _count(n_prompts(scores), _sample(scores))
+    within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < n_prompts(scores) else prompts
     return within if scores.level in (None, LEVEL) else f"{within}, intervals of {scores.level:.0%}"
 
 
@@ -500,6 +492,8 @@ def _view(name: str) -> str:
     """What a view is called in a sentence."""
     if name.startswith("ships_"):
         return f"Ships ({one_line(name.removeprefix('ships_'))})"
+    if name.startswith("phi_"):
+        return f"phi of {one_line(name.removeprefix('phi_')).replace('_', ' ')}"
     return {"direct": "direct parts"}.get(name, one_line(name))
 
 

@@ -46,8 +46,8 @@ TaskLike = Task | str | Path
 Experiment = Callable[[Any], HeadScores]
 Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
-ASKED = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
-"""What the questions of the package are about, as ``Atlas.asked`` says it."""
+CAPITALS = "country_to_capital"
+"""The relation that the pairs and the task of the package are made from."""
 LEAST_PAIRS = Scoring().min_pairs
 """A relation needs so many pairs whose words are one token each."""
 _PACKAGE = "of the package"

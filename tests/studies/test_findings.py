@@ -11,6 +11,7 @@ import pytest
 import mechheads as mh
 from mechheads.gating import ROLES, Roles
 from mechheads.results.curves import Curves
+from mechheads.safety import SafetyHeads
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.findings import of_agreement, of_circuit, of_own
 
@@ -31,33 +32,82 @@ def said(atlas: Atlas) -> list[str]:
     return [finding.text for finding in atlas.findings()]
 
 
-def test_patching_names_the_heads_whose_interval_and_q_say_so():
+def test_patching_names_the_heads_whose_interval_and_family_p_say_so():
     patching = effects(12, large=0.7, other=-0.2)
     first, rest = Atlas("m", patching=patching, asked=ASKED).findings()
     row = patching["L1H2"]
-    assert row["q_value"] <= 0.1 and row["ci_low"] > 0
+    assert row["p_family"] <= 0.05 and row["ci_low"] > 0
     assert first.text.startswith("Patched for the capital, L1H2 restores 7")
     assert "; L3H1 goes the other way, -2" in first.text
     data = patching.dataset
-    clear = (data["q_value"] <= 0.1) & ((data["ci_low"] > 0) | (data["ci_high"] < 0))
-    assert f"{int(clear.sum())} of 20 heads differ from 0 (q at most 0.1, 12 prompts)." in first.text
-    assert first.link["filter"].startswith("patching_q <= 0.1")
+    clear = (data["p_family"] <= 0.05) & ((data["ci_low"] > 0) | (data["ci_high"] < 0))
+    assert f"{int(clear.sum())} of 20 heads differ from 0 (family p at most 0.05, 12 prompts)." in first.text
+    assert first.link["filter"].startswith("patching_p <= 0.05")
     assert (first.link["head"], first.link["pane"], first.link["colour"]) == ("L1H2", "cause", "patching")
     assert rest.text == "Nothing else was measured."
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (
+            {"n": 6, "of": 8, "judge": "rule_judge"},
+            "The model refused 6 of 8 (75% [41%, 93%], judged by rules that agree with people on 0.80 to 1.00 of "
+            "refusals).",
+        ),
+        (
+            {"n": 0, "of": 8, "same": 7, "judge": "mine"},
+            "The model refused none of 8 and gave the same answer to 7 (0% [0%, 32%], judged by mine), so this says "
+            "nothing about refusals.",
+        ),
+        (None, "Whether the model refuses was not judged."),
+    ],
+)
+def test_ships_say_how_many_requests_the_model_refuses(refused, told):
+    data = effects(8, large=0.7, kind="safety", unit="nats").dataset
+    columns = ["in_top", *(f"{name}{end}" for name in ("ships", "generalized_ships") for end in ("", "_low", "_high"))]
+    scores = SafetyHeads(data.assign(dict.fromkeys(columns, data["score"])))
+    scores = scores.with_provenance(k=3, score="ships", **({} if refused is None else {"refused": refused}))
+    text = said(Atlas("m", safety={"scaling": scores}, asked=ASKED))[0]
+    assert text.startswith(
+        "After harmful requests, the next token changes most if L1H2 writes almost nothing (0.697 nats ["
+    )
+    assert text.endswith(f"]) (8 requests). {told}")
+
+
+def test_a_head_that_one_prompt_carries_is_told_with_its_prompt():
+    values = 0.001 * np.random.default_rng(0).normal(size=(4, 5, 12))
+    values[1, 2, 7] = 6.0
+    patching = mh.HeadScores.from_values(values, name="made", unit="share restored", kind="activation_patch")
+    pairs = [{"clean": f"prompt {at}", "corrupted": "", "answer": "", "wrong": ""} for at in range(12)]
+    assert '; one prompt carries L1H2: "prompt 7" (' in said(Atlas("m", patching=patching, pairs=pairs))[0]
+    assert "; one prompt carries L1H2: number 8 (" in said(Atlas("m", own={"mine": patching}))[0]
+    assert "carries L" not in said(Atlas("m", patching=effects(12, large=0.7), pairs=pairs))[0]
 
 
 def test_nothing_found_is_said():
     atlas = Atlas("m", patching=effects(12), asked=ASKED)
     text, _ = said(atlas)
-    assert text.startswith("Patched for the capital, none of 20 heads differs from 0 beyond chance; at most, L")
-    assert "(q 0." in text and text.endswith(", 12 prompts).")
+    assert text.startswith("Patched for the capital, none of 20 heads can be told from 0; at most, L")
+    assert "(family p " in text and text.endswith(", 12 prompts).")
     assert "filter" not in atlas.findings()[0].link
 
 
+def test_six_prompts_are_enough_for_one_head():
+    patching = effects(6, large=0.7)
+    assert (patching.dataset["q_value"] > 0.1).all()
+    text = said(Atlas("m", patching=patching, asked=ASKED))[0]
+    assert text.startswith("Patched for the capital, L1H2 restores 7")
+    assert text.endswith("1 of 20 heads differs from 0 (family p at most 0.05, 6 prompts).")
+
+
 def test_a_head_that_only_its_own_interval_sets_apart_is_no_finding():
-    """With 8 prompts and 20 heads, a single head cannot have a small q."""
-    text = said(Atlas("m", patching=effects(8, large=0.7), asked=ASKED))[0]
-    assert "none of 20 heads differs from 0 after correction for so many (q at most 0.1); at most, L1H2" in text
+    values = np.random.default_rng(0).normal(size=(4, 5, 8))
+    patching = mh.HeadScores.from_values(values, name="made", unit="share restored", kind="activation_patch")
+    alone = (patching.dataset["ci_low"] > 0) | (patching.dataset["ci_high"] < 0)
+    assert alone.any()
+    text = said(Atlas("m", patching=patching, asked=ASKED))[0]
+    assert "the furthest from 0 of 20 heads; 8 prompts do not tell it from chance among so many (family p 0." in text
 
 
 @pytest.mark.parametrize(
@@ -65,12 +115,15 @@ def test_a_head_that_only_its_own_interval_sets_apart_is_no_finding():
     [
         (
             effects(1, large=0.7),
-            "of the logit difference, the largest of 20 heads (1 prompt is too few for a test",
+            "of the logit difference, the largest of 20 heads (1 prompt; 6 or more would allow a test",
         ),
         (effects(2, large=0.7), "(range of two clusters "),
-        (effects(2, large=0.7), "2 prompts are too few for a test over heads"),
-        (effects(4, large=0.7), "4 prompts are too few for a test over heads"),
-        (effects(8, large=0.7, cluster=list("aabbccdd")), "4 clusters of prompts are too few for a test over heads"),
+        (effects(2, large=0.7), "2 prompts; 6 or more would allow a test over heads)"),
+        (effects(4, large=0.7), "4 prompts; 6 or more would allow a test over heads"),
+        (
+            effects(8, large=0.7, cluster=list("aabbccdd")),
+            "8 prompts in 4 clusters; 6 or more would allow a test over heads",
+        ),
     ],
 )
 def test_too_few_prompts_give_the_largest_value_and_no_more(scores, why):
@@ -84,7 +137,7 @@ def test_partial_results_say_of_how_many_heads_they_are():
     values[:2] = 0.001 * np.random.default_rng(0).normal(size=(2, 5, 12))
     scores = mh.HeadScores.from_values(values, name="made", unit="share restored", kind="activation_patch")
     text, rest = said(Atlas("m", patching=scores, interrupted=True))
-    assert "none of the 10 of 20 heads that were reached differs from 0" in text
+    assert "none of the 10 of 20 heads that were reached can be told from 0" in text
     assert rest == "The work was interrupted. Nothing else was measured."
     nothing = mh.HeadScores.from_values(np.full((2, 2, 6), np.nan), name="made", unit="", kind="activation_patch")
     assert said(Atlas("m", patching=nothing))[0] == "Patched for the answer, no head was reached."
@@ -191,10 +244,11 @@ def test_the_answer_comes_first_in_text_and_summary():
     sentence = said(atlas)[0]
     for text in (str(atlas), atlas.summary()):
         lines = text.split("\n")
-        assert lines[1].startswith("- Patched for the capital, L1H2")
+        assert lines[1] == "Naming the capital"
+        assert lines[2].startswith("- Patched for the capital, L1H2")
         assert sentence in " ".join(line.strip().removeprefix("- ") for line in lines)
     assert repr(atlas).startswith("<Atlas of m, 4 x 5 heads: patching.")
-    assert atlas._repr_html_().count("<li>") == 2
+    assert atlas._repr_html_().count("<li>") == 1
 
 
 def test_heads_that_share_the_largest_value_are_counted():
@@ -219,6 +273,6 @@ def test_of_many_labels_the_one_where_a_head_is_furthest_is_told_first():
     told = [text.partition(" (")[0] for text in said(Atlas("m", own=own))]
     assert told[:3] == [
         'In "mine, pos b", L1H0 has 3.0, the largest of 4 heads',
-        'In "theirs", L0H0 has 0.20, the largest of 4 heads, as does 1 other',
         'In "mine, pos c", L1H0 has -0.50, the furthest from 0 of 4 heads',
+        'In "theirs", L0H0 has 0.20, the largest of 4 heads, as does 1 other',
     ]

@@ -1,26 +1,24 @@
-"""``Column``: what the page says of a column of an atlas' table, and the rules by which verdicts follow from scores."""
+"""Verdicts on every head: yes, no or unclear, by the rule of the kind of its scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mechheads.results.evidence import LEAST_CLUSTERS_TESTED, criterion, differs as differ, is_tested, null_of
+from mechheads.results.record import FIRST, Rule
 from mechheads.results.scores import HeadScores
-from mechheads.studies.findings import FDR, FIRST, LEAST_GATE, null_of
 
 LEAST_RESTORED = 0.05
 """The share of the difference that a head must restore for a yes."""
 LEAST_DIRECT = 0.05
 """The share of the logit difference that a head must add for a yes."""
+LEAST_GATE = 0.5
+"""The gate from which on a head has a role."""
 
 OUTCOMES = YES, NO, UNCLEAR = "yes", "no", "unclear"
-
-ON_TEXT, BY_WEIGHTS, IN_TASKS, IN_REFUSALS, ROLES_GROUP = "On text", "By weights", "In tasks", "In refusals", "Roles"
-YOUR_OWN = "Your own"
-"""The headings under which columns stand."""
 
 
 class Verdicts(NamedTuple):
@@ -35,23 +33,16 @@ class Verdicts(NamedTuple):
         return [verdict or None for verdict in verdicts.ravel().tolist()]
 
 
-Rule = Callable[[HeadScores], Verdicts]
-"""How verdicts follow from scores."""
-
-
 def differs(scores: HeadScores) -> Verdicts:
-    """Yes if a score differs from that of a head that does nothing, by its interval and q."""
-    null = null_of(scores) or 0.0
-    interval = f"the interval excludes {null:g} and " if np.isfinite(scores.dataset["ci_low"].values).any() else ""
-    rule = f"Yes if {interval}q is at most {FDR:g}; otherwise unclear."
-    return _beyond(scores, rule, null=null)
+    """Yes if a score differs from that of a head that does nothing."""
+    return _beyond(scores, "Yes if it {test}; otherwise unclear.", 0.0)
 
 
 def restored(scores: HeadScores) -> Verdicts:
     """Yes if a share is large enough, no if it is surely smaller."""
     rule = (
-        f"Yes if it is at least {LEAST_RESTORED:g} in either direction, the interval excludes 0 and q is at most "
-        f"{FDR:g}; no if the whole interval lies within \u00b1{LEAST_RESTORED:g}."
+        f"Yes if it is at least {LEAST_RESTORED:g} in either direction and {{test}}; no if the whole interval lies "
+        f"within \u00b1{LEAST_RESTORED:g}."
     )
     return _beyond(scores, rule, LEAST_RESTORED)
 
@@ -63,8 +54,8 @@ def added(scores: HeadScores) -> Verdicts:
     attributed = str(scores.provenance.get("attributed", ""))
     whole = "logit" if attributed.startswith("the logit ") else "logit difference"
     rule = (
-        f"Yes if it adds at least {LEAST_DIRECT:.0%} of the mean {whole} ({least:.2g} logits) in either "
-        f"direction, the interval excludes 0 and q is at most {FDR:g}; no if the whole interval is smaller."
+        f"Yes if it adds at least {LEAST_DIRECT:.0%} of the mean {whole} ({least:.2g} logits) in either direction and "
+        "{test}; no if the whole interval is smaller."
     )
     return _beyond(scores, rule, least)
 
@@ -108,51 +99,41 @@ def in_every_start(scores: HeadScores) -> Verdicts:
     return Verdicts(rule, {YES: has.all(-1) & reached, NO: ~has.any(-1) & reached, UNCLEAR: reached})
 
 
-def is_tested(scores: HeadScores) -> bool:
-    """Whether scores can be told from that of a head that does nothing: intervals alone are of single heads."""
-    return null_of(scores) is not None and bool(np.isfinite(scores.dataset["q_value"].values).any())
+def _beyond(scores: HeadScores, rule: str, least: float) -> Verdicts:
+    """Yes if the score is so large and differs from the null; no if its whole interval is nearer.
 
+    With too few prompts for a test over heads, the effect and its interval alone decide: yes if all of it is so large.
 
-def _beyond(scores: HeadScores, rule: str, least: float = 0.0, null: float = 0.0) -> Verdicts:
-    """Yes if the score is so large, its interval excludes the null and q is small; no if the interval lies within."""
+    Args:
+        rule: with a place for the test.
+    """
+    null = null_of(scores) or 0.0
     value, low, high = (scores.dataset[name].values - null for name in ("score", "ci_low", "ci_high"))
-    q = scores.dataset["q_value"].values
-    outside = (low > 0) | (high < 0) | ~np.isfinite(low).any()
+    if is_tested(scores):
+        test, surely = f"differs from {null:g} ({criterion(scores)})", (np.abs(value) >= least) & differ(scores)
+    else:
+        surely = (np.where(value > 0, low, -high) >= least) & (least > 0)
+        test = (
+            f"its whole interval is (with fewer than {LEAST_CLUSTERS_TESTED} prompts, no test over heads is possible)"
+        )
     holds = {
-        YES: (np.abs(value) >= least) & outside & (q <= FDR),
+        YES: surely,
         NO: np.maximum(np.abs(low), np.abs(high)) < least,
         UNCLEAR: np.isfinite(value),
     }
-    return Verdicts(rule, holds)
+    return Verdicts(rule.format(test=test), holds)
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column that has a value of its own, and what the page says of it.
+_RULES: dict[Rule, Callable[[HeadScores], Verdicts]] = {
+    "metric": restored,
+    "differs": differs,
+    "added": added,
+    "labelled": labelled,
+    "among_first": among_first,
+    "in_every_start": in_every_start,
+}
 
-    Attributes:
-        label, unit, meaning: its name for people, the unit of its values, and what they measure.
-        group: the heading under which it stands.
-        signed: whether values can be negative; then the first heads are those furthest from 0.
-        sentence: what a ``{value}`` says of a head; it may name its ``{unit}`` and ``{relation}``.
-        rule: how a verdict on each head follows from the scores.
-        texts, change: what yes, no and unclear say of a head, and what could change each.
-        judges: the result of the atlas that the rule reads, if these are not the view's own scores.
-        method: the name of the analysis, and how it measures: for the end of the page.
-        cautions: what may not be concluded from it.
-        part: what the view is in ``TENSIONS``.
-    """
 
-    label: str
-    unit: str
-    meaning: str
-    group: str
-    signed: bool = False
-    sentence: str = ""
-    rule: Rule = differs
-    texts: tuple[str, str, str] = ("It differs from 0.", "", "These prompts do not settle it.")
-    change: tuple[str, str, str] = ("Other prompts.", "", "More prompts.")
-    judges: str | None = None
-    method: tuple[str, str] | None = None
-    cautions: tuple[str, ...] = ()
-    part: str = ""
+def verdicts(scores: HeadScores, rule: Rule) -> Verdicts:
+    """The verdicts on all heads by a rule."""
+    return _RULES[rule](scores)

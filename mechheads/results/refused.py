@@ -1,0 +1,25 @@
+"""How many requests a model was seen to refuse, as ``provenance["refused"]`` has it: enough or not, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LEAST_REFUSAL = 0.1
+"""A model that refuses a smaller share of harmful requests counts as not refusing; of openings with a smaller mean
+probability there is a warning."""
+
+
+def refuses(refused: Mapping[str, Any] | None) -> bool | None:
+    """Whether a model refuses enough to speak of its refusals; None if it was not judged."""
+    return None if refused is None else refused["n"] >= LEAST_REFUSAL * refused["of"]
+
+
+def refused_of(refused: Mapping[str, Any] | None) -> str:
+    """How many requests a model refused; empty if it was not judged.
+
+    >>> from mechheads.results.refused import refused_of
+    >>> refused_of({"n": 6, "of": 8}), refused_of({"n": 0, "of": 8}), refused_of(None)
+    ('refused 6 of 8', 'refused none of 8', '')
+    """
+    return "" if refused is None else f"refused {refused['n'] or 'none'} of {refused['of']}"
