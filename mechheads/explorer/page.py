@@ -152,13 +152,23 @@ def svg(page: dict[str, Any]) -> str:
 
 
 def answer(page: dict[str, Any]) -> str:
-    """What the results carry, as an HTML list for readers whose scripts are off."""
-    lists = []
+    """What the results carry, as HTML lists by question for readers whose scripts are off."""
+    made = []
     for model in page["models"]:
-        sentences = "".join(f"<li>{html.escape(_printable(finding['text']))}</li>" for finding in model["answer"])
-        name = f"<h2>{html.escape(_printable(model['name']))}</h2>" if len(page["models"]) > 1 else ""
-        lists.append(f"{name}<ul>{sentences}</ul>" if sentences else "")
-    return "".join(lists)
+        found = {each["title"]: [each["sentence"], *each["more"]] for each in model["questions"]}
+        told = [finding for findings in found.values() for finding in findings]
+        found[""] = [finding for finding in model["answer"] if finding not in told]
+        texts = {title: [_escaped(finding["text"]) for finding in findings] for title, findings in found.items()}
+        name = f"<h2>{_escaped(model['name'])}</h2>" if len(page["models"]) > 1 and any(texts.values()) else ""
+        made.append(name)
+        for title, sentences in texts.items():
+            heading = f"<h3>{_escaped(title)}</h3>" if title else ""
+            made.append(f"{heading}<ul><li>{'</li><li>'.join(sentences)}</li></ul>" if sentences else "")
+    return "".join(made)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(_printable(text))
 
 
 def _svg_square(square: _Square) -> str:

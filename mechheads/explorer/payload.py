@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,11 @@ from mechheads.limits import without_collecting
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.html import tidy
 from mechheads.results.mlps import has_mlps
+from mechheads.results.record import GROUPS
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.by_question import Question
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import own_file
 
@@ -148,6 +150,7 @@ def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
         "columns",
         "views",
         "agreement",
+        "questions",
         "tensions",
         "circuits",
         "tables",
@@ -185,8 +188,9 @@ def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> dict[str
         "citations": {name: result.citation() for name, result in results.items()},
         "methods": methods(names, said),
         "cautions": cautions(names, said),
-        "columns": columns(table, said),
+        "columns": _of_questions(columns(table, said), found),
         "views": found,
+        "questions": [_question(each) for each in atlas.questions()],
         "agreement": [
             {
                 "view": row["view"],
@@ -205,6 +209,25 @@ def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> dict[str
         "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
         "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
     }
+
+
+_QUESTIONS = {GROUPS["text"]: "text", GROUPS["weights"]: "weights"}
+"""Questions of columns that are no views, by their headings."""
+
+
+def _of_questions(made: list[dict[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The columns with the question of each: that of its view, or that of its heading; None if it is of none."""
+    keys = {view["name"]: view["question"] for view in found}
+    for column in made:
+        name = (column["of"] or column["name"]).removeprefix("generalized_")
+        column["question"] = keys.get(name, _QUESTIONS.get(column["group"]))
+    return made
+
+
+def _question(question: Question) -> dict[str, Any]:
+    sentences = [{"text": finding.text, "link": finding.link} for finding in question.findings]
+    told = {name: value for name, value in asdict(question).items() if name != "findings"}
+    return told | {"sentence": sentences[0], "more": sentences[1:]}
 
 
 _AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}

@@ -82,7 +82,7 @@ def run_columns(table: pd.DataFrame, n_prompts: int) -> dict[str, Any]:
     for name, where in over.items():
         found[name] |= {"group": GROUP, "meaning": f"{found[name]['meaning']} {where}"}
     return {
-        "columns": [*found.values()],
+        "columns": [column | {"question": None} for column in found.values()],
         "methods": [{"name": GROUP, "text": _METHOD, "columns": [*over]}],
         "cautions": list(_CAUTIONS),
     }

@@ -17,7 +17,6 @@ import torch
 import mechheads as mh
 from mechheads.explorer.collect import collect
 from mechheads.explorer.encode import unblock
-from mechheads.explorer.kinds import known_kinds
 from mechheads.explorer.page import svg
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.gating import ROLES, Roles
@@ -32,10 +31,12 @@ HOSTILE = [
     "<img src=x onerror=alert(1)>",
     "{value} {unit}",
     "a\u202eb\x07",
+    "patching_p",
     "patching_q",
     "L1H2",
     "",
 ]
+_ENDS = ("", "_ci_low", "_ci_high", "_p", "_q")
 TABLES = {
     *("examples", "patterns", "head_weights", "indirect_object", "set_scores", "edge_scores", "faithfulness"),
     *("faithfulness_curve", "circuit_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
@@ -97,7 +98,11 @@ def test_scores_have_the_name_of_their_key_or_their_own():
     assert list(one.atlas.own) == ["effect", "effect (2)", "other"]
     assert list(one.atlas.to_dataframe()) == [
         *("layer", "head"),
-        *(f"{name}{end}" for name in ("effect", "effect_2", "other") for end in ("", "_ci_low", "_ci_high", "_q")),
+        *(
+            f"{name}{end}"
+            for name in ("effect", "effect_2", "other")
+            for end in ("", "_ci_low", "_ci_high", "_p", "_q")
+        ),
     ]
 
 
@@ -129,7 +134,7 @@ def test_the_result_of_every_analysis_makes_a_page(small, name):
 
 
 def test_every_kind_of_scores_has_words():
-    assert set(known_kinds()) == set(KINDS) - TABLES
+    assert {name for name, kind in KINDS.items() if kind.words} == set(KINDS) - TABLES
 
 
 def test_two_runs_of_one_model_stand_together(small):
@@ -238,7 +243,7 @@ def test_names_become_columns_that_a_search_line_can_hold():
     views = own_views({name: demo() for name in [*HOSTILE, "my ablation", "my-ablation", "2nd", "é", "x" * 5000]})
     assert all(re.fullmatch(r"[^\W\d]\w*", column) and len(column) < 70 for column in views)
     assert len({column.lower() for column in views}) == len(HOSTILE) + 5
-    assert [*views][4:9] == ["patching_q_score", "own_L1H2", "own", "my_ablation", "my_ablation_2"]
+    assert [*views][4:10] == ["patching_p_score", "patching_q_score", "own_L1H2", "own", "my_ablation", "my_ablation_2"]
     assert own_column("Patching") == "Patching" and [*own_views({"Patching": demo()}, ["patching"])] == ["Patching_2"]
     assert [*Atlas("m", patching=demo(), own={"patching": demo(), "total": demo()}).views] == [
         *("patching", "patching_2", "total_2")
@@ -252,7 +257,7 @@ def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
     labels = [view.label for view in one.atlas.own_views.values()]
     assert labels == [f"by token, pos {pos}" for pos in range(8)]
     assert one.atlas.to_dataframe()["by_token_pos_3"].tolist() == each.select(pos=3).scores.values.ravel().tolist()
-    assert len({view["group"] for view in model_of({"by token": each})["views"]}) == 1
+    assert len({view["question"] for view in model_of({"by token": each})["views"]}) == 1
 
 
 def test_of_many_labels_each_head_has_the_one_furthest_from_0():
@@ -285,8 +290,8 @@ def test_scores_with_mlps_say_that_these_are_left_out(small):
 def test_words_come_from_the_call(small, patched):
     view, column = view_of(patched)
     assert column["meaning"] == (
-        "The share of the logit difference between the answer and the wrong one that the head's output from the clean "
-        "run restores."
+        "The share of the logit difference between the answer and the wrong one that is restored if the head's output "
+        "in the corrupted run comes from the clean one."
     )
     assert view["verdict"]["texts"]["yes"] == (
         "Its output carries something of what the two prompts differ in to the answer."
@@ -307,7 +312,7 @@ def test_the_study_speaks_of_capitals_and_your_pairs_do_not(patched):
     told = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
     ours, yours = (atlas_payload([Atlas("m", patching=patched, asked=asked)]).page["models"][0] for asked in (told, {}))
     assert "the country" in ours["views"][0]["verdict"]["texts"]["yes"]
-    assert "the two capitals" in ours["methods"][0]["text"]
+    assert "between the capital and the wrong one" in ours["methods"][0]["text"]
     assert "capital" not in json.dumps(yours).lower() and "country" not in json.dumps(yours)
 
 
@@ -327,7 +332,7 @@ def test_roles_in_capitals_do_not_speak_against_patching_of_your_own_pairs(patch
     gates = mh.HeadScores.from_values(np.ones((3, 4, 3)), name="facilitation", kind="roles")
     roles = Roles(dict.fromkeys(ROLES, gates))
     ours, yours = {"pairs": "the capital", "task": "naming the capital"}, {"task": "naming the capital"}
-    for asked, speak in ((ours, True), ({}, True), (yours, False)):
+    for asked, speak in ((ours, True), ({}, False), (yours, False)):
         atlas = Atlas("m", patching=patched, roles=roles, asked=asked)
         found = atlas_payload([atlas]).page["models"][0]["tensions"]
         assert any("patching" in (each["a"]["view"], each["b"]["view"]) for each in found) == speak

@@ -22,8 +22,9 @@ from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import check_heads
+from mechheads.results.verdicts import verdicts
+from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import FDR
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
 
@@ -72,8 +73,9 @@ def test_every_column_is_that_of_the_table(payload, atlas):
         assert same(column["values"], table[column["name"]].to_numpy()), column["name"]
         assert column["label"] and column["meaning"].endswith(".") and column["group"] != "Other"
     known = {column["name"]: column for column in found}
-    assert known["patching"]["low"] == "patching_ci_low" and known["patching"]["q"] == "patching_q"
-    assert known["patching_ci_low"]["of"] == "patching" and known["patching_ci_low"]["role"] == "low"
+    assert known["patching"]["low"] == "patching_range_low" and known["patching"]["q"] == "patching_q"  # of two pairs
+    assert known["phi"]["low"] == "phi_ci_low" and known["patching"]["p"] == "patching_p"
+    assert known["phi_ci_low"]["of"] == "phi" and known["phi_ci_low"]["role"] == "low"
     assert {column["role"] for column in found if column["of"] is None} == {"place", "value"}
 
 
@@ -87,11 +89,25 @@ def test_the_answer_is_that_of_the_atlas_also_without_scripts(payload, atlas):
     assert still.count("<li>") == len(found)
     hostile = copy.deepcopy(payload.page)
     hostile["models"][0]["answer"] = [{"text": text, "link": {}} for text in HOSTILE]
+    (question, *_) = hostile["models"][0]["questions"]
+    hostile["models"][0]["questions"] = [question | {"title": HOSTILE[0], "sentence": {"text": HOSTILE[1]}, "more": []}]
     texts = []
     reader = HTMLParser()
     reader.handle_data = texts.append
     reader.feed(answer(hostile))
-    assert len(texts) == len(HOSTILE) and texts[:2] == HOSTILE[:2]
+    assert len(texts) == len(HOSTILE) + 2 and texts[:4] == [*HOSTILE[:2], *HOSTILE[:2]]
+
+
+def test_every_column_has_the_question_of_its_view_or_of_its_heading(payload):
+    model = payload.page["models"][0]
+    of = {column["name"]: column["question"] for column in model["columns"]}
+    expected = {"patching": "pairs", "direct_ci_low": "pairs", "phi": "weights", "categories": "weights"}
+    expected |= {"to_first": "text", "names": "text", "ships_scaling": "requests", "layer": None}
+    expected |= {"generalized_ships_scaling_ci_low": "requests"}
+    assert {name: of[name] for name in expected} == expected
+    for view in model["views"]:
+        assert of[view["value"]] == view["question"]
+    assert {key for key in of.values() if key} == {question["key"] for question in model["questions"]}
 
 
 def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
@@ -170,7 +186,7 @@ def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
         found[:, 0] = one["attention"]["first"]
         assert np.abs(found / 255 - whole).max() <= max(LEAST, STEP / 2) / 255
         assert np.abs(np.array(one["sizes"]) - examples.sizes[at, :n].astype(int)).max() <= SIZES_STEP / 2
-    assert [each["name"] for each in shared["prompts"]][:4] == [pair["clean"] for pair in atlas.pairs]
+    assert [each["name"] for each in shared["prompts"]][: len(atlas.pairs)] == [pair["clean"] for pair in atlas.pairs]
     assert shared["requests"] == atlas.requests and shared["pairs"] == atlas.pairs
 
 
@@ -245,19 +261,24 @@ def test_verdicts_follow_their_rules():
     (view,) = views(Atlas("m", patching=made(strong, vague)))
     assert view["verdict"]["values"] == ["unclear"] * 4
     few = made(strong, none, n=3)
-    assert (few.dataset["ci_low"].values[0, 0] > 0) and (few.dataset["q_value"].values > FDR).all()
+    assert (few.dataset["ci_low"].values[0, 0] > 0.05) and (few.dataset["p_family"].values > 0.05).all()
     (view,) = views(Atlas("m", patching=few))
-    assert view["verdict"]["values"] == ["unclear", "unclear", "no", "no"]
+    assert view["verdict"]["values"] == ["yes", "yes", "no", "no"]
+    assert "with fewer than 6 prompts, no test over heads is possible" in view["verdict"]["rule"]
+    (view,) = views(Atlas("m", patching=made(strong, 0.5, n=3)))
+    assert view["verdict"]["values"] == ["unclear"] * 4
     half = strong.copy()
     half[1, 1] = np.nan
     (view,) = views(Atlas("m", patching=made(half, none)))
     assert view["verdict"]["values"][3] is None
 
 
-def test_a_column_that_nothing_is_known_of_is_judged_by_its_interval_and_q():
-    column = column_of("mine")
-    assert column.rule(made(np.array([[0.4, -0.3, 0.0]]), 0.01)).values() == ["yes", "yes", "unclear"]
-    assert column.sentence == "mine is {value} {unit}." and "q is at most 0.1" in column.rule(made(np.eye(1), 1)).rule
+def test_a_kind_that_nothing_is_known_of_is_judged_by_family_p():
+    scores = made(np.array([[0.4, -0.3, 0.0]]), 0.01, kind="mine")
+    found = verdicts(scores, words_of(scores).rule)
+    assert found.values() == ["yes", "yes", "unclear"]
+    assert found.rule == "Yes if it differs from 0 (family p at most 0.05); otherwise unclear."
+    assert column_of("mine").sentence == "mine is {value} {unit}."
 
 
 def test_intervals_of_single_heads_are_no_verdict_on_hundreds():
@@ -269,7 +290,7 @@ def test_intervals_of_single_heads_are_no_verdict_on_hundreds():
     tested = mh.HeadScores.from_scores(np.ones((1, 2)), name="a", kind="demo", p_value=p)
     atlas = Atlas("m", own={"a": tested})
     (view,) = views(atlas)
-    assert view["verdict"]["rule"] == "Yes if q is at most 0.1; otherwise unclear."
+    assert view["verdict"]["rule"] == "Yes if it differs from 0 (q at most 0.1); otherwise unclear."
     assert view["verdict"]["values"] == ["yes", "unclear"]
     assert "L0H0 has 1.0; 1 of 2 heads differs from 0 (q at most 0.1)." in atlas.findings()[0].text
 
@@ -350,7 +371,21 @@ def test_hostile_texts_stay_texts(atlas, tmp_path):
     assert model["name"] == one.model and model["notes"] == HOSTILE
     shared = unblock(read.texts["mh-shared-0"])
     assert shared["requests"] == HOSTILE and [pair["wrong"] for pair in shared["pairs"]] == HOSTILE
-    assert set(read.tags) == {"html", "head", "meta", "title", "style", "body", "div", "p", "ul", "li", "script", *SVG}
+    assert set(read.tags) == {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "div",
+        "h3",
+        "p",
+        "ul",
+        "li",
+        "script",
+        *SVG,
+    }
     assert read.tags.count("script") == 2 + len(atlas_payload([one]).blocks) and read.sources == []
     assert not re.search(r"[\x00\u202e\u2066]", page.split("<title>")[1].split("</title>")[1])
 

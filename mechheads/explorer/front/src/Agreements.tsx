@@ -1,11 +1,9 @@
-/** Whether views agree. */
+/** Whether the views of a question agree. */
 import { interval, known, show } from "./card/numbers";
 import type { Agreement } from "./data";
 import { model } from "./page";
 
 export function Agreements({ of }: { of: readonly Agreement[] }) {
-  const names = [...new Set(of.flatMap(({ view, other }) => [view, other]))];
-  const found = (a: string, b: string) => of.find(({ view, other }) => (view === a && other === b) || (view === b && other === a));
   const title = (name: string) => model.value.views.find((view) => view.name === name)?.title ?? name;
   return (
     <>
@@ -15,14 +13,14 @@ export function Agreements({ of }: { of: readonly Agreement[] }) {
       </p>
       <div class="mh-scroll" tabIndex={0} role="region" aria-label="Rank correlations of views">
         <table class="mh-agreement">
-          <thead>
-            <tr><td />{names.slice(0, -1).map((name) => <th key={name} scope="col">{title(name)}</th>)}</tr>
-          </thead>
+          <thead><tr><th scope="col">Views</th><th scope="col">Rank correlation</th><th scope="col">Interval</th><th scope="col">Heads</th></tr></thead>
           <tbody>
-            {names.slice(1).map((name, row) => (
-              <tr key={name}>
-                <th scope="row">{title(name)}</th>
-                {names.slice(0, -1).map((other, column) => (column <= row ? <Correlation key={other} of={found(name, other)} /> : <td key={other} />))}
+            {of.map(({ view, other, spearman, low, high, n }) => (
+              <tr key={`${view} ${other}`}>
+                <th scope="row">{`${title(view)} and ${title(other)}`}</th>
+                <td class={known(low) && known(high) && low <= 0 && high >= 0 ? "mh-muted" : "is-clear"}>{known(spearman) ? show(spearman, 2) : "\u2013"}</td>
+                <td>{interval(low, high)}</td>
+                <td>{n}</td>
               </tr>
             ))}
           </tbody>
@@ -30,10 +28,4 @@ export function Agreements({ of }: { of: readonly Agreement[] }) {
       </div>
     </>
   );
-}
-
-function Correlation({ of }: { of: Agreement | undefined }) {
-  if (!of || !known(of.spearman)) return <td class="mh-muted">{"\u2013"}</td>;
-  const unclear = known(of.low) && known(of.high) && of.low <= 0 && of.high >= 0;
-  return <td class={unclear ? "mh-muted" : "is-clear"} title={`${interval(of.low, of.high)}, ${of.n} heads`}>{show(of.spearman, 2)}</td>;
 }

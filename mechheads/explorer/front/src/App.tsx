@@ -2,7 +2,6 @@
 import { useEffect, useRef } from "preact/hooks";
 
 import { close, compareSome, copyLink, helpOpen, isServed, saveView, step } from "./actions";
-import { Answer } from "./Answer";
 import { Card } from "./card/Card";
 import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
 import { End } from "./End";
@@ -11,12 +10,12 @@ import { Help } from "./Help";
 import { idOf } from "./ids";
 import { onKey } from "./keys";
 import { Overview } from "./Overview";
+import { Questions } from "./Questions";
 import { modelOf, page, titleOf } from "./page";
 import { togglePin } from "./pointing";
 import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
 import { useSectionOfAddress } from "./sections";
-import { chosen, usualColour } from "./table";
 import { choose, hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
 import { Unknown } from "./Unknown";
@@ -42,7 +41,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
       {everywhere && <SkipLink />}
       <Top />
       <Unknown />
-      <Answer />
+      <Questions />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
         {compares && <Detail />}
         <Overview />
@@ -89,10 +88,7 @@ function Top() {
 function Models() {
   const { models } = page.value;
   const others = [...models.keys()].filter((at) => at !== state.model.value);
-  const show = (model: number) => {
-    const colour = chosen(modelOf(model), state.colour.peek(), usualColour(modelOf(model)));
-    choose({ model, colour, head: null, versus: null });
-  };
+  const show = (model: number) => choose({ model, head: null, versus: null });
   const pick = (text: string) => choose({ versus: text === "" ? null : Number(text) });
   return (
     <div class="mh-models">
@@ -129,7 +125,11 @@ function Detail() {
       const { activeElement } = document;
       if (!element.contains(activeElement) && activeElement !== document.body) opener.current = activeElement;
       element.scrollIntoView({ block: "start" });
-    } else element?.scrollTo({ top: 0 });
+    } else if (element) {
+      element.scrollTo({ top: 0 });
+      // Beside the map: its evidence is in sight if it stands near the top.
+      if (element.getBoundingClientRect().top > innerHeight / 4) element.parentElement?.scrollIntoView({ block: "start" });
+    }
   }, [key]);
   useEffect(() => () => opener.current?.scrollIntoView({ block: "center" }), []);
   const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : versus ? `${versus.left.name} and ${versus.right.name}` : head === null ? "" : titleOf({ model, head });

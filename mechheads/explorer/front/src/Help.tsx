@@ -6,7 +6,7 @@ import { idOf } from "./ids";
 import { KEYS } from "./keys";
 import { model } from "./page";
 import { examplesOf } from "./search/examples";
-import { columnOf, ownFirst } from "./table";
+import { byQuestion, columnOf } from "./table";
 
 export function Help() {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -43,9 +43,9 @@ export function Help() {
   );
 }
 
-/** What each analysis measures, those of the reader's own scores first. */
+/** What each analysis measures. */
 function Measured() {
-  const measured = ownFirst(model.value).map(({ value, title }) => ({ title, what: columnOf(model.value, value)?.meaning }));
+  const measured = byQuestion(model.value).flatMap(({ views }) => views).map(({ value, title }) => ({ title, what: columnOf(model.value, value)?.meaning }));
   if (!measured.length) return null;
   return (
     <>

@@ -6,7 +6,7 @@ import { useWidth } from "./card/parts";
 import { idOf } from "./ids";
 import { countOf, model, page } from "./page";
 import { choose, state } from "./state";
-import { chosen, columnOf, hasValues, measures, usual, usualColumns } from "./table";
+import { chosen, colourOf, columnOf, hasValues, offered, questionOf, usual, usualColumns } from "./table";
 import { Pick, SaveFigure, sizeText, Tick } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
@@ -32,7 +32,10 @@ function MapView({ several }: { several: boolean }) {
   const its = model.value;
   const { models } = page.value;
   const shown = state.together.value && several ? [...models.keys()] : [state.model.value];
-  const numeric = hasValues(its) ? measures(its) : [];
+  const question = questionOf(its);
+  const colour = colourOf(its);
+  const every = state.every.value;
+  const none = !its.categories ? "None" : every || !colour || question?.kind === "weights" ? "Categories" : undefined;
   return (
     <section class="mh-view mh-view-map" aria-labelledby={idOf("map")} ref={box}>
       <header>
@@ -40,11 +43,12 @@ function MapView({ several }: { several: boolean }) {
         <Save box={box} what="map" />
       </header>
       <div class="mh-picks">
-        {numeric.length > 0 && (
+        {hasValues(its) && (
           <>
-            <Pick label="Colour" columns={numeric} value={chosen(its, state.colour.value, "")} onPick={(colour) => choose({ colour })} none={its.categories ? "Categories" : "None"} />
+            <Pick label="Colour" columns={offered(its, colour)} value={colour} onPick={(name) => choose(columnOf(its, name)?.question === question?.key ? { colour: name } : { colour: name, question: question?.key ?? "" })} none={none} />
             <Top />
             <Tick on={state.fold.value} onChange={(fold) => choose({ fold })}>Fold layers without hits</Tick>
+            {its.questions.length > 1 && <Tick on={every} onChange={(every) => choose({ every })}>Offer measures of all questions</Tick>}
           </>
         )}
         {several && <Tick on={state.together.value} onChange={(together) => choose({ together })}>All models side by side</Tick>}
@@ -76,6 +80,7 @@ function Top() {
   const at = stops(countOf(its));
   const top = state.top.value;
   const place = top === null ? at.length : at.findIndex((stop) => stop >= top);
+  const by = chosen(its, state.by.value, usual(its).by);
   const text = top === null ? "all heads" : `the first ${top}`;
   return (
     <div class="mh-group">
@@ -92,7 +97,7 @@ function Top() {
           onInput={(event) => choose({ top: at[Number(event.currentTarget.value)] ?? null })}
         />
       </label>
-      <Pick label="by" says="Rank heads by" columns={measures(its)} value={chosen(its, state.by.value, usual(its).by)} onPick={(by) => choose({ by })} />
+      <Pick label="by" says="Rank heads by" columns={offered(its, by)} value={by} onPick={(by) => choose({ by })} />
     </div>
   );
 }
@@ -100,8 +105,8 @@ function Top() {
 function ScatterView() {
   const box = useRef<HTMLElement>(null);
   const its = model.value;
-  const { x, y } = usual(its);
-  const columns = measures(its);
+  const usually = usual(its);
+  const [x, y, size] = [chosen(its, state.x.value, usually.x), chosen(its, state.y.value, usually.y), chosen(its, state.size.value, "")];
   return (
     <section class="mh-view mh-view-scatter" aria-labelledby={idOf("scatter")} ref={box}>
       <header>
@@ -109,9 +114,9 @@ function ScatterView() {
         <Save box={box} what="scatter" />
       </header>
       <div class="mh-picks">
-        <Pick label="Across" columns={columns} value={chosen(its, state.x.value, x)} onPick={(name) => choose({ x: name })} />
-        <Pick label="Up" columns={columns} value={chosen(its, state.y.value, y)} onPick={(name) => choose({ y: name })} />
-        <Pick label="Size" columns={columns} value={chosen(its, state.size.value, "")} onPick={(size) => choose({ size })} none="Same for all" />
+        <Pick label="Across" columns={offered(its, x)} value={x} onPick={(name) => choose({ x: name })} />
+        <Pick label="Up" columns={offered(its, y)} value={y} onPick={(name) => choose({ y: name })} />
+        <Pick label="Size" columns={offered(its, size)} value={size} onPick={(size) => choose({ size })} none="Same for all" />
         <div class="mh-group">
           <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>Log across</Tick>
           <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>Log up</Tick>

@@ -1,35 +1,28 @@
 /** A link to a state of the page: it can be copied and opened anew, and a plain click shows it here. */
-import type { ComponentChildren } from "preact";
-
-import { pointAt } from "./pointing";
-import { focusCard } from "./focus";
 import { showSection } from "./sections";
 import { follow, hashOf, state, type Values } from "./state";
 
 interface Props {
   to: Values;
-  class?: string;
   title?: string;
-  /** Mark the head that it opens while the link is pointed at or has the focus. */
-  marks?: boolean;
-  children: ComponentChildren;
+  /** Whether it is what the page shows. */
+  current?: boolean;
+  children: string;
 }
 
-export function StateLink({ to, marks = false, children, ...rest }: Props) {
+export function StateLink({ to, title, current, children }: Props) {
   const go = (event: MouseEvent) => {
-    if (event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-    event.preventDefault();
-    pointAt(to.model, null);
+    if (!plainClick(event)) return;
     const opens = to.section !== "" && to.section !== state.section.peek();
     follow(to);
     if (opens) showSection();
-    else if (to.head !== null && event.detail === 0) focusCard();
   };
-  const marking = marks && {
-    onPointerEnter: (event: PointerEvent) => pointAt(to.model, to.head, event),
-    onPointerLeave: () => pointAt(to.model, null),
-    onFocus: (event: FocusEvent) => pointAt(to.model, to.head, event.currentTarget as Element),
-    onBlur: () => pointAt(to.model, null),
-  };
-  return <a {...rest} {...marking} href={`#${hashOf(to)}`} onClick={go}>{children}</a>;
+  return <a title={title} aria-current={current || undefined} href={`#${hashOf(to)}`} onClick={go}>{children}</a>;
+}
+
+/** Whether a link is to be followed on this page; then the browser does not follow it. */
+export function plainClick(event: MouseEvent): boolean {
+  const plain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+  if (plain) event.preventDefault();
+  return plain;
 }

@@ -34,6 +34,7 @@ export function findUnknown(hash: string): void {
     const of = number === undefined ? its : models[Number(number)];
     if (!of || numberOf(of, head) === null) say("head", name, `heads${models.length > 1 && of ? ` of ${of.name}` : ""} are L0H0 to L${(of ?? its).nLayers - 1}H${(of ?? its).nHeads - 1}`);
   }
+  if (given("question") && !its.questions.some(({ key }) => key === given("question"))) say("question", given("question"), its.questions.length ? `the questions are ${listed(its.questions.map(({ key }) => key))}` : "");
   const panes = panesOf(page.value, at);
   if (given("pane") && !panes.some(({ id }) => id === given("pane"))) say("pane", given("pane"), `the panes are ${listed(panes.map(({ name }) => name))}`);
   for (const name of shown(parts)) if (!columnOf(its, name)) say("column", name, like(its, name));
@@ -48,7 +49,7 @@ function heads(parts: URLSearchParams): string[] {
 /** The columns of the table. */
 function shown(parts: URLSearchParams): Set<string> {
   const { columns, sort } = fromHash(`#${parts}`);
-  return new Set([...columns, sort.replace(/^-/, "")].filter(Boolean));
+  return new Set([...columns, (sort ?? "").replace(/^-/, "")].filter(Boolean));
 }
 
 /** Columns that are drawn. */

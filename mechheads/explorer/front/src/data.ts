@@ -88,7 +88,7 @@ export interface Start {
    */
   head: HeadName | null;
   /** More of what can be chosen; names of columns, but for `versus`, the number of a model, and `together`. See state.ts. */
-  chosen?: Partial<Record<"colour" | "by" | "x" | "y", string>> & { versus?: number; together?: boolean };
+  chosen?: Partial<Record<"question" | "colour" | "by" | "x" | "y", string>> & { versus?: number; together?: boolean };
 }
 
 export interface Live {
@@ -113,7 +113,9 @@ export interface Model {
   /** Heads that share one key and value have consecutive numbers: head h has the key and value h / (nHeads / nKvHeads). Null if unknown. */
   nKvHeads: number | null;
   dHead: number | null;
-  /** What the results carry, a sentence each: at the top of the page. */
+  /** What was asked, each with what was found: the blocks at the top of the page. */
+  questions: Question[];
+  /** What the results carry, a sentence each: those that are of no question stand below the blocks. */
   answer: Finding[];
   /** The atlas' summary: some lines of text. */
   summary: string;
@@ -135,7 +137,7 @@ export interface Model {
   views: View[];
   /** Rank correlations of every two views. */
   agreement: Agreement[];
-  /** Two verdicts that speak against each other; shown in the card of a head for which both hold. */
+  /** Two verdicts of one question that speak against each other; shown in the card of a head for which both hold. */
   tensions: Tension[];
   categories: Categories | null;
   behaviours: Behaviours | null;
@@ -154,6 +156,27 @@ export interface Table {
   rows: string[][];
   /** How many rows the whole table has. */
   of: number;
+}
+
+/** What a part of the results is about, and what they say of it. */
+export interface Question {
+  key: string;
+  /** Such as "naming the capital". */
+  title: string;
+  kind: "pairs" | "requests" | "task" | "text" | "weights" | "own";
+  sentence: Finding;
+  /** Further sentences. */
+  more: Finding[];
+  /** Names of its views. */
+  views: string[];
+  /** How many prompts there were, such as "16 pairs". */
+  counted: string;
+  /** What would settle what is open; empty if nothing is. */
+  settles: string;
+  /** Its first heads by `view`; `shown` is the value with its unit and interval. */
+  heads: { head: HeadName; value: Num; low: Num; high: Num; shown: string }[];
+  /** Name of the view, or of the column, that ranks its heads. */
+  view: string | null;
 }
 
 export interface Finding {
@@ -183,14 +206,17 @@ export interface Column {
   /** Heading in menus: "Where", "On text", "By weights", "In tasks", "In refusals", "Roles", "Your own". */
   group: string;
   /** The role of the column. Menus and the table show "value" unless asked for more. */
-  role: "place" | "value" | "low" | "high" | "q";
-  /** For "low", "high", "q": the value that it belongs to. */
+  role: "place" | "value" | "low" | "high" | "p" | "q";
+  /** For "low", "high", "p", "q": the value that it belongs to. */
   of: string | null;
   /** For "value": names of its columns, if it has them. `range`: low and high are the two clusters' means, no interval. */
   low: string | null;
   high: string | null;
   range: boolean;
+  p: string | null;
   q: string | null;
+  /** The key of its question. */
+  question: string | null;
   /** Which end is the better known one: colour scales are centred on 0 if true. */
   signed: boolean;
   /** One for each head. Texts: several values are separated by "; ". */
@@ -210,7 +236,11 @@ export interface View {
   high: string | null;
   /** low and high are the means of two clusters, no interval. */
   range: boolean;
+  /** The chance that any head is so far from 0 if none is. */
+  p: string | null;
   q: string | null;
+  /** The key of its question. */
+  question: string | null;
   /** Rank 1 is the largest value, or the largest absolute value. Computed in the page. */
   rankBy: "value" | "absolute";
   /** What the number means; {value}, {low}, {high}, {unit}, {relation} are replaced. */
@@ -225,8 +255,6 @@ export interface View {
     /** One for each head; null if it was not measured. */
     values: (Verdict | null)[];
   };
-  /** Whether views of this one come from the same numbers, so that they must correlate: the same group, or null. */
-  group: string | null;
   /** Whether these are scores of the reader's own; the title is the name that they gave. */
   own?: boolean;
 }
@@ -235,6 +263,8 @@ export interface Tension {
   /** Name and verdict of one view, and of another. */
   a: { view: string; verdict: Verdict };
   b: { view: string; verdict: Verdict };
+  /** The key of the question that both are about. */
+  question: string;
   text: string;
 }
 

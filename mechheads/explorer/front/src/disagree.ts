@@ -1,4 +1,4 @@
-/** Heads for which two views speak against each other. */
+/** Heads for which two views of one question speak against each other. */
 import type { Model, Tension, View } from "./data";
 import { quoted } from "./search/names";
 import { numbersOf } from "./table";
@@ -13,17 +13,13 @@ export interface Disagreement {
   readonly line: string;
 }
 
-const found = new WeakMap<Model, Disagreement[]>();
-
-/** The disagreements of a model, those of the reader's own scores first; those without a head are left out. */
-export function disagreementsOf(model: Model): Disagreement[] {
-  let made = found.get(model);
-  if (!made) found.set(model, (made = model.tensions.flatMap((tension) => one(model, tension) ?? []).sort((one, other) => isOwn(other) - isOwn(one))));
-  return made;
+/** The disagreements about a question; those without a head are left out. */
+export function disagreementsOf(model: Model, question: string): Disagreement[] {
+  return model.tensions.filter((tension) => tension.question === question).flatMap((tension) => one(model, tension) ?? []);
 }
 
-function isOwn({ a, b }: Disagreement): number {
-  return Number(a.own || b.own);
+export function headsOf(found: readonly Disagreement[]): number[] {
+  return [...new Set(found.flatMap(({ heads }) => heads))];
 }
 
 function one(model: Model, tension: Tension): Disagreement | null {

@@ -15,7 +15,6 @@ import type { Page } from "./data";
 import { mend, modelOf, page } from "./page";
 import { beginWith, followAddress, nameHeads, startWith } from "./state";
 import { keepKeys } from "./notebook";
-import { usualColour, usualSort } from "./table";
 import { visible } from "./text";
 import { followFrame, followNotebook } from "./theme";
 import { findUnknown } from "./Unknown";
@@ -27,7 +26,6 @@ function take(text: string): void {
     name: ({ model, head }) => nameOf(modelOf(model), head),
     number: (model, name) => (models[model] ? numberOf(modelOf(model), name) : null),
   });
-  if (models[0]) beginWith({ colour: usualColour(models[0]), sort: usualSort(models[0]) });
   if (start) {
     const head = start.head === null ? null : numberOf(modelOf(start.model), start.head);
     beginWith({ ...start.chosen, model: start.model, head });

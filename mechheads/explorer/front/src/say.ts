@@ -31,8 +31,9 @@ export function valueText(model: Model, name: string, head: number): string {
   const numbers = numbersOf(model, name);
   const value = numbers?.values[head] ?? NaN;
   if (!numbers || Number.isNaN(value)) return "not measured";
-  const { column, low, high, q, ranks, known } = numbers;
+  const { column, low, high, p, q, ranks, known } = numbers;
   const parts = [withInterval(value, low?.[head], high?.[head], column.range ? CLUSTERS : "")];
+  if (p && !Number.isNaN(p[head] ?? NaN)) parts.push(`family p ${show(p[head], 2)}`);
   if (q && !Number.isNaN(q[head] ?? NaN)) parts.push(`q ${show(q[head], 2)}`);
   if (column.role === "value") parts.push(`rank ${ranks[head]} of ${known}`);
   return parts.join(", ");

@@ -24,17 +24,22 @@ export interface Values {
   together: boolean;
   /** The model that the chosen one is compared with. */
   versus: number | null;
+  /** The key of the question that is open; empty: that of the column that colours the map, or the first. */
+  question: string;
+  /** Menus offer the columns of all questions. */
+  every: boolean;
   /** Names of columns; empty: the usual ones. A size of "" is the same for all heads. */
   x: string;
   y: string;
-  colour: string;
+  /** "" stands for categories, or for no colour; null for what is usual. */
+  colour: string | null;
   size: string;
   logX: boolean;
   logY: boolean;
   /** What was typed into the search line. */
   filter: string;
-  /** The column that the table is sorted by, with "-" in front for the largest first. */
-  sort: string;
+  /** The column that the table is sorted by, with "-" in front for the largest first; "" for heads in order, null for what is usual. */
+  sort: string | null;
   /** Columns of the table; none stands for the usual ones. */
   columns: readonly string[];
   /** How many heads with the largest values of the column `by` are marked; null for all. */
@@ -57,8 +62,6 @@ export interface Values {
   part: string;
   /** Of its paths: what the widths come from. */
   paths: string;
-  /** "none": the sentences at the top are folded away; "all": none is, also in a narrow window. */
-  answer: string;
   /** Of what lies folded: what was opened last, such as "circuits". */
   section: string;
   /** Of its space: what colours stand for, and the number of the token that is marked. */
@@ -80,14 +83,16 @@ const START: Values = {
   compared: null,
   together: false,
   versus: null,
+  question: "",
+  every: false,
   x: "",
   y: "",
-  colour: "",
+  colour: null,
   size: "",
   logX: false,
   logY: false,
   filter: "",
-  sort: "",
+  sort: null,
   columns: [],
   top: null,
   by: "",
@@ -101,7 +106,6 @@ const START: Values = {
   pairBeside: null,
   part: "",
   paths: "",
-  answer: "",
   section: "",
   hue: "",
   dot: null,
@@ -122,20 +126,19 @@ export function nameHeads(by: Naming): void {
 }
 
 /** Changes that the back button undoes; others replace the address. */
-const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "versus"];
+const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "versus", "question"];
 
-/** What a link within the page leaves as it is. */
-const KEPT: readonly (keyof Values)[] = ["pins", "columns", "together", "answer"];
+/** What a sentence or a question shows. */
+const LINKED = ["model", "question", "x", "y", "colour", "size", "logX", "logY", "filter", "sort", "top", "by", "section"] as const;
 
 /** What an address chooses in a model: `link` holds its keys and values. */
 export function linked(link: Readonly<Record<string, string>>, model: number): Values {
   return fromHash(new URLSearchParams({ model: String(model), ...link }).toString());
 }
 
-/** Show what a link shows; the back button returns. */
+/** Show what a link shows, and leave the open card and the rest as they are; the back button returns. */
 export function follow(values: Values): void {
-  const kept = Object.fromEntries(KEPT.map((key) => [key, state[key].peek()]));
-  choose({ ...values, ...kept }, true);
+  choose(Object.fromEntries(LINKED.map((key) => [key, values[key]])), true);
 }
 
 /** Change some of what is chosen; `step`: the back button undoes it in any case. */
@@ -151,9 +154,9 @@ export function choose(changes: Partial<Values>, step = false): void {
   remember(step);
 }
 
-/** Open the card of a head; null closes it. */
-export function open(head: number | null, model = state.model.peek()): void {
-  choose({ model, head, token: null, compared: null, versus: null });
+/** Open the card of a head, and nothing else; null closes it. */
+export function open(head: number | null, model = state.model.peek(), pane = state.pane.peek()): void {
+  choose({ model, head, pane, token: null, compared: null, versus: null });
 }
 
 export function same(a: Ref, b: Ref): boolean {
@@ -228,7 +231,7 @@ export function fromHash(hash: string): Values {
     else if (key === "columns") values[key] = text.split(",").filter(Boolean).map(decoded);
     else if (key === "compared") values[key] = asPair(readRefs(text));
     else if (typeof start === "boolean") values[key] = text === "1";
-    else if (typeof start === "string") values[key] = text;
+    else if (typeof start === "string" || key === "colour" || key === "sort") values[key] = text;
     else values[key] = text === "" && key !== "model" ? null : (readNumber(text) ?? start);
   }
   return values as unknown as Values;
@@ -294,15 +297,6 @@ export function hasAddress(): boolean {
   return ours;
 }
 
-let arrival = false;
-
-/** Whether the page was opened by an address that names a pane. Says so once. */
-export function arrivedAtPane(): boolean {
-  const so = arrival;
-  arrival = false;
-  return so;
-}
-
 /**
  * Read the address now and whenever it changes. `mend` takes away what this page does not have; `saved` is the view that a saved
  * page opens at if its address names none.
@@ -314,7 +308,6 @@ export function followAddress(mend: (values: Values) => Values, saved = ""): voi
   addEventListener("popstate", read);
   addEventListener("hashchange", read);
   read();
-  arrival = state.head.peek() !== null && state.pane.peek() !== "";
 }
 
 /** What is chosen if the address says nothing else. */

@@ -1,6 +1,7 @@
 /** The columns of a model as numbers, and which are usual. */
-import type { Column, Model, View } from "./data";
+import type { Column, Model, Question, View } from "./data";
 import { countOf } from "./page";
+import { state } from "./state";
 
 /** A column of numbers; NaN is missing. */
 export interface Numbers {
@@ -8,6 +9,7 @@ export interface Numbers {
   readonly values: Float64Array;
   readonly low: Float64Array | null;
   readonly high: Float64Array | null;
+  readonly p: Float64Array | null;
   readonly q: Float64Array | null;
   /** 1 for the largest value, or the largest absolute value of a signed column; 0 if it is missing. */
   readonly ranks: Int32Array;
@@ -48,6 +50,7 @@ function read(model: Model, column: Column): Numbers {
     values,
     low: raw(model, column.low),
     high: raw(model, column.high),
+    p: raw(model, column.p),
     q: raw(model, column.q),
     ranks: rank(values, isAbsolute(model, column)),
     known: finite.length,
@@ -82,41 +85,67 @@ export function hasValues({ columns }: Model): boolean {
   return columns.some(({ role }) => role === "value");
 }
 
+/** The question that is open: the chosen one, that of the column that colours the map, or the first. */
+export function questionOf(model: Model): Question | undefined {
+  const { questions, categories } = model;
+  const colour = state.colour.value;
+  const coloured = colour === "" ? questions.find(({ kind }) => categories && kind === "weights") : questions.find(({ key }) => key === columnOf(model, colour ?? "")?.question);
+  return questions.find(({ key }) => key === state.question.value) ?? coloured ?? questions[0];
+}
+
+/** The views of each question, what ranks its heads first, and at last the views of none. */
+export function byQuestion({ questions, views }: Model): { question: Question | null; views: View[] }[] {
+  const about = (question: Question) => {
+    const mine = views.filter((view) => view.question === question.key);
+    return { question, views: [...mine.filter(({ name }) => name === question.view), ...mine.filter(({ name }) => name !== question.view)] };
+  };
+  const rest = views.filter((view) => !questions.some(({ key }) => key === view.question));
+  return [...questions.map(about), { question: null, views: rest }].filter((group) => group.views.length > 0);
+}
+
 /** Columns of numbers that have a value of their own: for axes, colours and sizes. */
 export function measures(model: Model): Column[] {
   return model.columns.filter((column) => column.kind === "number" && (column.role === "value" || column.role === "place"));
 }
 
-/** What the axes and the rank use if nothing else is chosen: the reader's own scores first, one alone against layers. */
+/** Whether menus offer a column: those of other questions only if the reader asks for them. */
+export function isOffered(model: Model, { question }: Column): boolean {
+  const open = questionOf(model);
+  return state.every.value || !open || question === null || question === open.key;
+}
+
+/** What a menu offers: measures of the open question, and the chosen one. */
+export function offered(model: Model, name: string): Column[] {
+  return measures(model).filter((column) => column.name === name || isOffered(model, column));
+}
+
+/** The numbers of the open question, what ranks its heads first. */
+function inOrder(model: Model): string[] {
+  const open = questionOf(model);
+  const named = open ? [open.view ?? "", ...open.views] : model.views.map(({ name }) => name);
+  const values = named.map((name) => model.views.find((view) => view.name === name)?.value ?? name);
+  const rest = measures(model).filter(({ role, question }) => role === "value" && (!open || question === open.key));
+  return [...new Set([...values, ...rest.map(({ name }) => name)])].filter((name) => numbersOf(model, name)?.known);
+}
+
+/** What the axes and the rank use if nothing else is chosen. */
 export function usual(model: Model): { x: string; y: string; by: string } {
-  const known = model.views.filter((view) => numbersOf(model, view.value)?.known);
-  const [own, views] = [strongestFirst(model, known.filter(({ own }) => own)), known].map((some) => some.map((view) => view.value)) as [string[], string[]];
-  const rest = measures(model).filter((column) => column.role === "value").map((column) => column.name);
-  const order = [...new Set([...own, ...views, ...rest])];
-  if (order.length < 2) return { x: "layer", y: order[0] ?? "head", by: order[0] ?? "layer" };
-  const y = own.length < views.length && views.includes("patching") ? "patching" : (order[1] ?? "head");
-  const x = order.find((name) => name !== y) ?? "layer";
-  return { x, y, by: own[0] ?? y };
+  const [by = "", x = "layer"] = inOrder(model);
+  return { x, y: by || "head", by: by || "layer" };
 }
 
-/** Views in order, but of one result, such as of its positions, those with the largest values first. */
-function strongestFirst(model: Model, views: readonly View[]): View[] {
-  const place = ({ group, name }: View) => views.findIndex((view) => (group === null ? view.name === name : view.group === group));
-  const size = ({ value }: View) => Math.max(...(numbersOf(model, value)?.values ?? []).map(Math.abs).filter(Number.isFinite), 0);
-  return [...views].sort((a, b) => place(a) - place(b) || (a.own && b.own ? size(b) - size(a) : 0));
+/** The column that colours the map; "" stands for categories, or for no colour. */
+export function colourOf(model: Model): string {
+  const name = state.colour.value;
+  const kind = questionOf(model)?.kind ?? "weights";
+  const usually = model.categories && kind === "weights" ? "" : (inOrder(model)[0] ?? "");
+  return chosen(model, name ?? "", name === "" ? "" : usually);
 }
 
-/** What colours the map at first: categories (""), or else the first view. */
-export function usualColour(model: Model): string {
-  return model.categories ? "" : ([...strongestFirst(model, model.views).map((view) => view.value), ...measures(model).filter((column) => column.role === "value").map((column) => column.name)][0] ?? "");
-}
-
-/** How the table is sorted at first: by the reader's own scores if there are any, the head furthest from 0 first. */
-export function usualSort(model: Model): string {
-  const [first] = strongestFirst(model, model.views.filter(({ own }) => own));
-  const numbers = first ? numbersOf(model, first.value) : null;
-  if (!numbers?.known) return "";
-  return `${-numbers.least > numbers.most ? "" : "-"}${numbers.column.name}`;
+/** What the table is sorted by: what ranks the heads of the open question, the head furthest from 0 first. */
+export function sortOf(model: Model): string {
+  const numbers = questionOf(model) ? numbersOf(model, usual(model).by) : null;
+  return state.sort.value ?? (numbers?.known ? `${-numbers.least > numbers.most ? "" : "-"}${numbers.column.name}` : "");
 }
 
 /** The chosen column if the model has it as numbers, or another. */
@@ -126,15 +155,9 @@ export function chosen(model: Model, name: string, otherwise: string): string {
 
 /** Columns of the table if none were chosen: what heads are called and every view, or every value if there are no views. */
 export function usualColumns(model: Model): string[] {
-  const values = model.columns.filter((column) => column.role === "value");
-  if (!model.views.length) return values.map((column) => column.name);
-  const texts = values.filter((column) => column.kind === "text");
-  return [...texts.map((column) => column.name), ...ownFirst(model).map((view) => view.value)];
-}
-
-/** The views, those of the reader's own scores first. */
-export function ownFirst({ views }: Model): View[] {
-  return [...views.filter(({ own }) => own), ...views.filter(({ own }) => !own)];
+  const values = model.columns.filter((column) => column.role === "value" && isOffered(model, column));
+  const views = model.views.map(({ value }) => value);
+  return (values.some(({ name }) => views.includes(name)) ? values.filter(({ kind, name }) => kind === "text" || views.includes(name)) : values).map(({ name }) => name);
 }
 
 /** Five letters or a few more, the last one before a vowel, of a word that has more than ten. */

@@ -52,10 +52,14 @@ test("every pane is reached by arrow keys, and none breaks a rule of accessibili
 
 test("what views say stands at the top, with what is missing", async (t) => {
   const page = await opened(t, "head=L0H0");
-  assert.match(await page.locator(".card-agreement").textContent(), /The views disagree: effect found something, ships did not/);
-  assert.match(await page.locator(".card-lines").textContent(), /rank 3 of 4/);
+  const row = page.locator(".card-lines tr", { hasText: "effect" }).last();
+  assert.match(await row.innerText(), /3 of 4\s+\u25cf\s+yes/);
+  await row.getByRole("button").click();
+  await counts(page.locator(".card-why"), 1);
+  await row.getByRole("button", { expanded: true }).press("Enter");
+  await counts(page.locator(".card-why"), 0);
   await page.goto(`${ADDRESS}#head=L1H1`);
-  await page.getByText("Not measured for this head.").waitFor();
+  await page.locator(".card-lines").getByText("not measured").waitFor();
 });
 
 test("tokens of a text show their keys and readers, and markup stays text", async (t) => {
@@ -265,6 +269,12 @@ test("an own text is run, refused, and cancelled", async (t) => {
   await run.click();
   await page.getByText("Next token, with and without L1H0").waitFor();
   assert.match(await page.locator(".card-panel").textContent(), /moves by 0\.250 nats, and \u201c\u00b7sofa\u201d takes the place of \u201c\u00b7mat\u201d/);
+  const [first, second, later] = await page.locator(".card-part").evaluateAll((parts) => parts.map((part) => part.getBoundingClientRect()));
+  assert.ok(first.y > second.y && first.x === second.x && later.x > first.x, "layers across, heads up");
+  await page.getByRole("application", { name: /^Parts of/ }).focus();
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("ArrowUp");
+  assert.match(await page.locator(".card-readout").first().textContent(), /^L1H1: /);
   await page.getByRole("textbox", { name: "Text for the model" }).fill("x".repeat(41));
   await run.click();
   assert.match(await page.getByRole("alert").textContent(), /41 characters; at most 40/);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load } from "./card-bundle.mjs";
 
-const { agreementOf, linesOf, listed } = await load("verdicts.ts");
+const { linesOf: groupsOf, listed, shown, shownOf, tensionsOf } = await load("verdicts.ts");
 
 function column(name, values, more = {}) {
   return { name, label: name, unit: "", meaning: "", kind: "number", role: "value", of: null, values, ...more };
@@ -14,12 +14,14 @@ function view(name, values, more = {}) {
     name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null, rankBy: "value",
     sentence: "Moves {value} {unit} ({low} to {high}) of {relation}; {other}.",
     verdict: { rule: "", texts, change: texts, values },
-    group: null, ...more,
+    ...more,
   };
 }
 
+const linesOf = (of, head) => groupsOf(of, head).flatMap(({ lines }) => lines);
+
 const model = {
-  nLayers: 2, nHeads: 2, interrupted: false,
+  nLayers: 2, nHeads: 2, interrupted: false, questions: [],
   columns: [
     column("patching", [0.1, -0.5, null, 0.3]),
     column("patching_ci_low", [0.05, -0.6, null, 0.2]),
@@ -59,23 +61,20 @@ test("what is missing says so, and whether the work was interrupted", () => {
   assert.match(linesOf({ ...model, interrupted: true }, 2)[0].sentence, /interrupted/);
 });
 
-test("disagreement of views is said first, then the tension that holds", () => {
-  const of = (head) => agreementOf(model, linesOf(model, head));
-  assert.deepEqual(of(0), { disagree: true, text: "The views disagree: patching found something, ships did not. They differ." });
-  assert.deepEqual(of(1), { disagree: false, text: "No view found evidence that this head matters." });
-  assert.deepEqual(of(2), { disagree: false, text: "ships found something." });
-  assert.deepEqual(of(3), { disagree: false, text: "ships found something; patching cannot tell." });
-  const unclear = (no) => agreementOf(model, [{ view: { title: "phi" }, verdict: "unclear" }, ...(no ? [{ view: { title: "ships" }, verdict: "no" }] : [])]).text;
-  assert.equal(unclear(true), "phi cannot tell; the other views found no evidence that this head matters.");
-  assert.equal(unclear(false), "phi cannot tell.");
+test("disagreements are those of both verdicts, and the views of each question stand together", () => {
+  const found = (head) => tensionsOf(model, head).map(({ a, b, text }) => [a.name, b.name, text]);
+  assert.deepEqual(found(0), [["patching", "ships", "They differ."]]);
+  assert.deepEqual(found(1), []);
+  const named = (key, views) => ({ key, title: key, kind: "pairs", views });
+  const views = model.views.map((each, at) => ({ ...each, question: at ? "asked" : null }));
+  const groups = groupsOf({ ...model, views, questions: [named("empty", []), named("asked", ["ships"])] }, 0);
+  assert.deepEqual(groups.map(({ question, lines }) => [question?.key, lines.map((line) => line.view.name)]), [["asked", ["ships"]], [undefined, ["patching"]]]);
   assert.equal(listed(["a", "b", "c"]), "a, b and c");
 });
 
-test("views of one group do not speak against each other, and irrelevance says that a head does not matter", () => {
-  const line = (name, verdict, group = null) => ({ view: { name, title: name, group }, verdict });
-  const text = (...lines) => agreementOf({ ...model, tensions: [] }, lines).text;
-  const roles = (...verdicts) => ["facilitation", "interference", "irrelevance"].map((name, at) => line(name, verdicts[at], "roles"));
-  assert.equal(text(...roles("yes", "no", "no")), "facilitation found something.");
-  assert.equal(text(line("patching", "yes"), ...roles("no", "no", "yes")), "The views disagree: patching found something, facilitation, interference and irrelevance did not.");
-  assert.equal(text(line("Ships, scaling", "yes", "ships"), line("Ships, other", "no", "ships"), line("phi", "no")), "The views disagree: Ships (scaling) found something, phi did not.");
+test("the card shows shares as percentages, with what their intervals earn", () => {
+  assert.equal(shown({ unit: "share restored", range: false }, 0.703, 0.599, 0.811), "70% [60%, 81%]");
+  assert.equal(shown({ unit: "share of pairs", range: true }, -0.703, -0.811, -0.599), "\u221270% (two clusters: \u221281% to \u221260%)");
+  assert.equal(shown({ unit: "nats", range: false }, 0.5, null, null), "0.500");
+  assert.equal(shownOf(model, model.views[0], 0), "0.10 [0.05, 0.15]");
 });

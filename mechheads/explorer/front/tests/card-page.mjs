@@ -14,7 +14,7 @@ function view(name, verdicts, more = {}) {
   const texts = { yes: "It matters.", no: "No evidence.", unclear: "Not clear." };
   const verdict = { rule: "A rule.", texts, change: texts, values: verdicts };
   const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null };
-  return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, group: null, ...more };
+  return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, ...more };
 }
 
 const end = (reads, writes) => ({ reads: [reads], writes: [writes] });
@@ -80,7 +80,7 @@ export function space() {
 export function made({ live = null } = {}) {
   const model = {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
-    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [],
+    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [], questions: [],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),
       column("ships", [0.2, 1, 2, null]),

@@ -29,7 +29,7 @@ test("the first view: the map, the scatter and the table of all heads", async (t
 });
 
 test("categories have hues and shapes", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "question=weights" });
   const of = model.categories.of.findIndex((each) => each?.length === 1);
   const none = model.categories.of.findIndex((each) => each?.length === 0);
   await counts(head(page, "map", of).locator("path"), 1);
@@ -45,7 +45,7 @@ test("a head of several categories shows all their colours, or one as in the pap
   const { page: about, blocks } = small();
   const { categories } = about.models[0];
   categories.of.splice(12, 3, [0, 1], [0, 1, 2], [1]);
-  const page = await open(t, browser, { page: about, blocks });
+  const page = await open(t, browser, { page: about, blocks }, { hash: "question=weights" });
   const parts = (view, number, what) => head(page, view, number).locator(what).evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
   const hues = await page.locator(".mh-legend rect").evaluateAll((all) => all.map((each) => getComputedStyle(each).fill));
   assert.deepEqual(await parts("map", 12, "polygon"), hues.slice(0, 2));
@@ -54,7 +54,7 @@ test("a head of several categories shows all their colours, or one as in the pap
   assert.deepEqual(await parts("scatter", 13, "path"), hues.slice(0, 3));
   assert.deepEqual([await head(page, "map", 13).locator("path").count(), await page.locator(".mh-legend li").count()], [3, categories.names.length + 1]);
   await page.getByLabel(/^One colour for the \d+ heads with several$/).check();
-  assert.deepEqual(chosen(page), { oneColour: "1" });
+  assert.deepEqual(chosen(page), { question: "weights", oneColour: "1" });
   await counts(head(page, "map", 13).locator("polygon"), 0);
   assert.deepEqual(await parts("map", 13, "rect"), ["rgb(140, 86, 75)"]);
   await page.getByRole("button", { name: /^3 categories/ }).click();
@@ -63,7 +63,7 @@ test("a head of several categories shows all their colours, or one as in the pap
 });
 
 test("a click on a category in the legend marks its heads", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "question=weights" });
   const { names, of } = model.categories;
   const key = (at) => page.locator(".mh-key-button").nth(at);
   const having = (...wanted) => of.filter((each) => wanted.some((at) => each?.includes(at))).length;
@@ -90,12 +90,12 @@ test("a click on a category in the legend marks its heads", async (t) => {
 });
 
 test("a head under the pointer is marked in every view", async (t) => {
-  const page = await open(t, browser, small(), { viewport: { width: 1440, height: 1400 } });
+  const page = await open(t, browser, small(), { viewport: { width: 1440, height: 1400 }, hash: "sort=" });
   for (const [view, number] of [["map", 13], ["scatter", 13], ["table", 3]]) {
     await head(page, view, number).locator(view === "table" ? "td >> nth=1" : "xpath=.").hover({ force: true });
     const expected = number === 3 ? ["map 3", "scatter 3", "table 3"] : ["map 13", "scatter 13", "table 13"];
     assert.deepEqual(await hoveredIn(page), expected, view);
-    if (view !== "table") assert.match(await page.locator(".mh-hint").textContent(), /L1H4.*Phi 0\.\d+ \[.*rank \d+ of 36/);
+    if (view !== "table") assert.match(await page.locator(".mh-hint").textContent(), /L1H4.*Patching 0\.70 \[.*family p 0\.\d+, q 0\.\d+, rank 1 of 36/);
     await page.mouse.move(2, 2);
     assert.deepEqual(await hoveredIn(page), [], view);
   }
@@ -104,7 +104,7 @@ test("a head under the pointer is marked in every view", async (t) => {
 });
 
 test("a click opens the card, with Ctrl it pins; Esc closes and the back button returns", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "sort=" });
   await press(page, "map", 13);
   assert.equal(await title(page), "L1H4");
   assert.equal(chosen(page).head, "L1H4");
@@ -121,13 +121,13 @@ test("a click opens the card, with Ctrl it pins; Esc closes and the back button 
   assert.match(await head(page, "map", 13).getAttribute("class"), /is-pinned/);
   await page.keyboard.press("Escape");
   await counts(page.locator(".mh-detail"), 0);
-  assert.deepEqual(chosen(page), { pins: "L1H4" });
+  assert.deepEqual(chosen(page), { sort: "", pins: "L1H4" });
   await press(page, "map", 13, { modifiers: ["Control"] });
-  assert.deepEqual(chosen(page), {});
+  assert.deepEqual(chosen(page), { sort: "" });
 });
 
 test("the map by keyboard: arrows, Home, End, Enter, and the focus goes to the card and back", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "sort=" });
   await page.locator(".mh-view-map [tabindex='0'][role=gridcell]").focus();
   assert.equal(await focused(page), String(N_HEADS - 1));
   for (const [key, expected] of [["ArrowRight", 17], ["ArrowDown", 16], ["ArrowUp", 17], ["ArrowLeft", 8], ["End", 35], ["Control+Home", 8], ["Control+End", 27], ["PageUp", 32]]) {
@@ -144,7 +144,7 @@ test("the map by keyboard: arrows, Home, End, Enter, and the focus goes to the c
 });
 
 test("the scatter by keyboard goes along its axes", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "x=phi" });
   const phi = column("phi");
   const order = [...phi.keys()].sort((a, b) => phi[a] - phi[b] || a - b);
   await head(page, "scatter", order[0]).focus();
@@ -207,7 +207,7 @@ test("the search line filters every view, opens a single head, and says what it 
 });
 
 test("the slider marks the first heads by a column, and layers without a hit fold away", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "every=1" });
   const slider = page.getByRole("slider", { name: "How many heads to mark" });
   await slider.focus();
   await page.keyboard.press("Home");
@@ -226,7 +226,7 @@ test("the slider marks the first heads by a column, and layers without a hit fol
 });
 
 test("one mark of each drawing stays in the tab order when others are drawn", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "every=1" });
   const stops = (view) => page.locator(`.mh-view-${view} [data-head][tabindex="0"]`).count();
   await head(page, "map", 8).focus();
   await page.keyboard.press("ArrowRight");
@@ -239,13 +239,13 @@ test("one mark of each drawing stays in the tab order when others are drawn", as
 });
 
 test("axes, colours, sizes and logarithms are free, and stand in the address", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "every=1" });
   await page.getByLabel("Across", { exact: true }).selectOption("entropy");
   await page.getByLabel("Up", { exact: true }).selectOption("distance");
   await page.getByLabel("Colour", { exact: true }).selectOption("patching");
   await page.getByLabel("Size", { exact: true }).selectOption("norm");
   await page.getByLabel("Log up").check();
-  assert.deepEqual(chosen(page), { x: "entropy", y: "distance", colour: "patching", size: "norm", logY: "1" });
+  assert.deepEqual(chosen(page), { every: "1", x: "entropy", y: "distance", colour: "patching", size: "norm", logY: "1" });
   assert.match(await page.locator(".mh-view-scatter .mh-axis-title").allTextContents().then(String), /Entropy.*Distance/);
   assert.match(await head(page, "map", 13).getAttribute("class"), /is-high/);
   const transforms = () => page.locator(".mh-view-scatter [data-head]").evaluateAll((all) => all.map((each) => each.getAttribute("transform")));
@@ -260,7 +260,7 @@ test("axes, colours, sizes and logarithms are free, and stand in the address", a
 });
 
 test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) => {
-  const page = await open(t, browser, small());
+  const page = await open(t, browser, small(), { hash: "sort=&every=1" });
   const first = () => page.locator(".mh-row th").first().textContent();
   await page.getByRole("button", { name: "Patching" }).first().click();
   const patching = column("patching");
@@ -280,7 +280,7 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
   await page.keyboard.press("Enter");
   assert.equal(chosen(page).head, `L${Math.floor(last / N_HEADS)}H${last % N_HEADS}`);
   await page.getByText("Columns", { exact: true }).click();
-  await page.getByLabel("with intervals and q values").check();
+  await page.getByLabel("with intervals, p and q").check();
   await page.getByRole("checkbox", { name: "Entropy (nats)", exact: true }).check();
   assert.ok(chosen(page).columns.split(",").includes("entropy"));
   await page.getByRole("columnheader", { name: "Entropy" }).waitFor();
@@ -295,7 +295,7 @@ test("the table shows as many usual columns as there is room for; more scroll be
   const usual = model.columns.filter((each) => each.kind === "text").length + model.views.length;
   const before = [];
   for (const width of [1440, 800, 390]) {
-    const page = await open(t, browser, small(), { viewport: { width, height: 900 } });
+    const page = await open(t, browser, small(), { viewport: { width, height: 900 }, hash: "every=1" });
     const table = page.locator(".mh-table");
     const names = () => page.getByRole("columnheader").locator("button").evaluateAll((all) => all.map((each) => each.getAttribute("aria-label") ?? each.textContent));
     assert.ok((await table.evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0, `${width}: the table scrolls`);
@@ -324,7 +324,7 @@ test("what is typed stands as code in the notes", async (t) => {
 });
 
 test("a number of the table has the digits of its interval, its tooltip all of them, its heading the unit and the meaning", async (t) => {
-  const page = await open(t, browser, small(), { hash: "columns=patching,patching_ci_low,ships_undifferentiated" });
+  const page = await open(t, browser, small(), { hash: "every=1&columns=patching,patching_ci_low,ships_undifferentiated" });
   const cell = head(page, "table", 3).locator("td").first();
   const [value, low, high] = ["patching", "patching_ci_low", "patching_ci_high"].map((name) => column(name)[3]);
   assert.equal(await cell.getAttribute("title"), `Patching: ${value} [${low}, ${high}] share restored`);
@@ -460,7 +460,7 @@ test("an address that makes no sense opens the page as it is at first", async (t
 });
 
 test("what the address names and the page does not have is said in lines that can be dismissed", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L1H4,5.L0H1&pane=foo&colour=pathcing&columns=phi,nothing&sort=-phi&x=names" });
+  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&question=other&pins=L1H4,5.L0H1&pane=foo&colour=pathcing&columns=phi,nothing&sort=-phi&x=names" });
   const said = page.locator(".mh-unknown");
   assert.equal(await said.getAttribute("role"), "status");
   await said.locator("p").first().waitFor();
@@ -469,17 +469,18 @@ test("what the address names and the page does not have is said in lines that ca
     /model \u201c7\u201d that this page does not have; it has one model\.$/,
     /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
     /head \u201c5\.L0H1\u201d/,
+    /question \u201cother\u201d that this page does not have; the questions are pairs, requests, task, text and weights\.$/,
     /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and heads like it\.$/,
     /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
     /column of numbers \u201cnames\u201d that this page does not have\.$/,
     /column \u201cnothing\u201d that this page does not have; most like it: /,
   ]) assert.equal(lines.filter((line) => expected.test(line)).length, 1, `${expected} in ${lines.join("\n")}`);
-  assert.equal(lines.length, 7);
+  assert.equal(lines.length, 8);
   assert.deepEqual(await page.getByRole("columnheader").locator(".mh-heading").allTextContents(), ["Head", "Phi"]);
   await said.getByRole("button", { name: "Dismiss" }).press("Enter");
   assert.equal(await said.isVisible(), false);
   await press(page, "map", 13);
-  assert.equal(await page.getByRole("tab", { selected: true }).first().textContent(), "ordinary text");
+  assert.equal(await page.getByRole("tab", { selected: true }).first().textContent(), "effects");
 });
 
 test("the end of the page: cautions, what was left out, agreement, circuits, methods, provenance, citation", async (t) => {
@@ -506,7 +507,7 @@ test("the end of the page: cautions, what was left out, agreement, circuits, met
 test("a page of one run has a map and cards of patterns", async (t) => {
   const { page: about, blocks } = small();
   const [its] = about.models;
-  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, agreement: [], tensions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
+  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, agreement: [], tensions: [], questions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
   const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
   await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await press(page, "map", 13);

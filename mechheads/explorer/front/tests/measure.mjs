@@ -41,7 +41,7 @@ async function hover({ view, heads }) {
 
 export async function measure(t, browser, payload) {
   const text = html(payload);
-  const page = await open(t, browser, text, { before: watch });
+  const page = await open(t, browser, text, { before: watch, hash: "sort=" });
   await page.waitForFunction(() => window.firstView !== undefined);
   const rounded = (value) => Math.round(value * 10) / 10;
   const [{ nLayers, nHeads }] = payload.page.models;

@@ -25,9 +25,12 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
   });
   model.views = sources.map((source, at) => {
     const view = model.views.find(({ name }) => name === source);
-    return { ...view, ...Object.fromEntries(["name", "value", "low", "high", "q"].map((key) => [key, named(view[key])])), title: titles[at], group: null, own: true };
+    return { ...view, ...Object.fromEntries(["name", "value", "low", "high", "q"].map((key) => [key, named(view[key])])), title: titles[at], own: true };
   });
-  Object.assign(model, { categories: null, behaviours: null, agreement: [], tensions: [], circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
+  const heads = [{ head: "L1H4", value: 0.7, low: 0.6, high: 0.8, shown: "70% [60%, 80%]" }];
+  const questions = [{ key: "own", title: titles[0], kind: "own", sentence: { text: "Mine, L1H4 is first.", link: { colour: "my_ablation" } }, more: [], views: mine.slice(0, n), counted: "8 prompts", settles: "", heads, view: "my_ablation" }];
+  for (const each of [...model.columns, ...model.views]) each.question = "own";
+  Object.assign(model, { categories: null, behaviours: null, agreement: [], tensions: [], questions, circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
   for (const [id, block] of Object.entries(blocks)) {
     if (!id.startsWith("mh-heads")) continue;
     block.heads = block.heads.map((card) => ({
@@ -45,7 +48,7 @@ const selected = (page, label) => page.getByLabel(label, { exact: true }).inputV
 test("two results: the map is coloured by the first, the scatter has both, the table the first heads first", async (t) => {
   const page = await open(t, browser, own());
   assert.equal(await selected(page, "Colour"), "my_ablation");
-  assert.deepEqual([await selected(page, "Across"), await selected(page, "Up")], ["my_ablation", "theirs"]);
+  assert.deepEqual([await selected(page, "Up"), await selected(page, "Across")], ["my_ablation", "theirs"]);
   assert.equal(await page.locator(".mh-view-table tbody tr[data-head]").first().getAttribute("data-head"), String(HEAD));
   assert.match(await page.locator(".mh-legend").first().innerText(), /my <b>ablation<\/b>/);
   assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /my_ablation > \d/);
@@ -54,14 +57,18 @@ test("two results: the map is coloured by the first, the scatter has both, the t
 
 test("beside an atlas, the reader's own scores come first everywhere", async (t) => {
   const { page: about, blocks } = small();
-  about.models[0].views.find(({ name }) => name === "direct").own = true;
+  const [its] = about.models;
+  const mine = its.views.find(({ name }) => name === "direct");
+  Object.assign(mine, { own: true, question: "own" });
+  its.columns.find(({ name }) => name === "direct").question = "own";
+  its.questions.unshift({ ...its.questions[0], key: "own", kind: "own", title: "mine", views: ["direct"], view: "direct" });
   const page = await open(t, browser, { page: about, blocks });
-  assert.equal(await selected(page, "Across"), "direct");
+  assert.equal(await selected(page, "Up"), "direct");
   assert.equal(await selected(page, "Rank heads by"), "direct");
   assert.match(await page.locator(".mh-view-table th[aria-sort]:not([aria-sort=none])").first().innerText(), /^Direct part/);
   assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /^L\d+H\d+, direct > [\d.]+, direct = yes$/);
   await press(page, "map", HEAD);
-  assert.equal(await page.locator(".mh-detail .card-line h3").first().innerText(), "Direct part");
+  assert.equal(await page.locator(".card-lines th[scope=row]").first().innerText(), "Direct part");
   await page.getByRole("button", { name: "Help" }).click();
   assert.equal(await page.locator(".mh-help dt").first().innerText(), "Direct part");
 });
@@ -99,7 +106,7 @@ test("the card has a line for each, the values of every prompt, and no empty pan
   const card = page.locator(".mh-detail");
   await card.locator(".card-panel svg.card-drawing").first().waitFor();
   assert.deepEqual(await card.getByRole("tab").allInnerTexts(), ["effects"]);
-  assert.deepEqual(await card.locator(".card-line h3").allInnerTexts(), [TITLE, "theirs"]);
+  assert.deepEqual(await card.locator(".card-lines th[scope=row]").allInnerTexts(), [TITLE, "theirs"]);
   assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, space, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
   const row = card.locator(".card-row").first();
   await row.focus();

@@ -17,7 +17,7 @@ function run() {
   const columns = model.columns
     .filter(({ name }) => COLUMNS.includes(name))
     .map((column) => ({ ...column, low: null, high: null, q: null }));
-  const emptied = { notes: [], methods: [], cautions: [], views: [], agreement: [], tensions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {} };
+  const emptied = { notes: [], methods: [], cautions: [], views: [], agreement: [], tensions: [], questions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {} };
   const start = { model: 0, head: "L1H2", chosen: { colour: "to_previous", by: "to_previous" } };
   const cards = Object.fromEntries(
     Object.entries(blocks).map(([id, block]) => [
@@ -33,7 +33,7 @@ test("the map has the colours of a column, the scatter two of them, the table al
   await counts(page.locator(".mh-view-map .mh-cell.is-scaled"), await page.locator(".mh-view-map .mh-cell").count());
   assert.match(await page.locator(".mh-view-map .mh-legend").textContent(), /To the previous token/);
   const axes = page.locator(".mh-view-scatter select");
-  assert.deepEqual([await axes.nth(0).inputValue(), await axes.nth(1).inputValue()], ["to_first", "to_previous"]);
+  assert.deepEqual([await axes.nth(0).inputValue(), await axes.nth(1).inputValue()], ["to_previous", "to_first"]);
   assert.deepEqual(await page.locator(".mh-view-table thead th").allTextContents(), ["Head", "To the first token", "To the previous token"].map((name, at) => (at ? name : `${name}\u25b2`)));
   assert.equal(await page.locator(".mh-detail-title").textContent(), "L1H2");
   const long = (await page.locator(".mh-table .is-number").allTextContents()).filter((text) => /[1-9]\d\d|\d\.\d*[1-9]\d{2,}/.test(text));
@@ -45,7 +45,7 @@ test("the map has the colours of a column, the scatter two of them, the table al
 test("no word of categories and views that it does not have; each example of the search line is understood", async (t) => {
   const page = await open(t, browser, run());
   const line = page.locator(".mh-search-line");
-  assert.match(await line.getAttribute("placeholder"), /^L\d+H\d+, to_previous > 0\.\d+, /);
+  assert.match(await line.getAttribute("placeholder"), /^L\d+H\d+, to_first > 0\.\d+, /);
   await page.getByRole("button", { name: "Help" }).click();
   const lines = await page.locator(".mh-help dl").last().locator("code").allTextContents();
   assert.equal(lines.length, 3);

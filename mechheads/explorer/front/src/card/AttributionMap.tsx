@@ -28,10 +28,12 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
   const most = Math.max(...heads.map(Math.abs), 1e-12);
   const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
   const rank = rankOf(heads.map(Math.abs), at);
+  const layerOf = (index: number) => Math.floor(index / model.nHeads);
+  const isOn = (index: number) => index >= 0 && index < heads.length;
   const move = (event: KeyboardEvent) => {
-    const step = { ArrowRight: model.nHeads, ArrowLeft: -model.nHeads, ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const step = { ArrowRight: model.nHeads, ArrowLeft: -model.nHeads, ArrowUp: 1, ArrowDown: -1 }[event.key];
     if (event.key === "Enter") open(at, modelAt);
-    else if (step !== undefined) setAt((now) => (now + step >= 0 && now + step < heads.length ? now + step : now));
+    else if (step !== undefined) setAt((now) => (isOn(now + step) && (step % model.nHeads === 0 || layerOf(now) === layerOf(now + step)) ? now + step : now));
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -42,7 +44,7 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
       <p class="card-lead">
         {`Its logit is ${show(logit)}: heads ${show(sum(heads))}, MLPs ${show(sum(mlp))}, embedding ${show(embedding)}, the rest ${show(bias)}. Only direct effects are counted.`}
       </p>
-      <Figure name={`attribution-${asChip(token)}`.replace(/[^\w-]/g, "")} caption="Layers to the right, heads downwards. Red raises the logit, blue lowers it">
+      <Figure name={`attribution-${asChip(token)}`.replace(/[^\w-]/g, "")} caption="Layers across, heads up. Red raises the logit, blue lowers it">
         <div ref={box} class="card-wide">
           {width > 0 && (
             <svg
@@ -61,7 +63,7 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
                   key={index}
                   class={`card-part ${value < 0 ? "card-part-minus" : "card-part-plus"}${index === at ? " card-part-on" : ""}`}
                   x={LEFT + Math.floor(index / model.nHeads) * cell}
-                  y={(index % model.nHeads) * cell}
+                  y={(model.nHeads - 1 - (index % model.nHeads)) * cell}
                   width={cell - 0.5}
                   height={cell - 0.5}
                   fill-opacity={Math.abs(value) / most}
@@ -77,9 +79,11 @@ export function AttributionMap({ model, modelAt, head, attribution }: Props) {
                       {layer}
                     </text>
                   ))}
-                <text x={LEFT - 6} y={10} text-anchor="end">
-                  H0
-                </text>
+                {[0, model.nHeads - 1].map((head) => (
+                  <text key={head} x={LEFT - 6} y={(model.nHeads - 0.5 - head) * cell + 4} text-anchor="end">
+                    {head}
+                  </text>
+                ))}
               </g>
             </svg>
           )}

@@ -1,9 +1,10 @@
 /** Everything that is known of one head. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 
-import type { Head, HeadBlock, Model, Page, Shared } from "../data";
-import { arrivedAtPane, choose, state } from "../state";
+import type { Head, HeadBlock, Model, Page, Question, Shared } from "../data";
+import { choose, state } from "../state";
+import { questionOf } from "../table";
 import { AlikePane } from "./AlikePane";
 import { CausePane } from "./CausePane";
 import { HeadLink } from "./HeadLink";
@@ -19,7 +20,6 @@ import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
 import { SpacePane } from "./SpacePane";
 import { TextPane } from "./TextPane";
-import { besides } from "./verdicts";
 import { WeightsPane } from "./WeightsPane";
 
 interface Props {
@@ -33,6 +33,12 @@ interface Props {
 const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
 const PANES = ["text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
 type PaneName = (typeof PANES)[number];
+const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", task: "roles", text: "text", weights: "weights" };
+
+/** The pane that holds the evidence about a question. */
+export function paneOf({ kind }: Question): string {
+  return EVIDENCE[kind];
+}
 
 export function Card({ model: modelAt, head, page }: Props) {
   const model = page.models[modelAt];
@@ -67,12 +73,10 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
 
 function Names({ model, head }: { model: Model; head: number }) {
   const of = (names: readonly string[], none: string) => (names.length ? names.map((name) => <span key={name}>{name}</span>) : none);
-  const beside = model.behaviours && besides(behavioursOf(model, head), categoriesOf(model, head));
   return (
     <>
       {model.behaviours && <p class="card-names">On ordinary text: {of(behavioursOf(model, head), "nothing that has a name")}</p>}
       {model.categories && <p class="card-names">By weights: {of(categoriesOf(model, head), "no category")}</p>}
-      {beside && <p class="card-lead">{beside}</p>}
     </>
   );
 }
@@ -103,7 +107,9 @@ interface PanesProps extends LoadingProps {
 function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) {
   const live = page.live?.model === modelAt ? page.live : null;
   const tabs = useMemo(() => panesOf(page, modelAt, data), [page, modelAt, data]);
-  const chosen = tabs.find(({ id }) => id === state.pane.value)?.id ?? tabs.find(({ empty }) => !empty)?.id ?? "text";
+  const question = questionOf(model);
+  const asked = question && tabs.find(({ id, empty }) => id === paneOf(question) && !empty);
+  const chosen = (tabs.find(({ id }) => id === state.pane.value) ?? asked ?? tabs.find(({ empty }) => !empty))?.id ?? "text";
   const error = chosen === "live" ? null : (block.error ?? shared.error);
   let content: ComponentChildren;
   if (live && chosen === "live") content = <LivePane key={head} {...{ live, model, modelAt, head }} />;
@@ -112,13 +118,8 @@ function Panes({ page, model, modelAt, head, data, block, shared }: PanesProps) 
   else if (!block.value || !shared.value) content = <Reading what={nameOf(model, head)} />;
   else if (!data) content = <Failed message={`The page holds no data of ${nameOf(model, head)}.`} />;
   else content = <Pane key={head} {...{ chosen, data, model, modelAt, head }} shared={shared.value} />;
-  const box = useRef<HTMLDivElement>(null);
-  const loaded = data !== null && shared.value !== null;
-  useEffect(() => {
-    if (loaded && arrivedAtPane()) box.current?.scrollIntoView({ block: "start" });
-  }, [loaded]);
   return (
-    <div ref={box}>
+    <div>
       {tabs.length > 0 && (
         <Tabs label="What to see of this head" tabs={tabs} chosen={chosen} onChoose={(pane) => choose({ pane })}>
           {content}

@@ -33,7 +33,7 @@ interface Props {
 export function SpacePane({ model, modelAt, name }: Props) {
   const { value: space, error } = useLoaded(`${modelAt}-space`, () => spaceOf(modelAt));
   if (error) return <p role="alert" class="card-error">{error}</p>;
-  if (!space) return <p role="status" class="card-reading card-reading-space">{"Reading the space of heads\u2026"}</p>;
+  if (!space) return <p role="status" class="card-reading">{"Reading the space of heads\u2026"}</p>;
   const pane = space.heads[name];
   return pane ? <Plots {...{ space, pane, model, modelAt, name }} /> : <Missing pane="space" notes={model.notes} />;
 }

@@ -1,13 +1,14 @@
 /** What each view says of one head, in numbers and words. */
-import type { Column, Head, Model, Num, Verdict, View } from "../data";
-import { ownFirst } from "../table";
-import { known, measured, plural, rankOf, type Rank } from "./numbers";
+import type { Column, Head, Model, Num, Question, Verdict, View } from "../data";
+import { byQuestion } from "../table";
+import { CLUSTERS, known, measured, plural, rankOf, withInterval, type Rank } from "./numbers";
 
 export interface Line {
   readonly view: View;
   readonly value: Num;
   readonly low: Num;
   readonly high: Num;
+  readonly p: Num;
   readonly q: Num;
   /** Among all heads, by value or absolute value. */
   readonly rank: Rank | null;
@@ -26,10 +27,10 @@ export function columnsOf(model: Model): Named {
   return new Map(model.columns.map((column) => [column.name, column]));
 }
 
-/** `data` is the head's card, if it is loaded: it says how many prompts there were. */
-export function linesOf(model: Model, head: number, data: Head | null = null): Line[] {
+/** The lines of each question. `data` is the head's card, if it is loaded: it says how many prompts there were. */
+export function linesOf(model: Model, head: number, data: Head | null = null): { question: Question | null; lines: Line[] }[] {
   const columns = columnsOf(model);
-  return ownFirst(model).map((view) => lineOf(model, columns, view, head, data));
+  return byQuestion(model).map(({ question, views }) => ({ question, lines: views.map((view) => lineOf(model, columns, view, head, data)) }));
 }
 
 function lineOf(model: Model, columns: Named, view: View, head: number, data: Head | null): Line {
@@ -43,6 +44,7 @@ function lineOf(model: Model, columns: Named, view: View, head: number, data: He
     value,
     low,
     high,
+    p: numberOf(columns, view.p, head),
     q: numberOf(columns, view.q, head),
     rank: rankOf(ranked, head),
     measuredOn: counted(view.name, data),
@@ -105,42 +107,24 @@ export function fill(view: View, { value, low, high, relation }: Blanks): string
   return sentence.replace(/\{(\w+)\}/g, (whole, name: string) => texts[name] ?? whole);
 }
 
-export interface Agreement {
-  /** Whether one view says yes and another no. */
-  readonly disagree: boolean;
-  readonly text: string;
+/** A value of a view with its interval as the card shows it: shares as percentages, "70% [60%, 81%]". */
+export function shownOf(model: Model, view: View, head: number): string {
+  const columns = columnsOf(model);
+  return shown(view, numberOf(columns, view.value, head), numberOf(columns, view.low, head), numberOf(columns, view.high, head));
 }
 
-/** How the views agree about a head: who says what, and the tensions that hold. */
-export function agreementOf(model: Model, lines: readonly Line[]): Agreement {
-  const verdicts = new Map(lines.map((line) => [line.view.name, line.verdict]));
-  const holds = ({ view, verdict }: { view: string; verdict: Verdict }) => verdicts.get(view) === verdict;
-  const found = model.tensions.filter(({ a, b }) => holds(a) && holds(b)).map(({ text }) => text);
-  const answered = new Set(lines.filter((line) => matters(line) === "yes").map(({ view }) => view.group));
-  // Views of one group come from the same numbers: if one of them has found something, the others do not speak against it.
-  const open = lines.filter((line) => matters(line) === "yes" || !line.view.group || !answered.has(line.view.group));
-  const said = (verdict: Verdict) => open.filter((line) => matters(line) === verdict).map(({ view }) => view.title.replace(/, (.+)$/, " ($1)"));
-  const [yes, no, unclear] = [said("yes"), said("no"), said("unclear")];
-  if (yes.length && no.length) found.unshift(`The views disagree: ${listed(yes)} found something, ${listed(no)} did not${unclear.length ? `; ${listed(unclear)} cannot tell` : ""}.`);
-  else if (yes.length && unclear.length) found.unshift(`${listed(yes)} found something; ${listed(unclear)} cannot tell.`);
-  else if (yes.length) found.unshift(yes.length === 1 ? `${listed(yes)} found something.` : "All views that measured this head found something.");
-  else if (unclear.length) found.unshift(`${listed(unclear)} cannot tell${no.length ? "; the other views found no evidence that this head matters" : ""}.`);
-  else if (no.length) found.unshift("No view found evidence that this head matters.");
-  return { disagree: yes.length > 0 && no.length > 0, text: found.join(" ") };
+export function shown({ unit, range }: Pick<View, "unit" | "range">, value: Num, low: Num, high: Num): string {
+  if (!unit.startsWith("share")) return withInterval(value, low, high, range ? CLUSTERS : "");
+  const [at, from, to] = [value, low, high].map((each) => (known(each) ? 100 * each : null));
+  return withInterval(at, from, to, range ? CLUSTERS : "").replace(/\d(?=[\s,)\]]|$)/g, "$&%");
 }
 
-/** What a category by weights means beside what the head is called on ordinary text; null if it has no category. */
-export function besides(behaviours: readonly string[], categories: readonly string[]): string | null {
-  if (!categories.length) return null;
-  if (behaviours.includes("sink")) return "On ordinary text it mostly rests on the first token: it maps what its weights map in some contexts only.";
-  if (!behaviours.length) return "Where it looks on ordinary text has no simple name. That speaks neither for nor against what its weights map.";
-  return "Where a head looks and what it maps are two questions: the names on text speak neither for nor against the category.";
-}
-
-/** Whether a view says that the head matters. One says the opposite: a head that the gates find irrelevant does not. */
-function matters({ view, verdict }: Line): Verdict | null {
-  if (view.name !== "irrelevance") return verdict;
-  return verdict === "yes" ? "no" : null;
+/** What speaks against each other about a head, within one question. */
+export function tensionsOf(model: Model, head: number): { a: View; b: View; text: string }[] {
+  return model.tensions.flatMap(({ a, b, text }) => {
+    const [one, other] = [a, b].map(({ view, verdict }) => model.views.find(({ name, verdict: { values } }) => name === view && values[head] === verdict));
+    return one && other ? [{ a: one, b: other, text }] : [];
+  });
 }
 
 /** "a, b and c". */

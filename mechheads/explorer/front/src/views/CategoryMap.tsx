@@ -8,7 +8,7 @@ import { modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { headText } from "../say";
 import { state } from "../state";
-import { chosen, usual } from "../table";
+import { chosen, colourOf, usual } from "../table";
 import { every, sizes, strips, type Strip } from "./layout";
 import { CellMark, drawnAs, paint } from "./Mark";
 import { keepOneStop, moveIn } from "./roving";
@@ -22,7 +22,7 @@ export function CategoryMap({ model: number }: { model: number }) {
   const fold = state.fold.value;
   const found = strips(nLayers, nHeads, fold ? hitsOf(number).is : new Uint8Array(), fold);
   const { cell, row, lefts, left, width: total, height } = sizes(found, nHeads, width);
-  const colour = chosen(model, state.colour.value, "");
+  const colour = colourOf(model);
   const by = chosen(model, state.by.value, usual(model).by);
   const said = [...new Set([colour, by])].filter(Boolean);
   useMarks(grid, number, [number, width, colour, by, JSON.stringify(found)], (what, element) => {

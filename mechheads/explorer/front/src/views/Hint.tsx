@@ -7,7 +7,7 @@ import { modelOf, titleOf } from "../page";
 import { hintAt } from "../pointing";
 import { valueText } from "../say";
 import { hovered, state } from "../state";
-import { chosen, numbersOf, usual } from "../table";
+import { chosen, colourOf, numbersOf, usual } from "../table";
 
 /** Drawn by hand, because it follows the pointer. */
 export function Hint() {
@@ -29,7 +29,7 @@ function fill(box: HTMLElement | null): void {
   const model = modelOf(ref.model);
   const usually = usual(model);
   const names = [
-    chosen(model, state.colour.peek(), ""),
+    colourOf(model),
     chosen(model, state.x.peek(), usually.x),
     chosen(model, state.y.peek(), usually.y),
     chosen(model, state.size.peek(), ""),

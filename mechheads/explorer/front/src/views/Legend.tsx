@@ -8,13 +8,13 @@ import { countOf, modelOf } from "../page";
 import { announce } from "../say";
 import { namedIn, toggled } from "../search/conditions";
 import { endsOf } from "../shade";
-import { chosen, numbersOf, titled } from "../table";
+import { colourOf, numbersOf, titled } from "../table";
 import { choose, state } from "../state";
 import { categorical, CellMark, paint } from "./Mark";
 
 export function Legend({ model: number }: { model: number }) {
   const model = modelOf(number);
-  const numbers = numbersOf(model, chosen(model, state.colour.value, ""));
+  const numbers = numbersOf(model, colourOf(model));
   if (numbers) {
     const [low, high] = endsOf(numbers);
     const hits = hitsOf(number);

@@ -9,7 +9,7 @@ import { countOf, modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { headText } from "../say";
 import { hovered, state } from "../state";
-import { chosen, numbersOf, titled, usual, type Numbers } from "../table";
+import { chosen, colourOf, numbersOf, titled, usual, type Numbers } from "../table";
 import { axisOf, type Axis } from "./axis";
 import { drawnAs, PointMark } from "./Mark";
 import { focusMark, keepOneStop } from "./roving";
@@ -31,7 +31,7 @@ export function Scatter({ model: number }: { model: number }) {
   const model = modelOf(number);
   const usually = usual(model);
   const [across, up] = [chosen(model, state.x.value, usually.x), chosen(model, state.y.value, usually.y)];
-  const [colour, size] = [chosen(model, state.colour.value, ""), chosen(model, state.size.value, "")];
+  const [colour, size] = [colourOf(model), chosen(model, state.size.value, "")];
   const [x, y] = [numbersOf(model, across), numbersOf(model, up)];
   if (!x || !y) return <p class="mh-empty">This page has no numbers to draw.</p>;
   return <Plot number={number} x={x} y={y} colour={colour} size={size} />;

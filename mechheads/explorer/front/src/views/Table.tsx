@@ -9,7 +9,7 @@ import { headAt, useMarks } from "../marks";
 import { modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { choose, state } from "../state";
-import { columnOf, numbersOf, shortened, titled } from "../table";
+import { columnOf, numbersOf, shortened, sortOf, titled } from "../table";
 import { cellText, cellTitle, type Fitted } from "./fitting";
 
 const ROW = 30;
@@ -66,7 +66,7 @@ export function HeadTable({ model: number, columns: fitted }: { model: number; c
   const [first, setFirst] = useState(0);
   const [place, setPlace] = useState<readonly [row: number, column: number]>([0, 0]);
   const moving = useRef(false);
-  const sort = state.sort.value;
+  const sort = sortOf(model);
   const { is } = hitsOf(number);
   const heads = useMemo(() => inOrder(model, is, sort), [model, is, sort]);
   const columns = fitted.flatMap(({ column }) => column ?? []);

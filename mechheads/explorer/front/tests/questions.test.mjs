@@ -1,0 +1,216 @@
+/** A block for each question at the top: what was found, the first heads drawn, and links that show or open what they name. */
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { chosen, counts, faults, launch, open } from "./browser.mjs";
+import { HOSTILE, hostile, small, two } from "./samples.mjs";
+
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+const model = small().page.models[0];
+const question = (key) => model.questions.find((each) => each.key === key);
+const view = (name) => model.views.find((each) => each.name === name);
+const blocks = (page) => page.locator(".mh-block");
+const block = (page, key) => page.locator(".mh-block", { has: page.getByRole("heading", { name: question(key).title }) });
+const opens = (page, key) => block(page, key).locator("h3 a").click();
+const lead = (page, words) => page.locator(".mh-answer a", { hasText: new RegExp(`^${words}`) });
+const title = (page) => page.locator(".mh-detail-title").textContent();
+const marked = (page) => page.locator(".mh-view-map [data-head]:not(.is-dim)").count();
+const options = (page, label) => page.getByLabel(label, { exact: true }).locator("option").allTextContents();
+const minus = (text) => text.replace(/(^|[\s[(])-(?=\d)/g, "$1\u2212");
+
+/** The small sample with heads on which two analyses of one question disagree. */
+function disagreeing() {
+  const payload = small();
+  const [its] = payload.page.models;
+  const of = (name) => its.views.find((each) => each.name === name).verdict.values;
+  for (const head of [4, 13]) [of("patching")[head], of("direct")[head]] = ["yes", "no"];
+  its.tensions = [{ a: { view: "patching", verdict: "yes" }, b: { view: "direct", verdict: "no" }, question: "pairs", text: "Later heads read what it writes." }];
+  return payload;
+}
+
+test("a block for each question, with its sentence and its first heads on one axis, above the map in the first window", async (t) => {
+  const page = await open(t, browser, small());
+  await counts(blocks(page), model.questions.length);
+  for (const { title, counted, settles, sentence, heads } of model.questions) {
+    const one = blocks(page).filter({ has: page.getByRole("heading", { name: title }) });
+    const said = await one.textContent();
+    for (const text of [counted, settles, minus(sentence.text), ...heads.map(({ head }) => head)]) assert.ok(said.includes(text), `${text} in ${said}`);
+    const drawn = await one.locator(".mh-intervals li").evaluateAll((rows) =>
+      rows.map((row) => {
+        const at = (what) => row.querySelector(what)?.getBoundingClientRect();
+        const zero = row.querySelector(".mh-track").style.getPropertyValue("--at");
+        return { range: at(".mh-range")?.toJSON(), value: at(".mh-value")?.x, zero, track: at(".mh-track").toJSON() };
+      }),
+    );
+    const ends = [0, ...heads.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value])];
+    const [from, to] = [Math.min(...ends), Math.max(...ends)];
+    assert.equal(new Set(drawn.map(({ zero }) => zero)).size, 1, "0 is at one place");
+    for (const [at, { value, low, high }] of heads.entries()) {
+      const { track, range, value: x } = drawn[at];
+      const place = (number) => track.x + track.width * (0.03 + (0.94 * (number - from)) / (to - from));
+      assert.ok(Math.abs(x + 1 - place(value)) < 1.5, `${heads[at].head} stands at ${x}, not at ${place(value)}`);
+      if (low !== null) assert.ok(Math.abs(range.x - place(low)) < 1.5 && Math.abs(range.right - place(high)) < 1.5);
+    }
+  }
+  assert.match(await block(page, "pairs").locator(".mh-intervals").innerText(), /^L1H4\s+70% \[60%, 81%\]\s+L3H1\s.*share restored$/s);
+  const { y } = await page.locator(".mh-view-map svg.mh-drawing").first().boundingBox();
+  assert.ok(y < 800, `the map begins at ${y}`);
+  assert.equal(new URL(page.url()).hash, "");
+});
+
+test("the open question colours the map and has the axes, the order of the table and the menus; others are offered on demand", async (t) => {
+  const page = await open(t, browser, small());
+  const shows = async () => [await page.getByLabel("Colour", { exact: true }).inputValue(), await page.getByLabel("Across", { exact: true }).inputValue(), await page.getByLabel("Up", { exact: true }).inputValue()];
+  assert.deepEqual(await shows(), ["patching", "direct", "patching"]);
+  assert.deepEqual(await options(page, "Up"), ["Layer", "Head", "Patching", "Direct part"]);
+  assert.deepEqual(await page.locator(".mh-view-table .mh-heading").allTextContents(), ["Head", "Patching", "Direct part"]);
+  assert.equal(await page.locator(".mh-row th").first().textContent(), "L1H4");
+  await opens(page, "requests");
+  assert.deepEqual(await shows(), ["ships_undifferentiated", "ships_scaling", "ships_undifferentiated"]);
+  assert.deepEqual(chosen(page), { question: "requests" });
+  assert.equal(await block(page, "requests").locator("h3 a").getAttribute("aria-current"), "true");
+  assert.ok(!(await options(page, "Colour")).includes("Patching"));
+  await page.getByLabel("Offer measures of all questions").check();
+  assert.ok((await options(page, "Colour")).includes("Patching"));
+  await page.getByLabel("Colour", { exact: true }).selectOption("patching");
+  assert.deepEqual(chosen(page), { question: "requests", every: "1", colour: "patching" });
+  await opens(page, "weights");
+  assert.equal(await page.getByLabel("Colour", { exact: true }).inputValue(), "");
+  await counts(page.locator(".mh-legend .mh-key-button"), model.categories.names.length + 1);
+  await page.goBack();
+  assert.equal(chosen(page).question, "requests");
+  const again = await open(t, browser, small(), { hash: "colour=phi" });
+  assert.equal(await block(again, "weights").locator("h3 a").getAttribute("aria-current"), "true", "a column opens its question");
+});
+
+test("the first words of a sentence show what it says, the back button returns, and the address opens the same", async (t) => {
+  const page = await open(t, browser, small());
+  await lead(page, "Patched for the capital").click();
+  const { colour, filter } = question("pairs").sentence.link;
+  assert.deepEqual([chosen(page).colour, chosen(page).filter, chosen(page).head], [colour, filter, undefined]);
+  const q = model.columns.find(({ name }) => name === "patching_q").values;
+  assert.equal(await marked(page), q.filter((value) => value !== null && value <= 0.1).length);
+  const href = await lead(page, "Patched for the capital").getAttribute("href");
+  const again = await open(t, browser, small(), { hash: href.slice(1) });
+  assert.equal(await marked(again), await marked(page));
+  await page.goBack();
+  assert.equal(await marked(page), 36);
+});
+
+test("a sentence and a question leave pins, columns and the open card as they are; what was filtered before goes", async (t) => {
+  const page = await open(t, browser, small(), { hash: "head=L0H1&pins=L0H1&filter=L0&colour=phi&columns=phi" });
+  await lead(page, "By their weights").click();
+  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "weights", filter: "Linguistic or Algorithmic" });
+  const { names, of } = model.categories;
+  const kinds = ["Linguistic", "Algorithmic"].map((name) => names.indexOf(name));
+  assert.equal(await marked(page), of.filter((each) => each?.some((kind) => kinds.includes(kind))).length);
+  await opens(page, "task");
+  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "task" });
+});
+
+test("a link to a head marks it under the pointer, opens its card at this evidence, and changes nothing else", async (t) => {
+  const page = await open(t, browser, small(), { hash: "filter=L3&colour=phi&x=entropy" });
+  const name = block(page, "pairs").locator("p .mh-answer-head", { hasText: "L3H1" });
+  await name.hover();
+  assert.match(await page.locator(".mh-view-map .is-hovered").getAttribute("data-head"), /^28$/);
+  await name.click();
+  assert.equal(await title(page), "L3H1");
+  assert.deepEqual(chosen(page), { head: "L3H1", filter: "L3", colour: "phi", x: "entropy", pane: "cause" });
+  const drawn = block(page, "requests").locator(".mh-intervals a").first();
+  await drawn.click();
+  assert.equal(await title(page), question("requests").heads[0].head);
+  assert.deepEqual([chosen(page).pane, chosen(page).filter, chosen(page).colour], ["safety", "L3", "phi"]);
+  const href = await drawn.getAttribute("href");
+  const again = await open(t, browser, small(), { hash: href.slice(1) });
+  assert.equal(await title(again), question("requests").heads[0].head);
+});
+
+for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
+  test(`the evidence of a head is in the first window of its card at ${width} pixels`, async (t) => {
+    const page = await open(t, browser, disagreeing(), { viewport: { width, height } });
+    await block(page, "pairs").locator(".mh-intervals a").first().click();
+    await page.locator(".card-panel svg").first().waitFor();
+    await page.waitForFunction(() => document.querySelector(".mh-detail").getBoundingClientRect().y < 60);
+    const [tabs, evidence] = await page.evaluate(() => [".card-tablist", ".card-panel svg"].map((what) => document.querySelector(what).getBoundingClientRect().y));
+    assert.ok(tabs > 0 && tabs < 0.65 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
+    const rows = await page.locator(".card-lines tbody tr:has(td)").allInnerTexts();
+    assert.match(rows[0], /Patching\s+70% \[60%, 81%\].*1( of |\/)36.*yes/s);
+    assert.match(await page.locator(".card-disagreement").innerText(), /^Patching 70% \[60%, 81%\], Direct part .*\[.*\]: Later heads read/);
+    assert.ok((await page.locator(".card-lines").evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0);
+  });
+}
+
+test("sections that lie folded open by a sentence, also from the address", async (t) => {
+  const page = await open(t, browser, small());
+  await block(page, "pairs").getByText("1 further finding").click();
+  await lead(page, "With all other heads patched").click();
+  const circuits = page.locator(".mh-end details.is-section");
+  assert.match(await circuits.locator("summary").textContent(), /Circuits/);
+  assert.match(await circuits.innerText(), /the first 4: 0\.91/);
+  await page.waitForFunction(() => document.activeElement?.textContent === "Circuits");
+  assert.equal(chosen(page).section, "circuits");
+  await circuits.locator("summary").click();
+  await page.waitForFunction(() => !location.hash.includes("section="));
+  const again = await open(t, browser, small(), { hash: "section=agreement" });
+  await again.waitForFunction(() => document.querySelector(".mh-end details[open]")?.getBoundingClientRect().top < innerHeight);
+});
+
+test("by keyboard: a head opens its card and the focus goes there", async (t) => {
+  const page = await open(t, browser, small());
+  await block(page, "pairs").locator(".mh-intervals a").first().focus();
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.activeElement?.className === "mh-detail-title");
+  await page.keyboard.press("Escape");
+  assert.equal(await page.evaluate(() => document.activeElement?.textContent), "L1H4");
+});
+
+test("a narrow window shows of other questions their sentences only", async (t) => {
+  const page = await open(t, browser, small(), { viewport: { width: 390, height: 844 } });
+  assert.equal(await page.locator(".mh-intervals:visible").count(), 1);
+  await opens(page, "requests");
+  assert.ok(await block(page, "requests").locator(".mh-intervals").isVisible());
+  assert.ok(!(await block(page, "pairs").locator(".mh-intervals").isVisible()));
+});
+
+test("disagreements are those of one question, each with the two numbers, and one click away", async (t) => {
+  const page = await open(t, browser, disagreeing());
+  const heads = model.columns[0].values.flatMap((_, head) => ([4, 13].includes(head) || (view("patching").verdict.values[head] === "yes" && view("direct").verdict.values[head] === "no") ? head : []));
+  await counts(page.getByText(/on which two analyses disagree/), 1);
+  await block(page, "pairs").getByText(`${heads.length} heads on which two analyses disagree`).click();
+  assert.deepEqual(chosen(page), { question: "pairs", section: "disagreements" });
+  const shown = page.locator(".mh-answer details[open]");
+  await counts(shown.locator("li"), heads.length);
+  const first = shown.locator("li", { hasText: "L1H4" });
+  assert.match(await first.innerText(), /^L1H4 Patching 70% \[60%, 81%\], Direct part [\u2212\d.]+ \[[\u2212\d.]+, [\u2212\d.]+\]$/);
+  await shown.locator("section a").first().click();
+  assert.equal(await marked(page), heads.length);
+  await first.locator("a").click();
+  assert.equal(await title(page), "L1H4");
+  await opens(page, "requests");
+  await counts(page.getByText(/^Where analyses of/), 0);
+});
+
+test("hostile texts stay texts; no serious faults, folded and open, light and dark", async (t) => {
+  const payload = hostile();
+  for (const each of payload.page.models[0].questions) Object.assign(each, { title: HOSTILE, counted: HOSTILE, settles: HOSTILE, more: [{ text: HOSTILE, link: {} }], sentence: { text: HOSTILE, link: { [HOSTILE]: HOSTILE } } });
+  const page = await open(t, browser, payload);
+  await counts(blocks(page), model.questions.length);
+  await counts(page.locator(".mh-answer img, .mh-answer script"), 0);
+  assert.ok((await blocks(page).first().textContent()).includes("<img src=x"));
+  for (const colorScheme of ["light", "dark"]) {
+    const other = await open(t, browser, disagreeing(), { colorScheme, hash: "section=disagreements" });
+    assert.deepEqual(await faults(other, ".mh-answer"), []);
+  }
+});
+
+test("each model has its own questions", async (t) => {
+  const both = two();
+  both.page.models[1].questions = [{ ...question("requests"), title: "theirs", sentence: { text: "Of the other, L2H4 says most.", link: { colour: "ships_scaling" } } }];
+  const page = await open(t, browser, both, { hash: "model=1" });
+  await counts(blocks(page), 1);
+  await page.locator(".mh-block p .mh-answer-head").click();
+  assert.equal(await title(page), "other L2H4");
+  assert.equal(chosen(page).model, "1");
+});
