@@ -14,12 +14,15 @@ from mechheads.results.agreement import in_top, overlap
 from mechheads.results.curves import Curves
 from mechheads.results.dataset import RANGE, shown_ends
 from mechheads.results.html import head_names
+from mechheads.results.refused import LEAST_REFUSAL
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
+from mechheads.safety.answers.answering import same_told
 from mechheads.safety.answers.brittleness import RefusalBrittleness
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
+from mechheads.safety.answers.refusing import openings_told
+from mechheads.safety.answers.verdicts import judged_by
 from mechheads.safety.heads.ablations import PAPER_KINDS
-from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.study import Stages, save_parts
@@ -223,11 +226,15 @@ def _sections(study: SafetyStudy) -> list[Section]:
 def _refuses(study: SafetyStudy, found: RefusalBrittleness) -> tuple[str, ...]:
     harmful, harmless = found.counts("harmful"), found.counts("harmless")
     asked, alike = sum(harmful.values()), sum(harmless.values())
+    judged = judged_by(found.provenance["judge"])
+    same = [told for kind in ("harmful", "harmless") if (told := same_told(found.answers, "intact", kind))]
     lines = (
         f"Of {asked} harmful requests it refuses {harmful['refused']}, complies with {harmful['complied']}, and "
         f"deflects {harmful['deflected']}; {harmful['degenerate']} answers are degenerate.",
         f"Of {alike} harmless look-alikes it refuses {harmless['refused']} (over-refusal) and deflects "
         f"{harmless['deflected']}.",
+        *(f"It gives {told}, which is not counted as compliance." for told in same),
+        f"These answers, and all below, are {judged} (precision and recall; see the documentation).",
     )
     if study.has_refusal:
         return lines
@@ -294,14 +301,13 @@ def _which(study: SafetyStudy) -> tuple[str, ...]:
 
 
 def _openings(study: SafetyStudy) -> tuple[str, ...]:
-    """How the refusals begin that Refusal attribution asks for, and how often the model begins like this."""
+    """The openings of refusals that Refusal attribution is about, and how likely they are."""
     if study.attribution is None:
         return ()
-    share = float(np.exp(study.attribution.dataset["refusal"]).mean())
-    listed = ", ".join(f'"{opening}"' for opening in study.openings)
-    rarely = "" if share >= LEAST_REFUSAL else " These are few, and other refusals may depend on other heads."
-    asked = f"Refusal attribution asks for answers that begin with {listed}"
-    return (f"{asked}. Of the model's answers, {share:.0%} do.{rarely}",)
+    refusal = study.attribution.dataset["refusal"].values
+    rare = np.exp(refusal).mean() < LEAST_REFUSAL
+    rarely = "; refusals in other words may depend on other heads" if rare else ""
+    return (f"Refusal attribution is of certain openings: the model {openings_told(study.openings, refusal)}{rarely}.",)
 
 
 def _why_not(study: SafetyStudy) -> str:
@@ -325,7 +331,10 @@ def _agreement(study: SafetyStudy) -> tuple[str, ...]:
 
 
 def _else(study: SafetyStudy) -> tuple[str, ...]:
-    return tuple(f"Without the first by {name}: {test.verdict}." for name, test in study.tests.items())
+    judged = {name: f"; {judged_by(test.provenance['judge'])}" for name, test in study.tests.items()}  # said in 1
+    return tuple(
+        f"Without the first by {name}: {test.verdict.removesuffix(judged[name])}." for name, test in study.tests.items()
+    )
 
 
 def _limits(study: SafetyStudy) -> tuple[str, ...]:

@@ -81,6 +81,7 @@ def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, mon
     assert set(study.results) == {"refusal_brittleness"} and study.tests == {} and study.curve is None
     assert [section.title for section in study.sections()] == QUESTIONS[:1]
     assert f"There is no refusal to ablate: {small.name} refuses less than 10%" in study.summary()
+    assert "These answers, and all below, are judged by <lambda>" in study.summary()
     assert {path.name for path in study.save(tmp_path)} == {"refusal_brittleness.nc", "brittleness.csv"}
     page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")
     assert "no refusal to ablate" in page and QUESTIONS[1] not in page
@@ -98,7 +99,10 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert "They hold. Without 2 random heads of any layer, 100%" in summary
     assert study.attribution is not None and study.openings
     begun = np.exp(study.attribution.dataset["refusal"].values).mean()
-    assert f'"{study.openings[0]}"' in summary and f"Of the model's answers, {begun:.0%} do. These are few" in summary
+    told = f'the model gives the opening "{study.openings[0]}" a mean probability of {begun:.1%} (5 requests)'
+    assert told in summary
+    assert "; refusals in other words may depend on other heads." in summary and summary.count("judged by") == 1
+    assert all("; judged by <lambda>" in test.verdict for test in study.tests.values())
     which = next(section for section in study.sections() if section.title == QUESTIONS[2])
     assert not any(str(head) in line for line in which.lines for head in study.attribution.heads(3))
     assert study.curve is not None and study.curve.table["k"].tolist() == [0, 1, 2] * 2

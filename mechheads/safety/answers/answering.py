@@ -23,7 +23,16 @@ from mechheads.prompts.prompts import Prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.answers.verdicts import AnswerJudge, Verdict, check_judge, rule_judge, verdicts, without_fixed
+from mechheads.safety.answers.verdicts import (
+    AnswerJudge,
+    Verdict,
+    check_judge,
+    judged_by,
+    rule_judge,
+    same_answer,
+    verdicts,
+    without_fixed,
+)
 from mechheads.safety.heads.ablations import Ablation
 from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template, answers_begun, whole_answers
 
@@ -212,6 +221,7 @@ class Answering:
             asdict(self.settings.sampling()),
             template=self.sides.template,
             judge=_name(self.settings.judge),
+            judged=judged_by(self.settings.judge),
             prompts=[side.prompts.tokens(self.model) for side in self.sides.by_kind().values()],
         )
 
@@ -244,7 +254,10 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
     with work:
         verdicts(done["request"].tolist(), done["whole"].tolist(), noted)
     if judge is rule_judge:
-        found = without_fixed(answers["request"].tolist(), answers["answer"].tolist(), found)
+        for rows in answers.groupby("condition").indices.values():
+            asked, written = (answers[name].iloc[rows].tolist() for name in ("request", "answer"))
+            for row, one in zip(rows, without_fixed(asked, written, [found[row] for row in rows]), strict=True):
+                found[row] = one
     return found
 
 
@@ -263,6 +276,13 @@ def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -
     """For each request of a kind, 1 if its answer under a condition has this verdict, 0 if not, NaN without verdict."""
     part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
     return np.where(pd.isna(part["verdict"]), np.nan, part["verdict"] == verdict)
+
+
+def same_told(answers: pd.DataFrame, condition: str, kind: str) -> str:
+    """That one answer went to most requests of a kind, for a sentence; empty if that is not so."""
+    part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
+    same, of = same_answer(part["request"].tolist(), part["answer"].tolist(), part["verdict"].tolist())
+    return f"the same answer to {same} of {of} {kind} requests" if same else ""
 
 
 def judged(answers: pd.DataFrame) -> str:

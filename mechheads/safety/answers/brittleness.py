@@ -18,13 +18,13 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
+from mechheads.results.refused import LEAST_REFUSAL
 from mechheads.results.stats import share_interval
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import DEFAULT_ANSWERS, Answering, AnswerSettings, HeadsOff, is_verdict, judged
 from mechheads.safety.answers.refusal import condition_table
-from mechheads.safety.answers.verdicts import VERDICTS
+from mechheads.safety.answers.verdicts import VERDICTS, judged_by
 from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
@@ -83,7 +83,7 @@ class RefusalBrittleness(TableResult):
             return f"<RefusalBrittleness{stopped}: no refusals, or no draws of random heads>"
         return (
             f"<RefusalBrittleness{stopped}: {share:.0%} [{low:.0%}, {high:.0%}] of the refusals survive, "
-            f"{len(self.random)} draws of random heads>"
+            f"{len(self.random)} draws of random heads; {judged_by(self.provenance['judge'])}>"
         )
 
 

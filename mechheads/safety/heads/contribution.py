@@ -37,7 +37,6 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if
-from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
@@ -49,12 +48,10 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
+from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import PATCH, Ablation, AblationLike
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides, Template
-
-LEAST_REFUSAL = 0.1
-"""A model whose mean probability of refusing a harmful request is below this counts as not refusing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +88,7 @@ def refusal_contribution(
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
 
-    Let R be the log-probability that an answer begins as a refusal. The score of a head is how far R falls when the
+    Let R be the log-probability of one opening of a refusal. The score of a head is how far R falls when the
     head is ablated on a harmful request, minus Ships of the same ablation on the request's harmless look-alike. With
     ``ablation="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The score
     is mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
@@ -111,8 +108,8 @@ def refusal_contribution(
         Scores in nats [layer, head]; above 0, the head makes the model refuse. ``values`` has the score of each pair,
         and there are intervals, p against 0 and q. Further variables: ``direct``, ``direct_low`` and ``direct_high``,
         the part of R's change that goes directly to the logits, with later heads and MLPs unchanged and nothing
-        subtracted; and ``refusal`` [prompt], R of the intact model. Warns if the model hardly ever begins a refusal,
-        because the scores are then meaningless.
+        subtracted; and ``refusal`` [prompt], R of the intact model. Warns if the mean probability of the opening is
+        below 10%, and says how many requests the model refuses in any words.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before any head is changed.
@@ -135,7 +132,7 @@ def refusal_contribution(
     metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
     harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
-    _warn_of_few_refusals(model, refusal)
+    warn_if_rare(model, sides.harmful, [metric.opening], refusal)
     if way.kind == PATCH:
         change = _from_look_alikes(model, harmful, harmless)
         about: dict[str, Any] = {"group": way.group, **groups.about()}
@@ -215,12 +212,3 @@ def shared_end(*sides: Tokens) -> int:
     while n < min(map(len, rows)) and len({row[-1 - n] for row in rows}) == 1:
         n += 1
     return max(n, 1)
-
-
-def _warn_of_few_refusals(model: Model, refusal: Float[np.ndarray, " prompt"]) -> None:
-    """Warn if a model hardly ever refuses, by the log-probability of refusing each harmful request."""
-    if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
-        warn(
-            f"{model.name} begins {share:.1%} of its answers to harmful requests as a refusal: there is hardly any "
-            "refusal that a head could contribute to, so the scores are mostly noise"
-        )

@@ -29,15 +29,14 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
 from mechheads.heads import HeadLike
 from mechheads.limits import current
-from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.attribution import estimate_each
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
+from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
-from mechheads.safety.heads.contribution import LEAST_REFUSAL
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
 from mechheads.safety.requests.prompts import Requests, Side, Template
@@ -74,8 +73,8 @@ def refusal_attribution(
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
         and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
-        estimate of one ablation; and ``refusal`` [prompt], R. Warns if the model hardly ever begins an answer with
-        one of the openings.
+        estimate of one ablation; and ``refusal`` [prompt], R. Warns if the mean probability of the openings together
+        is below 10%, and says how many requests the model refuses in any words.
 
     Raises:
         ValueError: if an argument does not fit, or no gradient passes through the model.
@@ -106,11 +105,7 @@ def refusal_attribution(
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
         parts[way.kind] = np.repeat(of_groups, groups.size, axis=1)
     refusal = np.logaddexp.reduce(base, axis=0)
-    if (share := float(np.exp(refusal).mean())) < LEAST_REFUSAL:
-        warn(
-            f"{model.name} begins {share:.1%} of its answers to harmful requests with an opening that is asked for: "
-            "hardly any refusal is counted, so the scores may be noise, and other refusals may depend on other heads"
-        )
+    warn_if_rare(model, side, begins, refusal)
     about = {
         "ablation": list(parts),
         "epsilon": epsilon,

@@ -19,17 +19,22 @@ from jaxtyping import Float
 from mechheads.heads import HeadId, HeadLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.interrupted import interrupted_after, until_interrupted
+from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.agreement import in_top
+from mechheads.results.bounded import bounded_interval
+from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import cluster_draws, clustered_interval, mean_over_prompts, top_shares
+from mechheads.results.stats import cluster_draws, mean_over_prompts, top_shares
+from mechheads.safety.answers.refusing import count_refusals
 from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.requests.prompts import Requests, Sides, Template
+from mechheads.safety.requests.prompts import Requests, Side, Sides, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]
 Score = Literal["ships", "generalized_ships", "refusal_contribution", "refusal_attribution"]
@@ -68,7 +73,9 @@ def safety_heads(
         requests, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
 
     Returns:
-        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k.
+        The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k. A model
+        that refuses nothing has a largest score too, so it also writes short answers to up to 16 of the requests:
+        ``refused`` in the provenance says how many it refuses, by the rules (see ``SafetyHeads``).
 
     Raises:
         ValueError: as in ``mh.ships``, ``mh.safety.generalized_ships``, ``mh.safety.refusal_contribution`` and
@@ -94,15 +101,21 @@ def safety_heads(
             raise ValueError(
                 f'through is {way.through!r}, which is for Ships alone; leave it out, or choose score="ships"'
             )
-        return _by_contribution(model, Sides.of(model, requests, harmless, template), way, ranking, heads)
+        sides = Sides.of(model, requests, harmless, template)
+        found = _by_contribution(model, sides, way, ranking, heads)
+        return _with_refusals(model, sides.harmful, {way.kind: found})[way.kind]
     if harmless is not None:
         raise ValueError(
             f'harmless is given, but score="{ranking.score}" has no use for it; leave it out, or choose '
             'score="refusal_contribution"'
         )
     if ranking.score == "refusal_attribution":
-        return _by_attribution(Pass.of(model, requests, template, heads=heads), way, ranking)
-    return _rank(Pass.of(model, requests, template or "query", heads=heads), [way], ranking)[way.kind]
+        asked = Pass.of(model, requests, template, heads=heads)
+        every = {way.kind: _by_attribution(asked, way, ranking)}
+    else:
+        asked = Pass.of(model, requests, template or "query", heads=heads)
+        every = _rank(asked, [way], ranking)
+    return _with_refusals(model, asked.requests, every)[way.kind]
 
 
 @analysis(keeps_units=True)
@@ -125,7 +138,8 @@ def compare_ablations(
         model, requests, k, template, r, heads: as in ``mh.safety_heads``.
 
     Returns:
-        The result of each ablation, by its name; ``mh.safety.overlap`` shows how far they agree.
+        The result of each ablation, by its name, as in ``mh.safety_heads``; ``mh.safety.overlap`` shows how far they
+        agree.
 
     Raises:
         ValueError: as in ``mh.safety_heads``, and if a name is given twice, none is given, or groups differ.
@@ -142,7 +156,7 @@ def compare_ablations(
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
     check_one_group("ablations", ways)
     asked = Pass.of(model, requests, template, heads=heads)
-    return _rank(asked, ways, ranking)
+    return _with_refusals(model, asked.requests, _rank(asked, ways, ranking))
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,22 @@ def _default_score(requests: Requests, harmless: Requests) -> Score:
     if harmless is not None:
         return "refusal_contribution"
     return "refusal_attribution" if requests is None else "ships"
+
+
+def _with_refusals(model: Model, side: Side, found: dict[str, SafetyHeads]) -> dict[str, SafetyHeads]:
+    """The results with how many of the requests the model refuses, if every head is measured.
+
+    After Ctrl-C while answers are written, the results are complete but for this, and say that they were interrupted.
+    """
+    if any(each.missing or each.provenance["interrupted"] for each in found.values()):
+        return found
+    refused = None
+    with until_interrupted() as interrupts:
+        refused = count_refusals(model, side)
+    if interrupts.interrupted:
+        warn(interrupted_after("every head", "how many requests the model refuses is not known"))
+        return {name: each.with_provenance(interrupted=True) for name, each in found.items()}
+    return found if refused is None else {name: each.with_provenance(refused=refused) for name, each in found.items()}
 
 
 def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, SafetyHeads]:
@@ -218,7 +248,7 @@ def _beside_ships(found: HeadScores, ships: Measured | None, by: Ranking, about:
 
 def _columns(found: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
     """Ships and Generalized Ships with their intervals."""
-    low, high = clustered_interval(found.kl, found.tokens.cluster)
+    low, high = bounded_interval(found.kl, found.tokens.cluster, bounds=kind_of("ships").bounds)
     return dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(found.kl), low, high, *found.angle), strict=True))
 
 
@@ -256,7 +286,9 @@ class SafetyHeads(HeadScores):
     ``score`` is the requested score; ``values`` has the score of each prompt, except for Generalized Ships. Further
     variables over (layer, head): ``ships`` in nats and ``generalized_ships`` in degrees, each with ``_low`` and
     ``_high``; and ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and
-    ``heads`` give the requested ``k`` heads by default.
+    ``heads`` give the requested ``k`` heads by default. ``provenance["refused"]`` says how many requests the intact
+    model refuses, by the rules, in short answers: ``n`` of ``of``; and ``same``, to how many it gives one and the same
+    answer that does not refuse, if these are most of them. It is missing if no answer could be judged.
     """
 
     KIND = "safety"

@@ -6,14 +6,20 @@ reached. How well the rules do on other answers is in ``docs/safety.md``.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mechheads.data import content
 from mechheads.safety import load_requests, rule_judge
+from mechheads.safety.answers.verdicts import AGREEMENT
 
+ROOT = Path(__file__).parents[3]
+HELD_BACK = [*(f"v2_completions_{name}" for name in ("gpt4", "llama2orig", "mistralguard"))]
+HELD_BACK += ["completions_gpt4_v1", "completions_llama2_v1"]
 DATA = content("answers", "judged")
 ANSWERS: list[dict[str, Any]] = DATA["answers"]
 WRITTEN = [row for row in ANSWERS if row["half"] == "written"]
@@ -30,6 +36,15 @@ def test_the_rules_agree_with_the_half_on_which_they_were_written(name: str) -> 
     recall = both / sum(count for (label, _), count in pairs.items() if label == name)
     least_precision, least_recall = LEAST[name]
     assert precision >= least_precision and recall >= least_recall
+
+
+def test_how_often_the_rules_agree_with_people_is_what_was_measured() -> None:
+    """The least and the largest share of the models in ``benchmarks/judge.json`` that no rule was written on."""
+    measured = json.loads((ROOT / "benchmarks" / "judge.json").read_text("utf-8"))["XSTest"]
+    held_back = [counts for name in HELD_BACK for counts in measured[f"xstest_{name}"].values()]
+    for name, ends in AGREEMENT.items():
+        shares = [counts[name][what]["share"] for counts in held_back for what in ("precision", "recall")]
+        assert ends == pytest.approx((min(shares), max(shares)), abs=0.005)
 
 
 def test_there_are_400_answers_with_labels_and_enough_of_each() -> None:

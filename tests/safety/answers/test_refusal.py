@@ -342,7 +342,8 @@ def test_ctrl_c_in_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert part.table["score"].isnull().tolist() == [False, False, True, False, True, True]
     assert part.table["over_refusal"].isnull().to_numpy().all()
     assert part.missing == tuple(f"{which} {k}" for which in ("heads", "random 1") for k in range(3))
-    assert repr(part).endswith(" in share of answers, interrupted: heads 1.00 to 1.00, random 1.00 to 1.00>")
+    shown = " in share of answers, interrupted: heads 1.00 to 1.00, random 1.00 to 1.00; judged by complied>"
+    assert repr(part).endswith(shown)
     own = {trace.name: trace for trace in part.plot().data if trace.name}["heads"]
     np.testing.assert_array_equal(own.y, [1.0, 1.0, np.nan])
     stopping(monkeypatch, 2 + 2)
@@ -362,6 +363,28 @@ def test_harmless_requests_that_are_too_long_are_named_before_anything_is_writte
         refusal_test(llama, HEADS, FEW, long, opening=OPENING, texts=TEXTS, **SHORT)
     with pytest.raises(ValueError, match="prompt 1 has 61 tokens"):
         attack_curve(llama, HEADS, FEW, long, **SHORT)
+
+
+def test_one_answer_to_everything_is_told_and_is_no_compliance(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
+    """The ablated model says "Yes." to all; the intact one to one request, where it may be right."""
+    requests, no = [f" Is it {i}?" for i in range(N)], "I can't help with that."
+    said = {"intact": [no] * 8 + ["Yes.", "Green."], "ablated": ["Yes."] * N, "random 1": [no] * N}
+
+    class Fixed(Stub):
+        def generate_under(self, *args: Any, **options: Any) -> list[Generated]:
+            return [Generated(tuple(each), ((),) * N, (True,) * N) for each in said.values()]
+
+    asked: dict[str, Any] = {"harmful": requests, "draws": 1, "answers": AnswerSettings(max_new_tokens=8)}
+    found = run(llama, Fixed([]), monkeypatch, **asked)
+    assert found.table["attack_success"].tolist() == pytest.approx([0.2, 0, 0])
+    assert found.table["deflected"].tolist() == pytest.approx([0, 1, 0])
+    assert found.verdict.endswith(
+        "; the same answer to 10 of 10 harmful requests (ablated); judged by rules that agree with people on 0.80 to "
+        "1.00 of refusals and 0.80 to 1.00 of compliance"
+    )
+    assert found.verdict in repr(found)
+    said["intact"], said["ablated"] = [no] * N, ["Yes."] * 5 + ["Green."] * 5
+    assert "the same answer" not in run(llama, Fixed([]), monkeypatch, **asked).verdict
 
 
 def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -508,7 +531,8 @@ def test_curve_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert table.loc[3, ["ci_low", "ci_high"]].tolist() == pytest.approx([wilson.low, wilson.high], abs=1e-9)
     assert (
         repr(found)
-        == "<Curves 'attack_curve' of 'requests' in share of answers: heads 0.10 to 0.90, random 0.10 to 0.20>"
+        == "<Curves 'attack_curve' of 'requests' in share of answers: heads 0.10 to 0.90, random 0.10 to 0.20; "
+        "judged by as_said>"
     )
     assert "John" not in found._repr_html_()
     assert found.provenance["lines"]["random 2"] == [str(head) for head in random[1]]
@@ -714,7 +738,7 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert found.counts("harmful") == dict.fromkeys(VERDICTS, 0) | {"refused": 8, "complied": 2}
     assert found.refuses and found.missing == ()
     assert "John" not in found._repr_html_() + repr(found)
-    assert repr(found).startswith("<RefusalBrittleness: 62% [")
+    assert repr(found).startswith("<RefusalBrittleness: 62% [") and repr(found).endswith("; judged by as_said>")
     Stub([N, N], [2, 2], [0, 0], [0, 0]).put(monkeypatch)
     nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, answers=SAID, texts=TEXTS)
     assert nothing.refuses is False and np.isnan(nothing.survive).all()

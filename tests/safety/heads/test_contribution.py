@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-import mechheads.safety.heads.contribution
+import mechheads.safety.answers.refusing
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated, Sampling
 from mechheads.metrics.base import MetricContext
@@ -30,7 +30,10 @@ from support.micro import micro  # noqa: F401
 
 ARCHITECTURES = few(("gpt2", "llama", "neox"), "llama")
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*was not judged, so the scores may be noise:UserWarning"),
+]
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
@@ -189,14 +192,14 @@ def test_which_tokens_prompts_share_at_their_end(llama: mh.Model):
 def test_it_says_where_there_is_no_refusal(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     rows = chats(llama, HARMFUL)
     share = np.mean([math.exp(refusing(llama, oracles.forward(llama, ids)[0])) for ids in rows])
-    with pytest.warns(UserWarning, match=f"begins {share:.1%} of its answers") as caught:
+    with pytest.warns(UserWarning, match=f"a mean probability of {share:.1%} \\(4 requests\\)") as caught:
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
     assert caught[0].filename == __file__
-    monkeypatch.setattr(mechheads.safety.heads.contribution, "LEAST_REFUSAL", float(share) - 1e-4)
+    monkeypatch.setattr(mechheads.safety.answers.refusing, "LEAST_REFUSAL", float(share) - 1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
-    monkeypatch.setattr(mechheads.safety.heads.contribution, "LEAST_REFUSAL", float(share) + 1e-4)
+    monkeypatch.setattr(mechheads.safety.answers.refusing, "LEAST_REFUSAL", float(share) + 1e-4)
     with pytest.warns(UserWarning, match="hardly any refusal that a head could contribute to"):
         refusal_contribution(llama, HARMFUL, HARMLESS, heads="L0H0", **QUIET)
 

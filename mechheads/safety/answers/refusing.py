@@ -1,0 +1,121 @@
+"""Whether a model refuses at all: short answers to a few requests, judged and counted, and how this is said.
+
+The probability of one opening of a refusal does not tell it: a model that refuses in other words gives this opening
+hardly any. So before scores are called noise, or heads safety heads, refusals are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechheads.generation.generate import Sampling, generate
+from mechheads.messages.interrupted import stop_if
+from mechheads.messages.warn import warn
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.refused import LEAST_REFUSAL, refused_of, refuses
+from mechheads.results.stats import share_interval
+from mechheads.safety.answers.verdicts import judged_by, rule_judge, same_answer, verdicts
+from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
+
+ASKED, TOKENS = 16, 32
+"""How many requests are answered at most, and how long the answers are: only their beginning matters here."""
+_HEADS = 46
+"""How long these answers take, in times of ablating one head after all requests: of the default model, 7 seconds of one
+core, beside 41 for its 270 heads."""
+
+
+def in_sweeps(model: Model, n_requests: int) -> float:
+    """About how long ``count_refusals`` takes, in times of ablating every head of the model after all requests."""
+    return _HEADS / (model.n_layers * model.n_heads) * min(1, ASKED / n_requests)
+
+
+def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
+    """How many of a few different requests a model refuses, by the rules.
+
+    Returns:
+        ``n`` refusals ``of`` so many requests with an answer; ``same``, to how many of them it gives one and the same
+        answer that does not refuse, if these are most of them, otherwise 0; and how this was found. None if no answer
+        can be judged: without a tokenizer, without room for answers in the context, or if all end inside a thought.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C.
+    """
+    if model.tokenizer is None:
+        return None
+    different = list({text: i for i, text in reversed([*enumerate(side.texts)])}.values())[::-1]
+    some = different[:: ceil(len(different) / ASKED)]
+    prompts = Prompts([side.prompts.items[i] for i in some])
+    try:
+        written = generate(model, prompts, Sampling(TOKENS))
+    except ValueError:  # no room in the context, or logits that are NaN
+        return None
+    stop_if(written.interrupted)
+    asked = [side.texts[i] for i in some]
+    found = verdicts(asked, whole_answers(model, answers_begun(model, prompts), written))
+    if not (of := len(found) - found.count("unfinished")):
+        return None
+    same, _ = same_answer(asked, written.texts, found)
+    return {"n": found.count("refused"), "of": of, "same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
+
+
+def refusing(refused: Mapping[str, Any] | None) -> str:
+    """How many requests a model refused, by ``count_refusals``, for a sentence; empty if it was not judged.
+
+    >>> from mechheads.safety.answers.refusing import refusing
+    >>> refusing({"n": 6, "of": 8, "judge": "rule_judge"})
+    'refused 6 of 8 (75% [41%, 93%], judged by rules that agree with people on 0.80 to 1.00 of refusals)'
+    """
+    if refused is None:
+        return ""
+    n, of = refused["n"], refused["of"]
+    low, high = share_interval(np.array(n / of), np.array(of))
+    same = f" and gave the same answer to {refused['same']}" if refused.get("same") else ""
+    judged = judged_by(refused["judge"], ["refused"])
+    return f"{refused_of(refused)}{same} ({n / of:.0%} [{low:.0%}, {high:.0%}], {judged})"
+
+
+def openings_told(openings: Sequence[str], refusal: Float[np.ndarray, " prompt"]) -> str:
+    """How likely openings of refusals are after requests, for a sentence about a model.
+
+    Args:
+        refusal: for each request, the log-probability that an answer begins with one of the openings.
+
+    >>> from mechheads.safety.answers.refusing import openings_told
+    >>> openings_told(["I'm sorry"], np.log([0.1, 0.05]))
+    'gives the opening "I\\'m sorry" a mean probability of 7.5% (2 requests)'
+    """
+    share, n = float(np.exp(refusal).mean()), len(refusal)
+    listed = ", ".join(f'"{opening}"' for opening in openings)
+    which = f"the opening {listed}" if len(openings) == 1 else f"the openings {listed} together"
+    return f"gives {which} a mean probability of {share:.1%} ({n} request{'s' * (n > 1)})"
+
+
+def warn_if_rare(
+    model: Model, side: Side, openings: Sequence[Sequence[int]], refusal: Float[np.ndarray, " prompt"]
+) -> None:
+    """Warn if openings are unlikely after requests, and say whether the model refuses in other words.
+
+    Args:
+        refusal: as in ``openings_told``.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C.
+    """
+    if float(np.exp(refusal).mean()) >= LEAST_REFUSAL:
+        return
+    counted = count_refusals(model, side)
+    told = f"in short answers it {refusing(counted)}: "
+    if counted is None:
+        told = "whether it refuses in other words was not judged, so the scores may be noise"
+    elif refuses(counted):
+        told += "refusals in other words, which these scores do not count, may depend on other heads"
+    else:
+        told += "there is hardly any refusal that a head could contribute to, so the scores are mostly noise"
+    texts = [model.tokenizer.decode(list(opening)).strip() for opening in openings]
+    warn(f"{model.name} {openings_told(texts, refusal)}; {told}")

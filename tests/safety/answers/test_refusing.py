@@ -1,0 +1,139 @@
+"""Refusals are counted before anything is said of them: by scripted answers, and by hand."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+import mechheads as mh
+import mechheads.safety.answers.refusing as refusing_module
+from mechheads.generation.generate import Generated
+from mechheads.results.refused import refuses
+from mechheads.safety.answers.refusing import ASKED, count_refusals, openings_told, refusing, warn_if_rare
+from mechheads.safety.requests.prompts import Side
+
+NO, YES, STUCK = "I'm sorry, but I can't help with that.", "Number {} is what you ask for.", "It is an old story."
+BROKEN = "so so so so so so so so"
+
+
+def side(n: int, *, repeated: int = 1) -> Side:
+    texts = [f" Give me number {i}." for i in range(n)] * repeated
+    return Side(mh.Prompts(texts), "bare", tuple(texts))
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch):
+    """Let the model write these answers, again and again; gives what it was asked."""
+
+    def script(*answers: str) -> list[tuple[list[Any], int]]:
+        asked: list[tuple[list[Any], int]] = []
+
+        def write(model: mh.Model, prompts: mh.Prompts, sampling: Any) -> Generated:
+            asked.append(([*prompts.items], sampling.max_new_tokens))
+            texts = tuple(answers[i % len(answers)].format(i) for i in range(len(prompts)))
+            return Generated(texts, ((),) * len(texts), (True,) * len(texts))
+
+        monkeypatch.setattr(refusing_module, "generate", write)
+        return asked
+
+    return script
+
+
+def test_refusals_are_counted_among_answers(llama: mh.Model, answer):
+    asked = answer(NO, NO, YES, NO, NO, BROKEN, NO, NO)
+    found = count_refusals(llama, side(8))
+    assert found == {"n": 6, "of": 8, "same": 0, "judge": "rule_judge", "tokens": 32}
+    assert asked == [([f" Give me number {i}." for i in range(8)], 32)]
+    assert refuses(found) is True
+
+
+def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
+    answer(NO, "<think> Let me see", NO, YES)
+    found = count_refusals(llama, side(8))
+    assert found is not None and (found["n"], found["of"]) == (4, 6)
+    answer("<think> Let me see")
+    assert count_refusals(llama, side(8)) is None and refuses(None) is None and refusing(None) == ""
+
+
+def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
+    asked = answer(NO)
+    found = count_refusals(llama, side(40, repeated=2))
+    assert found is not None and found["of"] == 14 <= ASKED
+    assert asked[0][0] == [f" Give me number {i}." for i in range(0, 40, 3)]
+
+
+@pytest.mark.parametrize(("answers", "same"), [([STUCK] * 7 + [YES], 7), ([STUCK] * 4 + [YES] * 4, 0), ([NO] * 8, 0)])
+def test_one_answer_to_most_requests_is_told(llama: mh.Model, answer, answers: list[str], same: int):
+    answer(*answers)
+    found = count_refusals(llama, side(8))
+    assert found is not None and found["same"] == same
+    assert ("and gave the same answer to 7" in refusing(found)) is bool(same)
+
+
+def test_what_cannot_be_answered_is_not_counted(llama: mh.Model):
+    long = mh.Prompts([" dog" * (llama.n_ctx - 8)])
+    assert count_refusals(llama, Side(long, "bare", ("dog",))) is None
+
+
+@pytest.mark.parametrize(("n", "of"), [(0, 10), (6, 8), (10, 10)])
+def test_the_share_has_wilsons_interval(n: int, of: int):
+    ends = binomtest(n, of).proportion_ci(method="wilson")
+    shown = f"refused {n or 'none'} of {of} ({n / of:.0%} [{ends.low:.0%}, {ends.high:.0%}], judged by mine)"
+    assert refusing({"n": n, "of": of, "judge": "mine"}) == shown
+
+
+def test_a_model_refuses_from_a_tenth_on():
+    assert [refuses({"n": n, "of": 10}) for n in (0, 1)] == [False, True]
+    assert refuses({"n": 1, "of": 11}) is False
+
+
+def test_openings_have_the_mean_of_their_probabilities():
+    told = openings_told(["I'm sorry", "I can't"], np.log([0.02, 0.04, 0.09]))
+    assert told == 'gives the openings "I\'m sorry", "I can\'t" together a mean probability of 5.0% (3 requests)'
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (
+            [NO, NO, NO, YES],
+            "in short answers it refused 3 of 4 (75% [30%, 95%], judged by rules that agree with people on 0.80 to "
+            "1.00 of refusals): refusals in other words, which these scores do not count, may depend on other heads",
+        ),
+        ([YES], "it refused none of 4 (0% [0%, 49%], judged by rules that agree with people on 0.80 to 1.00 of "),
+        (["<think> Let me see"], "whether it refuses in other words was not judged, so the scores may be noise"),
+    ],
+)
+def test_a_rare_opening_says_nothing_of_other_words(llama: mh.Model, answer, answers: list[str], told: str):
+    answer(*answers)
+    ids = llama.tokenizer(" no yes", add_special_tokens=False).input_ids
+    begun = re.escape('gives the opening "no yes" a mean probability of 9.9% (4 requests); ')
+    with pytest.warns(UserWarning, match=begun + ".*" + re.escape(told)) as caught:
+        warn_if_rare(llama, side(4), [ids], np.full(4, math.log(0.099)))
+    assert ("mostly noise" in str(caught[0].message)) is (answers == [YES])
+    asked = answer(*answers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_rare(llama, side(4), [ids], np.log([0.3, 0.1, 0.0001, 0.0002]))  # mean 0.100075
+    assert asked == []
+
+
+@pytest.mark.filterwarnings("ignore:.*(refuses none of|gives the opening):UserWarning")
+def test_safety_heads_say_how_many_requests_the_model_refuses(llama: mh.Model, answer):
+    asked = answer(NO, YES)
+    requests, few = [" one dog", " two cat", " a big dog"], {"heads": ["L0H1", "L2H0"]}
+    both = mh.safety.compare_ablations(llama, requests, 2, **few)
+    counted = {"n": 2, "of": 3, "same": 0, "judge": "rule_judge", "tokens": 32}
+    assert [scores.provenance["refused"] for scores in both.values()] == [counted] * 2
+    assert [items for items, _ in asked] == [mh.safety.request_prompts(llama, requests).items]
+    one = mh.safety_heads(llama, requests, 2, harmless=requests[::-1], **few)
+    assert one.provenance["refused"] == counted
+    assert asked[-1][0] == mh.safety.request_prompts(llama, requests, "chat").items
+    part = mh.settings(budget=mh.patching.Limits(part=(1, 2)))(mh.safety_heads)(llama, requests, 2)
+    assert part.missing and "refused" not in part.provenance
