@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import mechheads as mh
+from benchmarks.workloads import ring_of_capitals
 from mechheads.heads import Nodes
-from mechheads.studies.build import capital_pairs
 
 PLACE = Path(__file__).with_name("circuits.json")
 N = 64
@@ -81,7 +81,7 @@ def measured(
 
 def tasks(model: mh.Model, n: int) -> dict[str, mh.PromptPairs]:
     """So many pairs of each task."""
-    found = {"capitals": capital_pairs(model, n), "indirect object": mh.behaviour.indirect_object_pairs(model, n)}
+    found = {"capitals": ring_of_capitals(model, n), "indirect object": mh.behaviour.indirect_object_pairs(model, n)}
     if few := [task for task, pairs in found.items() if pairs is None]:
         raise SystemExit(f"{model.name} has too few items for the task {few[0]}")
     return {task: pairs for task, pairs in found.items() if pairs is not None}

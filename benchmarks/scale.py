@@ -29,7 +29,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.model.model import source_of
 from mechheads.prompts.encoding import single_token
-from mechheads.studies.build import TEMPLATE
+from mechheads.studies.capitals import TEMPLATE
 from mechheads.workers.messages import Answer, Ready, Setup
 from mechheads.workers.ray_cluster import library
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,11 +235,35 @@ def sentences(model: Model) -> Ids:
     return _even(rows, TOKENS)
 
 
+def ring_of_capitals(model: Model, n: int) -> PromptPairs | None:
+    """Pairs that ask for a capital, whose corrupted prompt names the next country: n of n countries.
+
+    Neighbours share a prompt. That is nothing to speed, but intervals over these pairs, which count each as one
+    observation, are too narrow; the atlas has ``mechheads.studies.capitals.capital_pairs``, which share none.
+    """
+    from mechheads.labels.relations import Relation
+    from mechheads.prompts.encoding import single_token
+    from mechheads.prompts.prompts import PromptPairs
+    from mechheads.studies.capitals import TEMPLATE
+    from mechheads.studies.questions import CAPITALS
+
+    def is_known(pair: Sequence[str]) -> bool:
+        return all(single_token(f" {word}", model.tokenizer) is not None for word in pair)
+
+    known = [pair for pair in Relation.load(CAPITALS).pairs if is_known(pair)][:n]
+    if len(known) < 2:
+        return None
+    turned = [*known[1:], known[0]]
+    clean, corrupted = ([TEMPLATE.format(country=country) for country, _ in side] for side in (known, turned))
+    answer, wrong = ([f" {capital}" for _, capital in side] for side in (known, turned))
+    places = {"country": ([country for country, _ in known], [country for country, _ in turned])}
+    with warnings.catch_warnings(action="ignore"):  # of the prompts that are shared
+        return PromptPairs(clean, corrupted, answer, wrong, places, [f"row {row}" for row in range(len(known))])
+
+
 def _texts(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
     """Pairs that ask for capitals; for W6, ordinary sentences come before them, up to the length of the prompt."""
-    from mechheads.studies.build import capital_pairs
-
-    pairs = capital_pairs(model, n)
+    pairs = ring_of_capitals(model, n)
     if pairs is None or len(pairs) < n:
         raise ValueError(f"model {model.name} has fewer than {n} capitals that are one token")
     if name == "W1-early":

@@ -170,7 +170,7 @@ def relation_evidence(
     Raises:
         ValueError: if an argument does not fit, or no relation can be tested.
 
-    Elhelo & Geva 2024 (arXiv 2412.11965), section 4; for the direct effect Wang et al. 2022 (arXiv 2211.00593).
+    Elhelo & Geva 2025 (arXiv 2412.11965), section 4; for the direct effect Wang et al. 2022 (arXiv 2211.00593).
 
     >>> found = relation_evidence(model, "country_to_capital", n=2, shots=1, heads=["L23H4", "L5H0"])
     >>> found.total.heads(1), found.direct.heads(1)
@@ -315,8 +315,10 @@ def _gap(job: Job, name: str) -> float:
 
 def _words(pairs: PromptPairs) -> list[str]:
     """A description of what each pair of prompts asks for."""
-    columns: Any = (pairs.cluster, pairs.answer, pairs.wrong)
-    return [f"{source} ->{answer}, not{wrong}" for source, answer, wrong in zip(*columns, strict=True)]
+    columns: Any = (pairs.clean, pairs.positions["source"][0], pairs.answer, pairs.wrong)
+    return [
+        f"{text[start:end]} ->{answer}, not{wrong}" for text, (start, end), answer, wrong in zip(*columns, strict=True)
+    ]
 
 
 def _check_ranking_scores(ranking: HeadScores, model: Model) -> None:

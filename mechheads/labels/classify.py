@@ -3,7 +3,7 @@
 By our rule, a head has a category if, for one of its relations, more pairs are hit than shuffled targets explain:
 q <= ``fdr`` over all heads and relations (Benjamini & Hochberg 1995), and phi above the mean of the shuffles by at
 least ``floor``. Evidence that is as significant but smaller is listed and gives no category. The paper's rule (MAPS,
-Elhelo & Geva 2024, section 4) requires only phi >= ``tau``. Causal evidence from patching is listed beside a label and
+Elhelo & Geva 2025, section 4) requires only phi >= ``tau``. Causal evidence from patching is listed beside a label and
 never changes it.
 """
 

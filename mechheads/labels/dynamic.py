@@ -1,6 +1,6 @@
 """Dynamic relation scores: whether a head does in context what its weights say it would do.
 
-MAPS (Elhelo & Geva 2024, arXiv 2412.11965, section 4.1) puts every source of a relation into templates and reads
+MAPS (Elhelo & Geva 2025, arXiv 2412.11965, section 4.1) puts every source of a relation into templates and reads
 what a head writes at the last position:
 
     phi_dyn = mean over (s, t) in R of 1[t is among the k largest entries of z_h W_O W_U]

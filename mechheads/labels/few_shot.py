@@ -13,7 +13,7 @@ from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
-from mechheads.prompts.prompts import PromptPairs, Prompts
+from mechheads.prompts.prompts import PromptPairs, Prompts, join_clusters
 from mechheads.prompts.tokens import encode, locate
 
 Pair = tuple[str, str]
@@ -76,7 +76,7 @@ def few_shot_pairs(
 
     Returns:
         The pairs with ``answer`` and ``wrong``, the targets of the clean and the corrupted source; the position
-        ``source``; and the clean source as the cluster.
+        ``source``; and the clean source as the cluster, joined if pairs share a prompt.
 
     Raises:
         ValueError: as in ``few_shot_prompts``.
@@ -204,7 +204,7 @@ class _Form:
             list(corrupted),
             answer=[f" {target}" for (_, target), *_ in asked],
             positions={"source": (clean_spans, other_spans)},
-            cluster=[source for (source, _), *_ in asked],
+            cluster=join_clusters([source for (source, _), *_ in asked], clean, corrupted),
         )
 
     def shapes(self) -> dict[str, tuple[int, int]]:

@@ -63,15 +63,20 @@ class HeadLabels(HeadScores):
         member = self.dataset["member"].values[found.layer, found.head]
         return tuple(name for name, has in zip(self.categories, member, strict=True) if has)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self, *, once: bool = False) -> dict[str, int]:
         """How many heads have each category, none, and several; evidence below the floor does not count.
 
         A head with two categories counts for both of them and also under "2 categories".
+
+        Args:
+            once: count such a head under "2 categories" alone, as the map of categories colours it; these numbers add
+                up to that of all heads with scores.
         """
         member = self.dataset["member"].values.astype(bool)
         measured = ~np.isnan(self.scores.values).all(-1)
-        several = member.sum(-1)[measured]
-        counts = {name: int(member[..., i].sum()) for i, name in enumerate(self.categories)}
+        several = np.where(measured, member.sum(-1), -1)
+        counted = member & (several == 1)[..., None] if once else member
+        counts = {name: int(counted[..., i].sum()) for i, name in enumerate(self.categories)}
         counts["Unclassified"] = int((several == 0).sum())
         for n in range(2, len(self.categories) + 1):
             counts[f"{n} categories"] = int((several == n).sum())

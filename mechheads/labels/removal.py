@@ -1,6 +1,6 @@
 """Removal: next-token accuracy while the heads of a relation are removed together, one more at a time.
 
-This is how MAPS tests its labels (Elhelo & Geva 2024, arXiv 2412.11965, section 4): z of the heads is zeroed at the
+This is how MAPS tests its labels (Elhelo & Geva 2025, arXiv 2412.11965, section 4): z of the heads is zeroed at the
 last position of few-shot prompts, best head first, and compared with random heads and with other relations.
 
 | paper | here |
@@ -80,7 +80,7 @@ def cumulative_removal(
         ValueError: if an argument does not fit, the ranking leaves too few other heads to draw from, or the accuracy
             with all heads is below 0.1.
 
-    Elhelo & Geva 2024 (arXiv 2412.11965), section 4.
+    Elhelo & Geva 2025 (arXiv 2412.11965), section 4.
 
     >>> removal = cumulative_removal(
     ...     model, "country_to_capital", ["L23H4", "L23H1"], draws=1, n=4, shots=1)
@@ -192,7 +192,7 @@ def choose_controls(
 def removal_limit(n_heads: int) -> int:
     """The largest number of heads to remove: 30, 50, 100, 150 or 250 for less than 300, 500, 1000, 1500 or more heads.
 
-    Never more than half of all heads, because random other heads are needed too. Elhelo & Geva 2024 (arXiv 2412.11965).
+    Never more than half of all heads, because random other heads are needed too. Elhelo & Geva 2025 (arXiv 2412.11965).
 
     >>> removal_limit(270), removal_limit(1024)
     (30, 150)

@@ -3,7 +3,7 @@
     sigma_t = |e_t W_V W_O| / |e_t|
 
 with e_t as in ``relation_scores``: row t of W_E in layer 0, and in later layers the first MLP's output for it.
-Elhelo & Geva 2024, "Inferring Functionality of Attention Heads from their Parameters", arXiv 2412.11965.
+Elhelo & Geva 2025, "Inferring Functionality of Attention Heads from their Parameters", arXiv 2412.11965.
 """
 
 from __future__ import annotations

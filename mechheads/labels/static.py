@@ -1,6 +1,6 @@
 """Relation scores: what each head maps each token to, computed from its weights.
 
-The method is MAPS (Elhelo & Geva 2024, "Inferring Functionality of Attention Heads from their Parameters",
+The method is MAPS (Elhelo & Geva 2025, "Inferring Functionality of Attention Heads from their Parameters",
 arXiv 2412.11965, section 3):
 
     M = E' W_V W_O W_U                                                    [vocab, vocab]

@@ -7,11 +7,12 @@ padding, no attention mask is needed, and position ``i`` of a row is token ``i``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mechheads.files.columns import described, labels, opened
+from mechheads.messages.warn import warn
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.given import Unpadded, read_answers, read_prompts
 from mechheads.prompts.padding import check_padding
@@ -47,7 +48,7 @@ class Prompts:
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
         cluster: a label for each prompt, a text or a whole number (1 and "1" are the same). Prompts with the same label
             (an entity, a template) are not independent, and intervals are computed over clusters. By default every
-            prompt is its own cluster, and a prompt that is given several times is one.
+            prompt is its own cluster, and a prompt that is given several times is one, whatever its answers.
 
     Raises:
         ValueError: if there are no prompts, a list is not as long as ``items``, or something is not what it should be,
@@ -80,8 +81,8 @@ class Prompts:
         if "last" in self.positions:
             raise ValueError('positions["last"] is reserved for the last token; choose another name')
         if self.cluster is None:
-            same = _same(self.items, self.answer, self.wrong, *self.positions.values())
-            object.__setattr__(self, "cluster", same)
+            joined = join_clusters(range(len(self)), self.items)
+            object.__setattr__(self, "cluster", joined if len(set(joined)) < len(self) else None)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -138,11 +139,15 @@ class PromptPairs:
         answer: the correct next token for the clean prompt.
         wrong: the correct next token for the corrupted prompt.
         positions: named positions, as in ``Prompts``; a tuple ``(clean, corrupted)`` of lists if the texts differ.
-        cluster: as in ``Prompts``.
+        cluster: as in ``Prompts``. By default every pair is its own cluster, and pairs that share a prompt, clean or
+            corrupted, are one, also if they share it through other pairs: France and Italy, Italy and Spain.
 
     Raises:
         ValueError: if the lists differ in length. Tokenising raises a ValueError that names the first pair
             that does not align and shows both rows of tokens.
+
+    Warns:
+        UserWarning: if pairs with different labels share a prompt; or, without labels, if all pairs are one cluster.
 
     >>> pairs = mh.PromptPairs(
     ...     clean=["The capital of France is"], corrupted=["The capital of Italy is"],
@@ -167,9 +172,15 @@ class PromptPairs:
         self.side("clean")
         self.side("corrupted")
         if self.cluster is None:
-            positions = (part for column in self.positions.values() for part in _sides(column))
-            same = _same(self.clean, self.corrupted, self.answer, self.wrong, *positions)
-            object.__setattr__(self, "cluster", same)
+            joined = join_clusters(range(len(self)), self.clean, self.corrupted)
+            object.__setattr__(self, "cluster", joined if len(set(joined)) < len(self) else None)
+        elif (shared := _shared_between(self.cluster, self.clean, self.corrupted)) is not None:
+            one, other, prompt = shared
+            warn(
+                f"pairs {one} and {other} share the prompt {shorten(prompt)}, but have the labels "
+                f"{self.cluster[one]!r} and {self.cluster[other]!r}, and clusters count as independent: intervals may "
+                "be too narrow, and p too small. Give pairs that share a prompt the same label, or leave cluster out"
+            )
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -264,10 +275,14 @@ class PromptPairs:
             fields: for each name in braces, its (clean, corrupted) texts, one pair per row.
             answer: the (clean, corrupted) next tokens, one pair per row.
             cluster: ``"row"`` if all prompts made from one row form a cluster, ``"template"`` if all prompts made
-                from one template do.
+                from one template do. Clusters that share a prompt, such as (France, Italy) and (Italy, France), are
+                one.
 
         Raises:
             ValueError: if a template lacks a field or repeats one, or the columns differ in length.
+
+        Warns:
+            UserWarning: if all pairs share prompts, so that they are one cluster.
 
         >>> pairs = mh.PromptPairs.from_templates(
         ...     "The capital of {subject} is", {"subject": [("France", "Italy"), ("Spain", "Japan")]},
@@ -302,8 +317,61 @@ class PromptPairs:
             answer=[pair[0] for pair in answer] * len(templates),
             wrong=[pair[1] for pair in answer] * len(templates),
             positions=spans,
-            cluster=labels,
+            cluster=join_clusters(labels, *filled),
         )
+
+
+def join_clusters(labels: Iterable[object], *sides: Sequence[PromptLike]) -> list[str]:
+    """The labels of clusters, where those with a prompt in common, directly or through others, have the first's label.
+
+    Args:
+        labels: one for each row.
+        sides: the prompts of each row: one list, or the clean and the corrupted ones.
+
+    Warns:
+        UserWarning: if sharing makes all pairs one cluster.
+
+    >>> from mechheads.prompts.prompts import join_clusters
+    >>> join_clusters("abcd", ["France", "Spain", "Italy", "Peru"], ["Italy", "Japan", "China", "Cuba"])
+    ['a', 'b', 'a', 'd']
+    """
+    rows = list(map(str, labels))
+    parent = {label: label for label in rows}
+
+    def root(label: str) -> str:
+        while parent[label] != label:
+            parent[label] = label = parent[parent[label]]
+        return label
+
+    order = {label: at for at, label in enumerate(dict.fromkeys(rows))}
+    first: dict[object, str] = {}
+    for side in sides:
+        for label, prompt in zip(rows, side, strict=True):
+            one, other = sorted((root(label), root(first.setdefault(_key(prompt), label))), key=order.__getitem__)
+            parent[other] = one
+    joined = [root(label) for label in rows]
+    if len(sides) > 1 and len(set(joined)) == 1 < len(order):
+        warn(
+            f"all {len(rows)} pairs share prompts, directly or through other pairs, so they are one cluster, which "
+            "counts as one observation: there will be no interval, and p is 1. Give each prompt to one pair only; or, "
+            "if the pairs may count as independent, give each its own cluster label"
+        )
+    return joined
+
+
+def _shared_between(labels: Sequence[str], *sides: Sequence[PromptLike]) -> tuple[int, int, PromptLike] | None:
+    """The first two rows of different clusters that share a prompt, and this prompt."""
+    first: dict[object, int] = {}
+    for at, prompts in enumerate(zip(*sides, strict=True)):
+        for prompt in prompts:
+            if labels[before := first.setdefault(_key(prompt), at)] != labels[at]:
+                return before, at, prompt
+    return None
+
+
+def _key(prompt: PromptLike) -> object:
+    """What equal prompts have in common, in whatever they are held."""
+    return prompt if isinstance(prompt, str) else repr(list(prompt))
 
 
 def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -> Prompts:
@@ -365,17 +433,6 @@ def _several(places: Any, what: str) -> Sequence[Any]:
 def _sides(column: Any) -> tuple[Any, Any]:
     """The positions in the clean and in the corrupted prompts."""
     return column if isinstance(column, tuple) else (column, column)
-
-
-def _same(*columns: Sequence[Any] | None) -> list[str] | None:
-    """Clusters of rows that are the same in every column; None if all rows differ."""
-    given = [column for column in columns if column is not None]
-    rows = [
-        repr([cell.tolist() if hasattr(cell, "tolist") else cell for cell in row]) for row in zip(*given, strict=True)
-    ]
-    first: dict[str, str] = {}
-    labels = [first.setdefault(row, str(at)) for at, row in enumerate(rows)]
-    return labels if len(first) < len(rows) else None
 
 
 def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:

@@ -18,12 +18,11 @@ from mechheads.engine.sweep import timed_plan
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.questions import some_items
-from mechheads.gating.tasks.shipped import relation_task
 from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import Patch, UniformAttention
 from mechheads.labels import label_heads
-from mechheads.labels.relations import Relation, RelationLike, load_relations
+from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.limits import current, settings, show_seconds
@@ -35,20 +34,22 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.circuit_curve import faithfulness_curve
 from mechheads.patching.path import path_matrix
 from mechheads.patching.self_repair import self_repair
-from mechheads.prompts.encoding import single_token, text_ids, token_strings
+from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
+from mechheads.results.words import ASKED
+from mechheads.safety.answers.refusing import in_sweeps
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.prompts import Requests, Side, request_prompts
 from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
 from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
 from mechheads.studies.head_space import head_space
 from mechheads.studies.head_weights import head_weights, weights_seconds
 from mechheads.studies.questions import (
-    ASKED,
     PARTS,
     Experiment,
     Given,
@@ -67,11 +68,10 @@ from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial
 if TYPE_CHECKING:
     from mechheads.model.model import Model
 
-TEMPLATE = "Every school child in the world should know that the capital city of {country} is called"
+_PAIRS, _QUICK_PAIRS = 16, 8
 _SAFETY_HEADS = 10
-_TEXT = 6000
-"""How many tokens of text are read for the profile, and again for the examples."""
-_QUICK_TEXT = 2000
+_TEXT, _QUICK_TEXT = 6000, 2000
+"""How many tokens of text are read for the profile, and again for the examples; and in a quick look."""
 _ON_TEXT = 3.0
 """The time of both and of the space of heads, in plain forward passes of the text."""
 _REPAIRED = 12
@@ -86,14 +86,12 @@ _OF_EACH_PAIR, _OF_PATHS = 0.14, 0.6
 default model with 4, 8 and 16 pairs, all together took 0.73, 0.41 and 0.30."""
 _RESULTS = {part: part for part in ("patching", "labels", "weights", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
-CAPITALS = "country_to_capital"
 TRIED, KEPT = 6, 3
-_FITTED_ON = 8
 _FITTED_ON_OWN = 32
 """Items of a task of your own that the gates are fitted on, at most."""
 _TRIAL = 2, 1, 1
 SHORT_FIT: dict[str, Any] = {
-    "batch": _FITTED_ON,
+    "batch": FITTED_ON,
     "fit": FitSettings(lr=(0.4, 0.05), lr_regularised=(0.4, 0.2), tolerance=None),
 }
 """All prompts are in each update, and steps are large. Gates are drawn at random, and some draws shut so much of a
@@ -186,7 +184,9 @@ class _Work:
         self.model, self.asked, self._show = model, asked, show
         self.atlas = _begun(model, asked, resume)
         self.left = [part for part in asked.parts if part not in self.atlas.done]
-        self.pairs = capital_pairs(model, 4 if asked.quick else 8) if asked.pairs is None else asked.pairs
+        self.pairs = (
+            capital_pairs(model, _QUICK_PAIRS if asked.quick else _PAIRS) if asked.pairs is None else asked.pairs
+        )
         self.metric = _metric(self.pairs)
         every = 5 if asked.quick else 2
         package = [request.text for request in load_requests(split="test")[::every]] if asked.requests is None else []
@@ -270,7 +270,7 @@ class _Work:
         if "safety" in self.left:
             with self._or_not_left("safety"):
                 plan = timed_plan(model, request_prompts(model, self.requests), intervention=UniformAttention())
-                seconds["safety"] = len(PAPER_KINDS) * (plan.seconds or 0.0)
+                seconds["safety"] = (len(PAPER_KINDS) + in_sweeps(model, plan.prompts)) * (plan.seconds or 0.0)
         if "text" in self.left and (plan := plan or _plan_of_text(model)):
             tokens = plan.forwards * plan.prompts * plan.pos
             seconds["text"] = _ON_TEXT * self._n_tokens * (plan.seconds or 0.0) / tokens
@@ -383,10 +383,7 @@ class _Work:
             )
         with atlas.or_left_out("paths"):
             senders = patching.heads(_SENDERS, by="absolute")
-            if self.asked.pairs is None:
-                few = capital_pairs(model, _PAIRS_OF_PATHS) or pairs
-            else:
-                few = first(pairs, _PAIRS_OF_PATHS)
+            few = first(pairs, _PAIRS_OF_PATHS)
             receivers = _receivers(senders)
             atlas.paths = _finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
 
@@ -464,22 +461,6 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         done=done,
         interrupted=False,
     )
-
-
-def capital_pairs(model: Model, n: int) -> PromptPairs | None:
-    """Up to ``n`` pairs of prompts that ask for a capital; the corrupted prompt names the next country.
-
-    Countries and capitals come from the relation ``country_to_capital``, and are one token each in the model's
-    vocabulary. None if there are fewer than two.
-    """
-    capitals_of = Relation.load(CAPITALS).pairs
-    known = [(country, f" {capital}") for country, capital in capitals_of if _is_known(model, country, capital)][:n]
-    if len(known) < 2:
-        return None
-    turned = [*known[1:], known[0]]
-    countries = [(a[0], b[0]) for a, b in zip(known, turned, strict=True)]
-    capitals = [(a[1], b[1]) for a, b in zip(known, turned, strict=True)]
-    return PromptPairs.from_templates(TEMPLATE, {"country": countries}, answer=capitals)
 
 
 def _finished(found: HeadScores) -> HeadScores:
@@ -579,22 +560,8 @@ def fit_briefly(model: Model, task: Task, seeds: list[int], updates: int) -> Gat
     return _fit_gates(model, task, seeds, (updates, updates, updates))
 
 
-def capital_task(model: Model) -> Task:
-    """Naming capitals, without examples.
-
-    Raises:
-        ValueError: if the model's vocabulary has too few.
-    """
-    return relation_task(model, CAPITALS, shots=0, n=_FITTED_ON)
-
-
 def _fit_gates(model: Model, task: Task, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
     options: dict[str, Any] = SHORT_FIT | {"batch": len(task)}
     gates = fit_gates(model, task, seeds=seeds, updates=updates, **options)
     stop_if(gates.interrupted)
     return gates
-
-
-def _is_known(model: Model, *words: str) -> bool:
-    """Whether each word is one token of the model's vocabulary."""
-    return all(single_token(f" {word}", model.tokenizer) is not None for word in words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,8 @@ PHI = np.array(
         [[0.90, 0.20, 0.15, 0.00], [0.30, 0.00, 0.40, 0.20], [np.nan, np.nan, np.nan, np.nan]],
     ]
 )
-LEGEND = ["Unclassified", "Knowledge", "Translation", "Linguistic", "2 categories", "3 categories"]
+LEGEND = ["Unclassified", "Knowledge", "Translation", "Algorithmic (not tested)", "Linguistic"]
+LEGEND += ["2 categories", "3 categories", "4 categories"]
 SUPPRESSION = np.zeros_like(PHI)
 SUPPRESSION[0, 1, 1] = 0.80
 
@@ -75,6 +78,14 @@ def test_by_hand() -> None:
         "3 categories": 1,
     }
     assert (labels.kind, labels.provenance["tau"]) == ("labels", 0.15)
+    assert labels.counts(once=True) == {
+        "Knowledge": 1,
+        "Linguistic": 0,
+        "Translation": 1,
+        "Unclassified": 1,
+        "2 categories": 1,
+        "3 categories": 1,
+    }
     assert maps(scored(), tau=0.5).counts()["Unclassified"] == 3
 
 
@@ -278,8 +289,9 @@ def drawn(figure: Any) -> dict[str, np.ndarray]:
 
 
 def legend(figure: Any) -> dict[str, str]:
-    """The names in the legend and their colours."""
-    return {trace.name: trace.marker.color for trace in figure.data if trace.showlegend is not False}
+    """The names in the legend, without numbers, and their colours."""
+    shown = [trace for trace in figure.data if trace.showlegend is not False]
+    return {re.sub(r" \d+$", "", trace.name): trace.marker.color for trace in shown}
 
 
 def hovers(labels: HeadLabels) -> dict[str, str]:
@@ -293,11 +305,56 @@ def test_the_map_colours_every_head_once() -> None:
     figure = maps(scored()).plot()
     cells = drawn(figure)
     assert list(legend(figure)) == LEGEND
-    assert set(legend(figure)) == {*cells, "Linguistic"}
+    assert {*cells} == {"Unclassified", "Knowledge", "Translation", "2 categories", "3 categories"}
+    assert {name: int(cell.sum()) for name, cell in cells.items()} == {
+        name: n for name, n in maps(scored()).counts(once=True).items() if n
+    }
+    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert names == [
+        *("Unclassified 1", "Knowledge 1", "Translation 1", "Algorithmic (not tested)", "Linguistic 0"),
+        *("2 categories 1", "3 categories 1", "4 categories 0"),
+    ]
     total = sum(cell.astype(int) for cell in cells.values())
     assert np.array_equal(total.T, [[1, 1, 1], [1, 1, 0]])
     assert cells["Knowledge"].T.tolist() == [[True, False, False], [False, False, False]]
     assert cells["3 categories"].T.tolist() == [[False, False, False], [False, True, False]]
+
+
+def test_the_map_can_have_dots_as_in_print() -> None:
+    labels = maps(scored())
+    cells, dots = drawn(labels.plot()), [t for t in labels.plot(marks="dots").data if t.showlegend is False]
+    assert {dot.name for dot in dots} == {*cells}
+    for dot in dots:
+        assert sorted(zip(dot.y.tolist(), dot.x.tolist(), strict=True)) == [
+            *map(tuple, np.argwhere(cells[dot.name]).tolist())
+        ]
+        assert all(text.startswith(f"<b>L{x}H{y}</b>") for x, y, text in zip(dot.x, dot.y, dot.text, strict=True))
+        assert dot.marker.color == legend(labels.plot())[dot.name]
+    with pytest.raises(ValueError, match='several is "split", which is for cells'):
+        labels.plot(marks="dots", several="split")
+    with pytest.raises(ValueError, match="marks is 'stars'; choose one of 'cells', 'dots'"):
+        labels.plot(marks="stars")
+
+
+def test_a_cell_of_several_categories_can_be_split() -> None:
+    """A stripe of equal width for each category, side by side within the cell."""
+    figure = maps(scored()).plot(several="split")
+    assert not any(name.endswith("categories") for name in {*legend(figure), *drawn(figure)})
+    stripes: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
+    for bar in (trace for trace in figure.data if trace.type == "bar"):
+        assert bar.marker.color == legend(figure)[bar.name]
+        for x, base, width in zip(bar.x, bar.base, bar.width, strict=True):
+            ends = (x - width / 2, x + width / 2)
+            stripes.setdefault((round(x), round(base + 0.46)), {})[bar.name] = ends
+    assert {at: list(names) for at, names in stripes.items()} == {
+        (1, 0): ["Knowledge", "Linguistic"],
+        (1, 1): ["Knowledge", "Linguistic", "Translation"],
+    }
+    for (layer, _), names in stripes.items():
+        np.testing.assert_allclose(next(iter(names.values()))[0], layer - 0.46)
+        np.testing.assert_allclose([*names.values()][-1][1], layer + 0.46)
+        for (_, end), (begin, _) in pairwise(names.values()):
+            np.testing.assert_allclose(end, begin)
 
 
 def test_the_map_wears_the_papers_colours() -> None:
@@ -350,6 +407,7 @@ def test_several_models_share_one_legend() -> None:
     assert [note.text for note in figure.layout.annotations] == ["one &lt;b&gt;", "two"]
     assert figure.layout.title.text == "Heads &amp; more"
     assert list(legend(figure)) == LEGEND
+    assert figure.layout.legend.y > 1 and figure.layout.legend.orientation == "h"
     assert list(figure.layout.xaxis2.range) == [-0.5, 0.5]
     assert list(figure.layout.yaxis.range) == [-0.5, 2.5]
 

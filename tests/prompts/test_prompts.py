@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import warnings
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mechheads as mh
 from mechheads.prompts.encoding import single_token
+from mechheads.prompts.prompts import join_clusters
 
 ARCHITECTURES = ["gpt2", "llama"]
 
@@ -501,13 +503,68 @@ def test_a_list_of_texts_is_no_file_of_pairs(tmp_path):
 def test_what_is_given_several_times_is_one_cluster(small: mh.Model):
     one, other = FRANCE, " The capital of Spain is"
     assert mh.Prompts([one, other, one]).tokens(small).cluster == ("0", "1", "0")
-    assert mh.Prompts([one, one], positions={"at": [1, 2]}).tokens(small).cluster == ("0", "1")
-    assert mh.Prompts([one, one], answer=[" Paris", " Rome"]).tokens(small).cluster == ("0", "1")
+    assert mh.Prompts([one, other, one], positions={"at": [1, 1, 2]}).tokens(small).cluster == ("0", "1", "0")
+    assert mh.Prompts([one, one, other], answer=[" Paris", " Rome", " a"]).tokens(small).cluster == ("0", "0", "2")
     assert mh.Prompts([one, one], cluster=["a", "b"]).tokens(small).cluster == ("a", "b")
     assert mh.Prompts([[3, 4], torch.tensor([3, 5]), torch.tensor([3, 4])]).tokens(small).cluster == ("0", "1", "0")
-    pairs = mh.PromptPairs([one, one, one], [other, " The capital of Italy is", other])
-    assert [side.cluster for side in pairs.tokens(small)] == [("0", "1", "0")] * 2
-    assert "3 pairs, 2 clusters" in repr(pairs)
+
+
+def by_flooding(sides: list[tuple[object, object]]) -> list[str]:
+    """The first row that each row reaches by prompts in common, found by spreading to neighbours until none is new."""
+    labels = []
+    for row in range(len(sides)):
+        reached = {row}
+        while more := {i for i, a in enumerate(sides) for j in reached if set(a) & set(sides[j])} - reached:
+            reached |= more
+        labels.append(str(min(reached)))
+    return labels
+
+
+def test_pairs_that_share_a_prompt_are_one_cluster(small: mh.Model) -> None:
+    one, other, third = FRANCE, " The capital of Spain is", " The capital of Italy is"
+    apart = (" one two three is", " two two three is")
+    rows = {
+        "a prompt against several": ([one, one, apart[0]], [other, third, apart[1]], ("0", "0", "2")),
+        "a swap": ([one, apart[0], other], [other, apart[1], one], ("0", "1", "0")),
+        "by way of a third pair": ([one, third, apart[0], other], [other, one, apart[1], third], ("0", "0", "2", "0")),
+        "ids and a tensor": ([[3, 4], [5, 6], torch.tensor([7, 8])], [(7, 8), [6, 5], [9, 9]], ("0", "1", "0")),
+        "none": ([one, apart[0]], [other, apart[1]], ("0", "1")),
+    }
+    for clean, corrupted, wanted in rows.values():
+        pairs = mh.PromptPairs(clean, corrupted)
+        assert [side.cluster for side in pairs.tokens(small)] == [wanted] * 2
+        assert (f"{len(set(wanted))} clusters" in repr(pairs)) == (len(set(wanted)) < len(pairs))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clusters_are_joined_as_by_flooding(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sides = [tuple(map(str, row)) for row in rng.integers(24, size=(12, 2))]
+    with warnings.catch_warnings(action="ignore"):
+        assert join_clusters(range(12), *zip(*sides, strict=True)) == by_flooding(sides)
+
+
+def test_rows_of_templates_that_share_a_prompt_are_one_cluster() -> None:
+    rows = [("France", "Italy"), ("Spain", "Japan"), ("Italy", "France")]
+    answers = [(" Paris", " Rome"), (" Madrid", " Tokyo"), (" Rome", " Paris")]
+    templates = ["The capital of {country} is", "I flew to {country}"]
+    pairs = mh.PromptPairs.from_templates(templates, {"country": rows}, answer=answers)
+    assert pairs.cluster == ["row 0", "row 1", "row 0"] * 2
+
+
+def test_a_ring_of_pairs_warns_that_it_has_no_interval(small: mh.Model) -> None:
+    ring = [FRANCE, " The capital of Spain is", " The capital of Italy is", " The capital of Germany is"]
+    turned = [*ring[1:], ring[0]]
+    with pytest.warns(UserWarning, match="all 4 pairs share prompts.* one cluster.* no interval, and p is 1.* one"):
+        pairs = mh.PromptPairs(ring, turned, [" Paris"] * 4, [" Rome"] * 4)
+    found = mh.activation_patch(small, pairs, progress=False).dataset
+    assert np.isnan(found["ci_low"]).all() and (found["p_value"] > 0.999).all()
+    said = r"pairs 0 and 1 share the prompt ' The capital of Spain is'.* labels 'a' and 'b'.*same label, or leave"
+    with pytest.warns(UserWarning, match=said):
+        given = mh.PromptPairs(ring, turned, [" Paris"] * 4, [" Rome"] * 4, cluster=list("abcd"))
+    assert given.tokens(small)[0].cluster == tuple("abcd")
+    with warnings.catch_warnings(action="error"):
+        assert mh.PromptPairs(ring, turned, cluster=["a"] * 4).cluster == ["a"] * 4
 
 
 def test_copies_of_pairs_make_no_head_surer(small: mh.Model):
@@ -517,4 +574,4 @@ def test_copies_of_pairs_make_no_head_surer(small: mh.Model):
     alone = mh.PromptPairs(clean, corrupted, [" Paris"] * 3, [" Rome"] * 3)
     many, few = (mh.activation_patch(small, each).dataset for each in (pairs, alone))
     for name in ("score", "ci_low", "ci_high", "q_value"):
-        np.testing.assert_allclose(many[name], few[name], atol=1e-5)
+        np.testing.assert_allclose(many[name], few[name], atol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -20,9 +21,10 @@ from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.safety import load_requests
-from mechheads.studies import build
+from mechheads.studies import build, capitals
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.build import build_atlas, capital_pairs
+from mechheads.studies.build import build_atlas
+from mechheads.studies.capitals import capital_pairs, capital_task
 from mechheads.studies.questions import Given, Questions
 from support import gated_micro
 from support.ctrl_c import stopped_at
@@ -49,14 +51,26 @@ def quick(small) -> Atlas:
     return build_atlas(small, quick=True)
 
 
-def test_capital_pairs_hold_every_country_once_on_each_side(small):
+def test_capital_pairs_share_no_country(small, monkeypatch):
     pairs = capital_pairs(small, 8)
-    assert pairs is not None
-    assert sorted(pairs.clean) == sorted(pairs.corrupted)
-    assert all(a != b for a, b in zip(pairs.clean, pairs.corrupted, strict=True))
-    assert dict(zip(pairs.clean, pairs.answer or [], strict=True))[build.TEMPLATE.format(country="France")] == " Paris"
-    assert len(pairs) == 4
-    assert len(capital_pairs(small, 2) or []) == 2
+    assert pairs is not None and len(pairs) == 2 and pairs.cluster == ["row 0", "row 1"]  # of four capitals
+    assert len({*pairs.clean, *pairs.corrupted}) == len({*(pairs.answer or ()), *(pairs.wrong or ())}) == 4
+    answers = dict(zip([*pairs.clean, *pairs.corrupted], [*(pairs.answer or ()), *(pairs.wrong or ())], strict=True))
+    assert answers[capitals.TEMPLATE.format(country="France")] == " Paris"
+    assert len(capital_pairs(small, 1) or []) == 1
+
+    def fields(lacking: set[str]) -> list[tuple[Any, Any]]:
+        monkeypatch.setattr(capitals, "_is_known", lambda model, *words: not lacking & {*words})
+        found = capital_pairs(small, 99)
+        assert found is not None
+        return list(zip(found.clean, found.corrupted, strict=True))
+
+    whole = fields(set())
+    assert len(whole) == 69 and len({text for pair in whole for text in pair}) == 138
+    assert [clean for clean, _ in whole] != sorted(clean for clean, _ in whole)
+    some = fields({"France", "Cuba", "Peru"})
+    assert len(some) == 67 and len({text for pair in some for text in pair}) == 134
+    assert len(set(some) - set(whole)) == 1  # two that lost their partners are a pair, and the others stay
 
 
 @pytest.mark.slow
@@ -80,7 +94,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     first = mh.patching.faithfulness(small, pairs, alone.heads(4))
     kept = atlas.circuit.table.set_index("k").loc[4]
     assert kept["score"] == pytest.approx(first.score, abs=1e-4)
-    assert kept["ci_low"] == pytest.approx(first.ci_low, abs=1e-4)
+    assert kept["ci_low"] == pytest.approx(first.ci_low, abs=1e-4, nan_ok=True)  # two pairs have none
     assert atlas.circuit.heads[:4] == alone.heads(4) and atlas.circuit.table["k"].tolist() == [1, 2, 4, 8]
     assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
     task = relation_task(small, "country_to_capital", shots=0, n=8)
@@ -160,8 +174,9 @@ def test_summary_names_members_of_a_category_only():
         },
     )
     lines = Atlas("m", labels=mh.label_heads(scores)).summary().splitlines()
-    assert lines[:8] == [
+    assert lines[:9] == [
         "Model      m",
+        "The weights alone",
         "- By their weights, 1 of 4 heads has a category: 1 Knowledge (q at most 0.05 over heads and relations); "
         "2 more",
         "  hint at one.",
@@ -171,7 +186,7 @@ def test_summary_names_members_of_a_category_only():
         "     L0H0     0.600  capital",
         "Linguistic, phi: no head (1 below the floor of 0.1)",
     ]
-    assert lines[8].startswith("Time")
+    assert lines[9].startswith("Time")
 
 
 def made(values: np.ndarray) -> mh.HeadScores:
@@ -183,6 +198,12 @@ def test_agreement_is_of_every_two_views_over_the_heads_that_both_reached():
     patching, *roles = rng.normal(size=(4, 6, 5))
     patching[4:] = np.nan
     atlas = Atlas("made", patching=made(patching), roles=Roles(dict(zip(ROLES, map(made, roles), strict=True))))
+    apart = atlas.agreement()
+    assert set(zip(apart["question"], apart["view"], apart["other"], strict=True)) == {
+        ("pairs", "patching", "|patching|"),
+        *(("task", *both) for both in itertools.combinations(ROLES, 2)),
+    }
+    atlas.asked = {"pairs": "the capital", "task": "naming the capital"}  # made from one relation
     table = atlas.agreement()
     scores = {"patching": patching, **dict(zip(ROLES, roles, strict=True)), "|patching|": np.abs(patching)}
     names = list(scores)
@@ -218,7 +239,7 @@ def test_a_result_is_written_again_only_if_it_or_its_file_has_changed(tmp_path):
 
 def test_one_view_agrees_with_none():
     table = Atlas("made", roles=Roles({"facilitation": made(np.eye(3))})).agreement()
-    assert table.empty and list(table) == ["view", "other", "spearman", "ci_low", "ci_high", "n"]
+    assert table.empty and list(table) == ["question", "view", "other", "spearman", "ci_low", "ci_high", "n"]
     assert Atlas("nothing").agreement().empty
 
 
@@ -506,7 +527,7 @@ def test_roles_writes_tables_and_a_page_and_goes_on_after_ctrl_c(monkeypatch, tm
 
 def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(small):
     workers = MadeWorkers(2)
-    task = build.capital_task(small)
+    task = capital_task(small)
     starts, _ = mh.settings(workers=workers)(build.choose_starts)(small, task, 2)
     assert starts == build.choose_starts(small, task, 2)[0]
     before = len(workers.computed)
