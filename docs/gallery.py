@@ -38,8 +38,8 @@ GALLERY: dict[str, Shown] = {
     "heatmap": Shown(
         "A score of every head",
         "mh.activation_patch(model, pairs, normalize=True).plot()",
-        "Layers go down and heads across. Red is positive, blue negative; point at a head for its interval. Most "
-        "results of single heads draw this.",
+        "Layers go across and heads up. Red is positive, blue negative; a dot marks heads whose interval excludes 0, "
+        "and the largest of them are named. Most results of single heads draw this.",
         "engine",
         ("mh.plots.heatmap",),
     ),
@@ -53,15 +53,16 @@ GALLERY: dict[str, Shown] = {
     "category_map": Shown(
         "What heads do by their weights",
         "mh.label_heads(model).plot()",
-        "Layers go across and heads up. Point at a head for its best relations; click on a category to hide it.",
+        "Layers go across and heads up; the numbers add up to all heads. Point at a head for its best relations; click "
+        "on a category to hide it.",
         "labels",
         ("mh.plots.category_map",),
     ),
     "categories_figure": Shown(
         "Categories of several models",
         "mh.studies.categories_figure(models).figure",
-        "One panel for each model, as in the MAPS paper. `mechheads figure categories` draws it from a shell, and "
-        "`recipe_figure` with the models of a paper.",
+        "One panel for each model, as in the MAPS paper. `mechheads figure categories` draws it from a shell, with "
+        "`--marks dots` as in print, and `recipe_figure` with the models of a paper.",
         "figures",
         ("mh.studies.categories_figure", "mh.studies.recipe_figure"),
     ),
@@ -105,9 +106,9 @@ GALLERY: dict[str, Shown] = {
     ),
     "safety_grid": Shown(
         "Safety heads of several models",
-        "mh.studies.safety_figure(models).figure",
-        "One panel for each model and set of requests, as in the Ships paper. `mechheads figure safety` draws it from "
-        "a shell.",
+        "mh.plots.safety_grid(mh.studies.safety_figure(models).panels, columns=1)",
+        'One panel for each model and set of requests, as in the Ships paper; `by="ablation"` gives its other layout. '
+        "`mechheads figure safety` draws both from a shell.",
         "figures",
         ("mh.plots.safety_grid", "mh.studies.safety_figure"),
     ),
@@ -122,7 +123,8 @@ GALLERY: dict[str, Shown] = {
         "Do roles order heads?",
         "mh.studies.roles_figure(models, tasks).figure",
         "What a task loses as the first k heads of each role are gated off, beside heads in random order: one row for "
-        "each task, one column for each model. `mechheads figure roles` draws it from a shell.",
+        "each task, one column for each model. `mechheads figure roles` draws it from a shell, with `--symlog 1` on "
+        "the paper's axis.",
         "roles",
         ("mh.studies.roles_figure",),
     ),

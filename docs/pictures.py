@@ -93,7 +93,9 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
         "path_matrix": atlas.paths.plot(),
         "curves": atlas.circuit.plot(),
         "safety_map": mh.plots.safety_map([*atlas.safety.values()]),
-        "safety_grid": mh.studies.safety_figure([name, known], out=folder / "safety", quick=True).figure,
+        "safety_grid": mh.plots.safety_grid(
+            mh.studies.safety_figure([name, known], out=folder / "safety", quick=True).panels, columns=1
+        ),
         "role_map": mh.plots.role_map(atlas.roles),
         "roles_figure": mh.studies.roles_figure(name, "country_to_capital", out=folder / "roles", quick=True).figure,
         "view_agreement": mh.plots.view_agreement(atlas.agreement()),

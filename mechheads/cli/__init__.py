@@ -138,7 +138,7 @@ def label(
         results.write("labels.nc", labels.save)
         results.table("heads", labels.table())
         results.write("categories.html", partial(save, labels.plot()))
-        counts = labels.counts() | ({"not reached": len(labels.missing)} if labels.missing else {})
+        counts = labels.counts(once=True) | ({"not reached": len(labels.missing)} if labels.missing else {})
         results.interrupted = bool(labels.missing)
         results.finish(ledger)
         results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in counts.items()))

@@ -48,6 +48,7 @@ def categories(
     min_pairs: MinPairs = 30,
     on_disk: OnDisk = False,
     quick: Annotated[bool, typer.Option(help="Four relations: a first look.")] = False,
+    marks: Annotated[str, typer.Option(help='"cells", or "dots" as in the paper\'s figure.')] = "cells",
     device: Device = "auto",
 ) -> None:
     """The categories of every head, from weights: one panel for each model."""
@@ -64,6 +65,7 @@ def categories(
                 min_pairs=min_pairs,
                 on_disk=on_disk,
                 quick=quick,
+                marks=marks,  # type: ignore[arg-type]
                 device=device,
             )
         )
@@ -80,6 +82,16 @@ def safety(
         list[str] | None,
         typer.Option(help="undifferentiated, scaling, zero, mean, resample; can be repeated. Default: the first two."),
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help='"requests": a panel for each model and set of requests, with a marker for each ablation; "ablation": '
+            "a panel for each ablation, with a marker for each model."
+        ),
+    ] = "requests",
+    score: Annotated[
+        str, typer.Option(help='What ranks the heads: "ships", or "generalized", which gives the colours in any case.')
+    ] = "ships",
     out: Out = Path("safety-figure"),
     k: Annotated[int, typer.Option(help="Number of heads to draw for each ablation.")] = 10,
     template: Annotated[
@@ -90,7 +102,7 @@ def safety(
     device: Device = "auto",
     workers: WorkersOption = "1",
 ) -> None:
-    """The heads on which answers to requests depend: one panel for each model and set of requests."""
+    """The heads on which answers to requests depend, with a panel for each set of requests or for each ablation."""
     from mechheads.studies import safety_figure
 
     chosen: dict[str, Any] = {"requests": requests, "ablations": ablations}
@@ -100,6 +112,8 @@ def safety(
                 model or None,
                 **{name: given for name, given in chosen.items() if given},
                 out=out,
+                by=by,  # type: ignore[arg-type]
+                score=score,  # type: ignore[arg-type]
                 k=k,
                 template=template,  # type: ignore[arg-type]
                 quick=quick,
@@ -120,6 +134,10 @@ def roles(
     updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
     n: Annotated[int | None, typer.Option(help="Number of items of each task. Default: all.")] = None,
     most: Annotated[int, typer.Option(help="Largest number of heads to gate off.")] = 50,
+    symlog: Annotated[
+        float | None,
+        typer.Option(help="Draw changes on a symmetric logarithmic axis, linear up to this number: 1 in the paper."),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
     device: Device = "auto",
     workers: WorkersOption = "1",
@@ -138,6 +156,7 @@ def roles(
                 updates=updates,
                 n=n,
                 most=most,
+                symlog=symlog,
                 quick=quick,
                 device=device,
             )

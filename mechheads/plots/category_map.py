@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from itertools import count
 from math import ceil, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from mechheads.messages.arguments import check_known
 from mechheads.plots.parts import FRAME, Panels, Theme, count_ticks, figure_title, heat_trace, interval, plain, themed
 
 if TYPE_CHECKING:
@@ -25,11 +26,17 @@ _READ = {
 }
 _FRAME: dict[str, Any] = FRAME | {"ticks": "outside"}
 _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN, _WIDEST = 520, 340, 62, 84, 1100
+_LINE = 20
+"""The height of a row of the legend in pixels."""
+Marks = Literal["cells", "dots"]
+Several = Literal["count", "split"]
 
 
 def category_map(
     labels: HeadScores | Mapping[str, HeadScores],
     *,
+    marks: Marks = "cells",
+    several: Several = "count",
     title: str | None = None,
     colours: Mapping[str, str] | None = None,
     theme: Theme = "light",
@@ -37,26 +44,34 @@ def category_map(
     """Map of the heads of one or several models, coloured by category, as in the paper.
 
     A head of one category has that category's colour; a head of several has the colour of their number. Evidence below
-    the floor of ``label_heads`` does not count. The legend has every category that was tested, even if no head has it
-    alone. Heads without scores are gaps. The hover text shows the head, its categories, and the best relation of each
-    with its score and what the head reads of a token; it also shows evidence below the floor. Click a name in the
-    legend to hide or show it in every panel.
+    the floor of ``label_heads`` does not count. The legend above has all classes of the paper, also those that no head
+    has, and of one model how many heads have each colour: together, all that have scores. Categories that no model was
+    tested for are marked. Heads without scores are gaps. The hover text shows the head, its categories, and the best
+    relation of each with its score and what the head reads of a token; it also shows evidence below the floor. Click a
+    name in the legend to hide or show it in every panel.
 
     Args:
         labels: from ``label_heads``, or several results in a mapping from the names of their models.
+        marks: ``"cells"``, or ``"dots"`` as in the paper's figure.
+        several: with ``"count"``, a head of several categories has the colour of their number, as in the paper; with
+            ``"split"``, a stripe of each category's colour, and the legend has no numbers.
         title: the title; by default the model's name if there is one panel.
         colours: colours for your own categories, or to replace the default ones.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
-        ValueError: if there is nothing to draw, a result holds no labels, or a colour in ``colours`` belongs to
-            another category or is given for an unknown one.
+        ValueError: if there is nothing to draw, a result holds no labels, ``marks`` or ``several`` is unknown,
+            dots are to be split, or a colour in ``colours`` belongs to another category or is given for an unknown one.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> figure = mh.plots.category_map({"SmolLM2": labels})
     >>> figure.layout.annotations[0].text
     'SmolLM2'
     """
+    check_known("marks", marks, Marks)
+    check_known("several", several, Several)
+    if (marks, several) == ("dots", "split"):
+        raise ValueError('several is "split", which is for cells; give marks="cells" or several="count"')
     panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
     if not panels:
         raise ValueError("labels is empty; give a result of label_heads, or several in {model name: result}")
@@ -64,26 +79,44 @@ def category_map(
         _check(name, part)
     if title is None and not isinstance(labels, Mapping):
         title = str(labels.provenance.get("model", labels.name))
-    palette = category_colours(
-        (name for part in panels.values() for name in part.dataset["category"].values.tolist()), colours or {}
-    )
+    tested = {name for part in panels.values() for name in part.dataset["category"].values.tolist()}
+    palette = category_colours(tested, colours or {})
     classes = {name: _classes(part) for name, part in panels.items()}
     grid = _place_panels(list(panels.values()))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
-    used = {what for part in classes.values() for what in part.ravel().tolist()}
-    used |= {what for part in panels.values() for what in part.dataset["category"].values.tolist()}
-    _add_legend(figure, {what: colour for what, colour in palette.items() if what in used})
+    entries = _entries(palette, tested, list(classes.values()), several)
+    _add_legend(figure, palette, entries)
     figure.update_xaxes(title_standoff=4, **_FRAME)
     figure.update_yaxes(title_standoff=6, **_FRAME)
     figure.update_annotations(font_size=15)
+    if several == "split":
+        classes = {name: np.where(np.vectorize(_number)(part) > 0, "", part) for name, part in classes.items()}
     for i, (name, part) in enumerate(panels.items()):
-        _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height))
+        _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height), marks)
+        if several == "split":
+            for trace in _stripes(part, palette):
+                figure.add_trace(trace, **grid.place(i))
+    longest = 5.6 * max(map(len, entries.values())) + 40
+    in_row = max(1, min(ceil(len(entries) / 2), int(grid.width // longest)))
+    headings = 30 * isinstance(labels, Mapping)
+    top = (48 if title else 16) + _LINE * ceil(len(entries) / in_row) + 12 + headings
     figure.update_layout(
-        title=figure_title(title or ""),
-        legend={"font": {"size": 13}, "itemwidth": 30, "tracegroupgap": 2},
-        width=grid.width + 240,
-        height=grid.height + (130 if title else 110),
-        margin={"l": 60, "r": 180, "t": 70 if title else 50, "b": 60},
+        title=figure_title(title or "") | {"y": 1, "yanchor": "top", "pad": {"t": 18}},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1 + (headings + 6) / grid.height,
+            "yanchor": "bottom",
+            "font": {"size": 12},
+            "entrywidth": 1 / in_row - 8 / grid.width,
+            "entrywidthmode": "fraction",
+            "tracegroupgap": 0,
+        },
+        barmode="overlay",
+        width=grid.width + 90,
+        height=grid.height + top + 60,
+        margin={"l": 60, "r": 30, "t": top, "b": 60},
     )
     return themed(figure, theme)
 
@@ -97,13 +130,29 @@ def _place_panels(panels: Sequence[HeadScores]) -> Panels:
     return Panels(ceil(len(panels) / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
 
 
-def _add_legend(figure: go.Figure, colours: Mapping[str, str]) -> None:
+def _entries(
+    palette: Mapping[str, str], tested: set[str], classes: Sequence[np.ndarray], several: Several
+) -> dict[str, str]:
+    """What the legend says of each class that was tested or occurs, and of all the paper's if one was tested."""
+    found = [what for part in classes for what in part.ravel().tolist()]
+    used = {*tested, *found, *(_COLOURS if tested & set(_CATEGORIES) else ())}
+    shown = [what for what in palette if what in used and not (several == "split" and _number(what))]
+    number = "" if len(classes) > 1 or several == "split" else " {}"
+    return {
+        what: f"{plain(what)} (not tested)"
+        if what in _CATEGORIES and what not in tested
+        else plain(what) + number.format(found.count(what))
+        for what in sorted(shown, key=_number)
+    }
+
+
+def _add_legend(figure: go.Figure, palette: Mapping[str, str], entries: Mapping[str, str]) -> None:
     """One entry per class, which hides or shows the class in every panel."""
     import plotly.graph_objects as go
 
-    for what, colour in colours.items():
-        marker = {"symbol": "square", "size": 14, "color": colour}
-        key = {"name": plain(what), "legendgroup": what}
+    for what, said in entries.items():
+        marker = {"symbol": "square", "size": 13, "color": palette[what]}
+        key = {"name": said, "legendgroup": what}
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, **key), row=1, col=1)
 
 
@@ -114,35 +163,78 @@ def _add_panel(
     palette: Mapping[str, str],
     place: dict[str, Any],
     size: tuple[int, int],
+    marks: Marks,
 ) -> None:
     """The heads of one model in a panel, one trace per class."""
+    import plotly.graph_objects as go
+
     n_layers, n_heads, (width, height) = labels.n_layers, labels.n_heads, size
-    line = 1 if min(width / n_layers, height / n_heads) >= 6 else 0.4
+    side = min(width / n_layers, height / n_heads)
     hover = np.array(_hover(labels)).T
     for what in dict.fromkeys(classes.ravel().tolist()):
         if not what:
             continue
         here = what == classes.T
-        trace = heat_trace(
-            np.where(here, 1.0, np.nan),
-            np.arange(n_layers),
-            np.arange(n_heads),
-            np.where(here, hover, ""),
-            line,
-            name=plain(what),
-            legendgroup=what,
-            showlegend=False,
-            showscale=False,
-            coloraxis=None,
-            colorscale=[[0, palette[what]], [1, palette[what]]],
-            zmin=0,
-            zmax=1,
-        )
+        key = {"name": plain(what), "legendgroup": what, "showlegend": False}
+        if marks == "dots":
+            heads, layers = np.nonzero(here)
+            trace: Any = go.Scatter(
+                x=layers,
+                y=heads,
+                mode="markers",
+                marker={"size": min(14, max(2, 0.75 * side)), "color": palette[what]},
+                text=hover[here],
+                hovertemplate="%{text}<extra></extra>",
+                **key,
+            )
+        else:
+            trace = heat_trace(
+                np.where(here, 1.0, np.nan),
+                np.arange(n_layers),
+                np.arange(n_heads),
+                np.where(here, hover, ""),
+                1 if side >= 6 else 0.4,
+                showscale=False,
+                coloraxis=None,
+                colorscale=[[0, palette[what]], [1, palette[what]]],
+                zmin=0,
+                zmax=1,
+                **key,
+            )
         figure.add_trace(trace, **place)
     layers, heads = count_ticks(n_layers, width), count_ticks(n_heads, height)
     figure.update_xaxes(title_text="Layer", range=[-0.5, n_layers - 0.5], **layers, **place)
     title = "Head" if place["col"] == 1 else None
     figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, **place)
+
+
+def _stripes(labels: HeadScores, palette: Mapping[str, str]) -> Iterator[go.Bar]:
+    """A stripe of each category's colour over the cells of heads of several."""
+    import plotly.graph_objects as go
+
+    member, hover = labels.dataset["member"].values.astype(bool), np.array(_hover(labels))
+    for i, what in enumerate(labels.dataset["category"].values.tolist()):
+        x, y = np.nonzero(member[..., i] & (member.sum(-1) > 1))
+        n, before = member.sum(-1)[x, y], member[..., :i].sum(-1)[x, y]
+        yield go.Bar(
+            x=x - 0.46 + 0.92 * (before + 0.5) / n,
+            base=y - 0.46,
+            y=np.full(len(x), 0.92),
+            width=0.92 / n,
+            marker={"color": palette[what], "line_width": 0},
+            text=hover[x, y],
+            textposition="none",
+            hovertemplate="%{text}<extra></extra>",
+            name=plain(what),
+            legendgroup=what,
+            showlegend=False,
+        )
+
+
+def _number(what: str) -> int:
+    """How many categories a class stands for if it is a number of them, such as 2 for "2 categories"; else 0."""
+    number, _, rest = what.partition(" ")
+    return int(number) if rest == "categories" and number.isdecimal() else 0
 
 
 def _check(name: str, labels: HeadScores) -> None:
@@ -207,6 +299,7 @@ _COLOURS = {
     "3 categories": "#8c564b",
     "4 categories": "#e377c2",
 }
+_CATEGORIES = ("Knowledge", "Translation", "Algorithmic", "Linguistic")
 _FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#c5b0d5", "#f7b6d2")
 
 

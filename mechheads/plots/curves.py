@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +71,7 @@ _BESIDE = {"deflected": ("#5b4a9e", "dash"), "degenerate": ("#8a5a00", "dot")}
 _POINTS = ("which", "k", "share", "score", "ci_low", "ci_high")
 """The columns that every table has; hover texts tell all others too."""
 _TITLES = {"syntax": "Syntax", "common_sense": "Common Sense", "math": "Math"}
-_GAP_ACROSS, _GAP_DOWN, _WIDEST, _LINE = 24, 28, 1180, 20
+_GAP_ACROSS, _GAP_DOWN, _WIDEST = 24, 28, 1180
 _TICKS = (0.1, 0.3, 1, 3, 10, 30, 100)
 _MARGIN = 1.15
 """How far a logarithmic axis goes on beyond the smallest and the largest circuit."""
@@ -89,7 +89,8 @@ def curves(
     Light bands are intervals. The grey band covers all random orders, around their mean. Thin lines beside attack
     success are the shares of deflected and of degenerate answers with the same heads ablated. The hover text shows the
     last head of the set, the score with its interval, and what else is known there. Points that an interrupted run did
-    not reach are left out, and circuits without any component, because their axis is logarithmic.
+    not reach are left out, and circuits without any component, because their axis is logarithmic. Sizes that double,
+    such as 1, 2, 4 and so on to 64, are equally far from each other.
 
     Args:
         curves: one result of ``circuit_curve``, ``edge_curve``, ``cumulative_removal``, ``attack_curve`` or
@@ -111,8 +112,7 @@ def curves(
     ['random orders, 2 draws', 'facilitation', 'interference', 'irrelevance']
     """
     grid = _grid(curves)
-    if symlog is not None and not (isfinite(symlog) and symlog > 0):
-        raise ValueError(f"symlog is {symlog}; it must be above 0, such as 0.1")
+    check_symlog(symlog)
     first = next(one for row in grid.values() for one in row.values())
     style, units = _STYLES[first.kind], {_counted(one) for row in grid.values() for one in row.values()}
     counted = units.pop() if len(units) == 1 else "component"
@@ -147,17 +147,27 @@ def curves(
     _measure_across(figure, [one for row in grid.values() for one in row.values()])
     across = f"{counted}s in the circuit, share of all" if first.x == "share" else f"number of {counted}s {style.done}"
     figure.update_xaxes(title_text=across, title_standoff=6, row=len(grid))
-    below = _LINE * ceil(len(named) / 3)
+    beside = 64 + 6.8 * max(map(len, named), default=0)
     figure.update_layout(
         title=figure_title(style.title.format(counted) if title is None else title)
         | {"y": 1, "yanchor": "top", "pad": {"t": 20}},
-        legend={"orientation": "h", "x": 0, "y": -55 / panels.height, "yanchor": "top"},
+        legend={"x": 1 + 10 / panels.width, "xanchor": "left", "y": 1, "yanchor": "top"},
         showlegend=True,
-        width=panels.width + 130,
-        height=panels.height + 165 + below,
-        margin={"l": 90, "r": 40, "t": 85, "b": 80 + below},
+        width=panels.width + 90 + beside,
+        height=panels.height + 145,
+        margin={"l": 90, "r": beside, "t": 85, "b": 60},
     )
     return themed(figure, theme)
+
+
+def check_symlog(symlog: float | None) -> None:
+    """Check where an axis stops being linear.
+
+    Raises:
+        ValueError: if it is not above 0.
+    """
+    if symlog is not None and not (isfinite(symlog) and symlog > 0):
+        raise ValueError(f"symlog is {symlog}; it must be above 0, such as 0.1")
 
 
 def _grid(curves: Any) -> Grid:
@@ -229,14 +239,38 @@ def _sizes(rows: int, columns: int) -> tuple[int, int]:
 
 
 def _measure_across(figure: go.Figure, shown: Sequence[Curves]) -> None:
-    """Axes of whole numbers, or of shares on a logarithmic scale."""
+    """Axes of whole numbers, equally far apart if they double; or of shares on a logarithmic scale."""
     sizes = np.concatenate([_drawn(one)[one.x].to_numpy() for one in shown])
     if shown[0].x == "share":
         ends = np.log10([100 * sizes.min() / _MARGIN, 100 * sizes.max() * _MARGIN])
         figure.update_xaxes(type="log", range=ends, tickvals=_TICKS, ticktext=[f"{tick:g}%" for tick in _TICKS])
+    elif len(doubled := _doubled(sizes)):
+        each = np.unique(sizes)
+        traces: list[Any] = list(figure.select_traces())
+        for trace in traces:
+            if None not in trace.x:
+                trace.x = _by_doubling(trace.x, doubled[0])
+        figure.update_xaxes(tickvals=_by_doubling(each, doubled[0]), ticktext=[f"{size:g}" for size in each])
     else:
         ticks: dict[str, Any] = {"dtick": 1} if sizes.max() <= 8 else {"nticks": 7}
         figure.update_xaxes(**ticks)
+
+
+def _doubled(sizes: np.ndarray) -> np.ndarray:
+    """The sizes above 0, if there are at least four and each is twice the one before; the last may be less."""
+    above = np.unique(sizes[sizes > 0])
+    ratios = above[1:] / above[:-1]
+    return above if len(above) > 3 and (ratios[:-1] == 2).all() and ratios[-1] <= 2 else above[:0]
+
+
+def _by_doubling(sizes: Any, first: float) -> np.ndarray:
+    """Places on an axis on which doubling is one step; 0 is a step before the first size.
+
+    >>> _by_doubling([0, 1, 2, 64], 1).tolist()
+    [-1.0, 0.0, 1.0, 6.0]
+    """
+    given = np.asarray(sizes, dtype=float)
+    return np.log2(np.where(given > 0, given, first / 2))
 
 
 def _drawn(curves: Curves) -> pd.DataFrame:

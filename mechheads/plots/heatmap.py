@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from mechheads.heads import HeadId, Mlp
 from mechheads.messages.arguments import check_at_least
@@ -26,6 +27,7 @@ from mechheads.plots.parts import (
     themed,
 )
 from mechheads.results.dataset import RANGE
+from mechheads.results.evidence import excludes_null, has_null, n_prompts, null_of
 from mechheads.results.mlps import has_mlps, mlp_scores
 from mechheads.results.scores import HeadScores
 
@@ -35,8 +37,12 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _APART = 0.5
-"""How far the column of MLPs is from the heads, in cells."""
+"""How far the row of MLPs is from the heads, in cells."""
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
+_NAMED = 5
+"""The number of heads whose names are written into a figure of one panel."""
+_LETTERS, _LINE = (44, 18), 16
+"""Width and height of a name in pixels, and the height of a row of the legend."""
 
 
 def heatmap(
@@ -46,11 +52,13 @@ def heatmap(
     select: Mapping[str, Any] | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Heatmap of a score for every head, with layer 0 at the top; MLPs, if they were measured, have a column beside.
+    """Heatmap of a score for every head, layers across and heads up; MLPs, if they were measured, have a row above.
 
     The hover text shows the head's name, value and interval. Signed scores get a diverging scale centred at 0 with
     equal ends (red is positive, blue negative); scores without negative values get its red half. Heads without a score
-    are gaps that show the grey background. An extra dimension gives one panel per label, all on one scale.
+    are gaps that show the grey background. A dot marks heads whose interval excludes the score of a head that does
+    nothing; in a single panel, the largest of these heads are named, or of all if there is no test. An extra
+    dimension gives one panel per label, all on one scale.
 
     Args:
         scores: the scores to draw.
@@ -75,32 +83,103 @@ def heatmap(
             f'select one, e.g. select={{"{first}": {scores.dataset[first].values.tolist()[0]!r}}}'
         )
     panels, cells = _panels(scores), scores.n_heads + (1 + _APART) * has_mlps(scores.dataset)
-    columns = _columns(len(panels), ceil(cells))
+    columns = _columns(len(panels), scores.n_layers)
     rows = ceil(len(panels) / columns)
     cell_width, cell_height = _cell(scores, cells, columns, rows)
-    across, down = max(int(cell_width * cells), 240 // columns), max(cell_height * scores.n_layers, 160)
-    grid = Panels(rows, columns, across, down, _GAP_ACROSS, _GAP_DOWN)
+    across, up = max(cell_width * scores.n_layers, 240 // columns), max(int(cell_height * cells), 160)
+    grid = Panels(rows, columns, across, up, _GAP_ACROSS, _GAP_DOWN)
     line = 1 if min(cell_width, cell_height) >= 10 else 0
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
+    marks = [_marked(part) for _, part in panels]
     for i, (label, part) in enumerate(panels):
-        for values, x, text in _blocks(part, label):
-            figure.add_trace(heat_trace(values, x, np.arange(part.n_layers), text, line), **grid.place(i))
+        for values, y, text in _blocks(part, label):
+            figure.add_trace(heat_trace(values.T, np.arange(part.n_layers), y, np.array(text).T, line), **grid.place(i))
         if has_mlps(part.dataset):
             edge = part.n_heads - 0.5
-            gap = {"x0": edge, "x1": edge + _APART, "y0": -0.5, "y1": part.n_layers - 0.5}
+            gap = {"x0": -0.5, "x1": part.n_layers - 0.5, "y0": edge, "y1": edge + _APART}
             figure.add_shape(**gap, fillcolor="white", line_width=0, layer="below", **grid.place(i))
-    figure.update_xaxes(title_text="head", title_standoff=4, **_head_ticks(scores, across))
-    figure.update_yaxes(**count_ticks(scores.n_layers, down), range=[scores.n_layers - 0.5, -0.5])
-    figure.update_yaxes(title_text="layer", title_standoff=6, col=1)
+        if marks[i].any():
+            size = int(np.clip(min(cell_width, cell_height) - 3, 2, 5))
+            figure.add_trace(
+                _mark_trace(part, marks[i], size, not any(mark.any() for mark in marks[:i])), **grid.place(i)
+            )
+    if not scores.extra_dims:
+        _name_heads(figure, scores, marks[0], (across / scores.n_layers, up / cells))
+    figure.update_xaxes(title_text="Layer", title_standoff=4, **count_ticks(scores.n_layers, across))
+    figure.update_xaxes(range=[-0.5, scores.n_layers - 0.5])
+    figure.update_yaxes(**_head_ticks(scores, up), range=[-0.5, cells - 0.5])
+    figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
+    width, said, legend = grid.width + 170, _about(scores), _LINE * any(mark.any() for mark in marks)
+    top = 62 + 20 * bool(said) + legend + 22 * bool(scores.extra_dims)
     figure.update_layout(
-        title=figure_title(scores.name if title is None else title),
+        title=figure_title(scores.name if title is None else title)
+        | {"y": 1, "yanchor": "top", "pad": {"t": 16}}
+        | ({"subtitle": {"text": said, "font": {"size": 13, "color": "#777777"}}} if said else {}),
         coloraxis=_colours(scores),
         plot_bgcolor=MISSING,
-        width=grid.width + 170,
-        height=grid.height + 150,
-        margin={"l": 60, "r": 110, "t": 80, "b": 70},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "itemclick": False,
+            "y": 1 + (4 + 22 * bool(scores.extra_dims)) / grid.height,
+        },
+        width=width,
+        height=grid.height + top + 70,
+        margin={"l": 60, "r": 110, "t": top, "b": 70},
     )
     return themed(figure, theme)
+
+
+def _about(scores: HeadScores) -> str:
+    """The model and the number of prompts, as far as they are known."""
+    n = n_prompts(scores) or scores.provenance.get("n_prompts", 0)
+    known = [str(scores.provenance.get("model", "")), f"{n} prompt{'s' * (n != 1)}" if n else ""]
+    return plain(", ".join(filter(None, known)))
+
+
+def _marked(scores: HeadScores) -> Bool[np.ndarray, "layer head"]:
+    """The heads whose interval excludes the null; none if scores were not tested against one."""
+    return excludes_null(scores) & np.isfinite(scores.dataset["ci_low"].values) & has_null(scores)
+
+
+def _mark_trace(scores: HeadScores, marked: Bool[np.ndarray, "layer head"], size: int, first: bool) -> go.Scatter:
+    """A dot at each marked head."""
+    layers, heads = np.nonzero(marked)
+    return _dot_trace(layers, heads, size, f"{level_name(scores.level)} excludes {null_of(scores):g}", first)
+
+
+def _name_heads(
+    figure: go.Figure, scores: HeadScores, marked: Bool[np.ndarray, "layer head"], cell: tuple[float, float]
+) -> None:
+    """Write the names of the largest of these heads beside them, where no name covers another or a large head.
+
+    ``cell`` has the width and height of a cell in pixels. Names without a free place are left out.
+    """
+    size, tested = np.nan_to_num(np.abs(scores.scores.values)), has_null(scores)
+    order = [divmod(int(i), scores.n_heads) for i in np.argsort(-size, axis=None, kind="stable")]
+    heads = [head for head in order if size[head] > 0 and (marked[head] or not tested)][:_NAMED]
+    ends, taken = (scores.n_layers * cell[0], scores.n_heads * cell[1]), []
+    middle = {head: ((head[0] + 0.5) * cell[0], (head[1] + 0.5) * cell[1]) for head in order}
+    large = [(*middle[head], *cell) for head in {*heads, *order[: 2 * _NAMED]} if size[head] > 0]
+    across, up = (cell[0] + _LETTERS[0]) / 2 + 1, (cell[1] + _LETTERS[1]) / 2 + 1
+    places = [(across, 0), (-across, 0), (0, up), (0, -up), *((x, y) for y in (up, -up) for x in (across, -across))]
+    for head in heads:
+        for dx, dy in places:
+            box = (middle[head][0] + dx, middle[head][1] + dy, *_LETTERS)
+            inside = all(box[i + 2] / 2 <= box[i] <= ends[i] - box[i + 2] / 2 for i in (0, 1))
+            if inside and not any(_overlap(box, other) for other in (*taken, *large)):
+                taken.append(box)
+                at = {"x": head[0], "y": head[1], "xshift": dx, "yshift": dy}
+                look = {"font": {"size": 11, "color": "#222222"}, "bgcolor": "white", "opacity": 0.85, "borderpad": 0}
+                figure.add_annotation(text=str(HeadId(*head)), showarrow=False, **at, **look)
+                break
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two boxes, each with its middle, width and height, share an area."""
+    return all(abs(one[i] - other[i]) < (one[i + 2] + other[i + 2]) / 2 for i in (0, 1))
 
 
 def role_map(
@@ -140,6 +219,7 @@ def role_map(
         kind=first.kind,
         interval=(low, high),
         extra={"role": [role.capitalize() for role in roles]},
+        provenance=first.provenance,
     )
     if all(end in one.dataset for end in RANGE for one in roles.values()):
         ranges = {end: np.stack([one.dataset[end].values for one in roles.values()], -1) for end in RANGE}
@@ -158,7 +238,7 @@ def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:
 
 
 def _blocks(scores: HeadScores, label: str) -> Iterator[tuple[np.ndarray, np.ndarray, list[list[str]]]]:
-    """Values, places on the x axis and hover texts of the heads, and of the MLPs if they were measured."""
+    """Values, places on the y axis and hover texts of the heads, and of the MLPs if they were measured."""
     yield scores.scores.values, np.arange(scores.n_heads), hover(scores, label)
     if (of_mlps := mlp_scores(scores.dataset)) is not None:
         columns = of_mlps.expand_dims("head", axis=1)
@@ -166,25 +246,26 @@ def _blocks(scores: HeadScores, label: str) -> Iterator[tuple[np.ndarray, np.nda
         yield columns["score"].values, np.array([scores.n_heads + _APART]), text
 
 
-def _head_ticks(scores: HeadScores, across: int) -> dict[str, Any]:
-    """The ticks of heads, and of the column of MLPs."""
-    ticks = count_ticks(scores.n_heads, across)
+def _head_ticks(scores: HeadScores, up: int) -> dict[str, Any]:
+    """The ticks of heads, and of the row of MLPs."""
+    ticks = count_ticks(scores.n_heads, up)
     if not has_mlps(scores.dataset):
         return ticks
     heads = ticks["tickvals"]
     return ticks | {"tickvals": [*heads, scores.n_heads + _APART], "ticktext": [*map(str, heads), "MLP"]}
 
 
-def _columns(n_panels: int, n_heads: int) -> int:
-    narrowest = max(160, 7 * n_heads)
+def _columns(n_panels: int, n_layers: int) -> int:
+    narrowest = max(160, min(12 * n_layers, 440))
     return min(n_panels, max(1, (_WIDTH + _GAP_ACROSS) // (narrowest + _GAP_ACROSS)))
 
 
 def _cell(scores: HeadScores, cells: float, columns: int, rows: int) -> tuple[int, int]:
-    """Width and height of a cell in pixels: large for small models, and never below 7."""
-    across = (_WIDTH - (columns - 1) * _GAP_ACROSS) // columns // cells
-    down = (720 if rows == columns == 1 else 380) // scores.n_layers
-    return int(np.clip(across, 7, 44 if columns == 1 else 24)), int(np.clip(down, 7, 34))
+    """Width and height of a cell in pixels: large for small models, at least 5 and 7, and not much higher than wide."""
+    across = (_WIDTH - (columns - 1) * _GAP_ACROSS) // columns // scores.n_layers
+    width = int(np.clip(across, 5, 44 if columns == 1 else 24))
+    up = (720 if rows == columns == 1 else 380) // cells
+    return width, int(np.clip(up, 7, min(34, max(7, 1.5 * width))))
 
 
 def _colours(scores: HeadScores) -> dict[str, Any]:
@@ -307,17 +388,23 @@ def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:
 
 def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:
     """A dot in each cell whose interval excludes 0."""
+    rows, columns = np.nonzero((_values(scores, "ci_low", senders) > 0) | (_values(scores, "ci_high", senders) < 0))
+    name = f"{level_name(scores.level)} excludes 0"
+    return _dot_trace(columns, rows, min(6, max(cell - 2, 2)), name, bool(len(rows)))
+
+
+def _dot_trace(x: np.ndarray, y: np.ndarray, size: int, name: str, in_legend: bool) -> go.Scatter:
+    """Dots in cells, and what the legend says of them."""
     import plotly.graph_objects as go
 
-    rows, columns = np.nonzero((_values(scores, "ci_low", senders) > 0) | (_values(scores, "ci_high", senders) < 0))
     return go.Scatter(
-        x=columns,
-        y=rows,
+        x=x,
+        y=y,
         mode="markers",
-        marker={"size": min(6, max(cell - 2, 2)), "color": "#444444", "line": {"width": 1, "color": "white"}},
-        name=f"{level_name(scores.level)} excludes 0",
+        marker={"size": size, "color": "#444444", "line": {"width": 1, "color": "white"}},
+        name=name,
         hoverinfo="skip",
-        showlegend=bool(len(rows)),
+        showlegend=in_legend,
     )
 
 

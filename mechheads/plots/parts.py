@@ -234,10 +234,10 @@ _DARK = {
     "#2171b5": "#74b4e6",
     "#08306b": "#dcecfb",
     # Generalized Ships
-    "#f5c542": "#7a4a9c",
-    "#f4873f": "#b3478d",
-    "#b3305f": "#f4904a",
-    "#5c1a6b": "#fad86c",
+    "#5c1a6b": "#7a4a9c",
+    "#b3305f": "#b3478d",
+    "#f4873f": "#f4904a",
+    "#f5c542": "#fad86c",
     # lines, points and categories that are too dark on a dark page
     "#1f77b4": "#5aa9e6",
     "#1b7837": "#57c07a",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, isfinite
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, plain, themed
+from mechheads.results.refused import refused_of, refuses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     from mechheads.results.scores import HeadScores
 
 
-_NAMES = {
+NAMES = {
     "undifferentiated": "Undifferentiated Attention",
     "scaling": "Scaling Contribution",
     "zero": "zero ablation",
     "mean": "mean ablation",
     "resample": "resample ablation",
 }
-_SYMBOLS = (
+SYMBOLS = (
     ("circle-open", 0.8),
     ("x-thin-open", 0.66),
     ("square-open", 0.8),
@@ -37,8 +39,11 @@ _SYMBOLS = (
 weighs more than another, all markers of one head are visible, and those of neighbours do not overlap."""
 _LARGEST, _STROKE = 24, 0.13
 """The largest place of a head in pixels, and the width of lines relative to it."""
-_COLOURS = ("#f5c542", "#f4873f", "#dd4a4a", "#b3305f", "#5c1a6b")
-_GAP_ACROSS, _GAP_DOWN, _WIDEST, _BAR = 66, 84, 1120, 56
+_COLOURS = ("#5c1a6b", "#b3305f", "#dd4a4a", "#f4873f", "#f5c542")
+"""As in the paper: small angles are dark purple, large ones bright yellow."""
+_GAP_ACROSS, _GAP_DOWN, _WIDEST, _LEAST, _BAR = 60, 72, 1180, 300, 76
+_HEADING, _ENTRY, _LETTER = 19, 20, 7.4
+"""The height of a line of a heading and of a legend's entry, and the width of a heading's letter, in pixels."""
 
 
 def safety_map(
@@ -58,7 +63,8 @@ def safety_map(
     Args:
         scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
         k: the number of heads from each result; by default, the ``k`` given to ``mh.safety_heads``.
-        title: the title; by default made from ``k`` and the model.
+        title: the title; by default, the model's ``k`` safety heads if it was seen to refuse
+            (``provenance["refused"]``), otherwise its heads with the largest score.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
@@ -71,13 +77,13 @@ def safety_map(
     """
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
     model = next(iter(by_ablation.values())).provenance.get("model", "the model")
-    names = {ablation: _name(ablation, by_ablation.get(ablation)) for ablation in _NAMES}
-    symbols = {names[ablation]: symbol for ablation, symbol in zip(_NAMES, _SYMBOLS, strict=True)}
-    series = [Series(names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
-    most = max(len(one.top) for one in series)
-    heading = f"Top {most} safety {_unit([one.scores for one in series])}s of {model}"
-    figure = _draw({"": series}, symbols, heading if title is None else title)
-    return themed(figure, theme)
+    names = {ablation: _name(ablation, by_ablation.get(ablation)) for ablation in NAMES}
+    symbols = {names[ablation]: symbol for ablation, symbol in zip(NAMES, SYMBOLS, strict=True)}
+    series = [Series(names[a], names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
+    every = list(by_ablation.values())
+    if title is None:
+        title = f"{heads_title(every, k)} of {model}{_counted(every)}"
+    return themed(_draw({"": series}, symbols, title), theme)
 
 
 def safety_grid(
@@ -86,23 +92,25 @@ def safety_grid(
     k: int | None = None,
     title: str | None = None,
     columns: int | None = None,
-    own_scales: bool = False,
+    own_scales: bool = True,
     theme: Theme = "light",
 ) -> go.Figure:
     """Several panels of ``safety_map``, for example one per model or one per set of requests.
 
     The first series is drawn as circles, the others as crosses, squares, diamonds and triangles, the same in all
     panels. A head in the top ``k`` of several series has several markers, and its hover text covers all of them. Models
-    of different sizes can share a panel: its axes cover the largest.
+    of different sizes can share a panel: its axes cover the largest. Where it is known how many requests a model
+    refuses, the heading says so; in panels of several models, the legend.
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
         k: the number of heads from each series; by default, the ``k`` given to ``mh.safety_heads``.
-        title: the title; by default made from ``k``.
+        title: the title; by default, that these are safety heads if all models were seen to refuse, otherwise that
+            they are the heads with the largest score.
         columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
             they do not fit. By default, as many as fit.
-        own_scales: give each panel a colour scale and a colour bar of its own, as in the paper. By default all panels
-            share one, so that their colours can be compared.
+        own_scales: each panel has a colour scale and a colour bar of its own, as in the paper. If not, all panels share
+            one, so that their colours can be compared.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
@@ -111,28 +119,59 @@ def safety_grid(
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
-    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data if trace.showlegend is None]
+    >>> [trace.name for trace in mh.plots.safety_grid({"three requests": found}).data if trace.showlegend]
     ['Undifferentiated Attention', 'Scaling Contribution']
     """
     _check_panels(panels)
     if columns is not None:
         check_at_least(1, columns=columns)
     names = list(dict.fromkeys(_title(name) for panel in panels.values() for name in panel))
-    if len(names) > len(_SYMBOLS):
+    if len(names) > len(SYMBOLS):
         raise ValueError(
-            f"panels has {len(names)} series, but there are only {len(_SYMBOLS)} markers; draw fewer at once"
+            f"panels has {len(names)} series, but there are only {len(SYMBOLS)} markers; draw fewer at once"
         )
-    drawn = {
-        _title(panel): [
-            Series(_title(name), _hover_heading(name, panel, one), one, _top(one, k)) for name, one in series.items()
+    of_models = not set(names) <= set(NAMES.values())
+    drawn: dict[str, list[Series]] = {}
+    for panel, scores in panels.items():
+        heading = _title(panel) + ("" if of_models else _counted(list(scores.values())))
+        drawn[heading] = [
+            Series(
+                _title(name),
+                _title(name) + _counted([one]) * of_models,
+                _hover_heading(name, panel, one),
+                one,
+                _top(one, k),
+            )
+            for name, one in scores.items()
         ]
-        for panel, series in panels.items()
-    }
-    every = [one for series in drawn.values() for one in series]
-    heading = f"Top {max(len(one.top) for one in every)} safety {_unit([one.scores for one in every])}s"
-    symbols = dict(zip(names, _SYMBOLS, strict=False))
-    figure = _draw(drawn, symbols, heading if title is None else title, columns, own_scales)
-    return themed(figure, theme)
+    if title is None:
+        title = heads_title([one for panel in panels.values() for one in panel.values()], k)
+    symbols = dict(zip(names, SYMBOLS, strict=False))
+    return themed(_draw(drawn, symbols, title, columns, own_scales), theme)
+
+
+def heads_title(scores: Sequence[HeadScores], k: int | None = None) -> str:
+    """What the first heads are: safety heads, if every model was seen to refuse; otherwise only the first by a score.
+
+    >>> from mechheads.plots.safety_map import heads_title
+    >>> safety = mh.HeadScores.from_scores(np.eye(2), name="safety heads", kind="safety", provenance={"k": 2})
+    >>> heads_title([safety.with_provenance(refused={"n": 2, "of": 2})])
+    'Top 2 safety heads'
+    >>> heads_title([safety.with_provenance(refused={"n": 0, "of": 2})])
+    'Heads with the largest Ships'
+    """
+    units = {one.provenance.get("unit", "head") for one in scores}
+    unit = units.pop() if len(units) == 1 else "head or group"
+    if all(refuses(one.provenance.get("refused")) for one in scores):
+        return f"Top {max(len(_top(one, k)) for one in scores)} safety {unit}s"
+    ranked = dict.fromkeys(SCORES[one.provenance.get("score", "ships")][0] for one in scores)
+    return f"{unit.capitalize()}s with the largest {' or '.join(ranked)}"
+
+
+def _counted(scores: Sequence[HeadScores]) -> str:
+    """How many requests the one model of these scores refuses, in brackets; empty if it is not known."""
+    told = {refused_of(one.provenance.get("refused")) for one in scores}
+    return f" ({told.pop()})" if len(told) == 1 and told != {""} else ""
 
 
 def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
@@ -142,8 +181,8 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     for one in scores:
         _check(repr(one.name), one)
         ablation = one.provenance.get("ablation")
-        if ablation not in _NAMES:
-            raise ValueError(f"{one.name!r} is for ablation {ablation!r}; it must be one of {', '.join(_NAMES)}")
+        if ablation not in NAMES:
+            raise ValueError(f"{one.name!r} is for ablation {ablation!r}; it must be one of {', '.join(NAMES)}")
         if ablation in series:
             raise ValueError(f"two of the scores are for ablation {ablation!r}; give one for each ablation")
         series[ablation] = one
@@ -157,8 +196,8 @@ def _name(ablation: str, scores: HeadScores | None) -> str:
     """What the legend says of an ablation; if heads are ranked by several, that it colours them only."""
     ranking = "" if scores is None else scores.provenance.get("score", "")
     if ranking != "refusal_attribution":
-        return _NAMES[ablation]
-    return f"{SCORES[ranking][0]}; colours by {_NAMES[ablation]}"
+        return NAMES[ablation]
+    return f"{SCORES[ranking][0]}; colours by {NAMES[ablation]}"
 
 
 def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:
@@ -177,7 +216,7 @@ def _check(where: str, scores: HeadScores) -> None:
 
 
 def _title(name: str) -> str:
-    return _NAMES.get(name, str(name))
+    return NAMES.get(name, str(name))
 
 
 def _hover_heading(series: str, panel: str, scores: HeadScores) -> str:
@@ -204,66 +243,57 @@ def _draw(
     every = [one for series in panels.values() for one in series]
     n_layers = max(one.scores.n_layers for one in every)
     n_heads = max(one.scores.n_heads for one in every)
-    grid = _place_panels(len(panels), n_layers, n_heads, columns, _GAP_ACROSS + own_scales * _BAR)
-    figure = grid.figure(subplot_titles=[plain(name) for name in panels])
-    figure.update_annotations(font_size=15)
-    sides = ((grid.panel_width, n_layers), (grid.panel_height, n_heads))
+    legend = _ENTRY * max(map(len, panels.values())) + 10
+    widest = ceil(45 + 6.2 * max(len(one.label) for one in every))
+    grid = _place_panels(len(panels), max(widest, 7 * n_layers), (n_layers, n_heads), legend, columns)
+    headings = [wrap(name, int(grid.panel_width / _LETTER)) for name in panels]
+    lines = max(map(len, headings))
+    grid = replace(grid, gap_across=grid.gap_across + own_scales * _BAR, gap_down=grid.gap_down + _HEADING * lines)
+    figure = grid.figure(subplot_titles=["<br>".join(map(plain, heading)) for heading in headings])
+    figure.update_annotations(font_size=14, yshift=4)
+    heights = grid.panel_height - legend
+    sides = ((grid.panel_width, n_layers), (heights, n_heads))
     place = min(_LARGEST, *(pixels / (n - 1 + 2 * _room(n, pixels)) for pixels, n in sides))
     line = max(1.2, _STROKE * place)
     styles = {
         name: {"symbol": symbol, "size": size * place, "line_width": line} for name, (symbol, size) in symbols.items()
     }
-    named: set[str] = set()
     for i, series in enumerate(panels.values()):
         ordered = sorted(series, key=lambda one: list(symbols).index(one.name))
+        axis, key = _axis_name("coloraxis", i if own_scales else 0), _axis_name("legend", i)
         for one, texts in zip(ordered, hover_texts(ordered), strict=True):
-            trace = _markers(one, texts, _axis_name("coloraxis", i if own_scales else 0))
-            trace.update(marker=styles[one.name])
-            named.add(one.name)
-            figure.add_trace(trace, **grid.place(i))
+            figure.add_trace(_markers(one, texts, axis).update(marker=styles[one.name]), **grid.place(i))
+            figure.add_trace(_legend_entry(one, styles[one.name], key), **grid.place(i))
         across, up = max(one.scores.n_layers for one in series), max(one.scores.n_heads for one in series)
-        figure.update_xaxes(**_axis(across, grid.panel_width, 24), title_text="Layer", **grid.place(i))
-        figure.update_yaxes(**_axis(up, grid.panel_height, 16), **grid.place(i))
-        if grid.place(i)["col"] == 1:
-            figure.update_yaxes(title_text="Head", **grid.place(i))
-    figure.update_xaxes(title_standoff=4)
-    figure.update_yaxes(title_standoff=6)
-    figure.add_traces([_legend_entry(name, style) for name, style in styles.items() if name in named])
-    headings = 28 * any(panels)
-    legend = 22 * _legend_rows(named, grid.width) + 12
-    top = 56 + legend + headings
+        figure.update_xaxes(
+            **_axis(across, grid.panel_width, 24), title={"text": "Layer", "standoff": 4}, **grid.place(i)
+        )
+        vertical = _axis(up, heights, 16)
+        low, high = vertical["range"]
+        vertical["range"] = [low, high + (high - low) * legend / heights]
+        figure.update_yaxes(**vertical, title={"text": "Head", "standoff": 6}, **grid.place(i))
+        (_, right), (_, top) = _domains(figure, i)
+        inside = {"x": right - 4 / grid.width, "y": top - 4 / grid.height, "xanchor": "right", "yanchor": "top"}
+        border = {"borderwidth": 1, "bordercolor": "#d0d0d0"}
+        figure.update_layout({key: {**inside, **border, "itemsizing": "trace", "tracegroupgap": 0}})
+    above = 52 + _HEADING * lines
     figure.update_layout(
         title=figure_title(title) | {"y": 1, "yanchor": "top", "pad": {"t": 22}},
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1 + (headings + 6) / grid.height,
-            "yanchor": "bottom",
-            "itemsizing": "trace",
-        },
-        showlegend=True,
-        width=grid.width + 190,
-        height=grid.height + top + 60,
-        margin={"l": 60, "r": 130, "t": top, "b": 60},
+        width=grid.width + 60 + 16 + _BAR,
+        height=grid.height + above + 56,
+        margin={"l": 60, "r": 16 + _BAR, "t": above, "b": 56},
     )
-    angles = {i: [one.top["generalized_ships"].to_numpy() for one in part] for i, part in enumerate(panels.values())}
-    if own_scales:
-        for i, degrees in angles.items():
-            axis = figure.layout[_axis_name("xaxis", i)], figure.layout[_axis_name("yaxis", i)]
-            figure.update_layout(
-                {_axis_name("coloraxis", i): _colours(np.concatenate(degrees), _bar_beside(*axis, grid))}
-            )
-    else:
-        together = np.concatenate([degrees for part in angles.values() for degrees in part])
-        figure.update_layout(coloraxis=_colours(together, _bar_of_all(grid.height)))
+    degrees = [np.concatenate([one.top["generalized_ships"].to_numpy() for one in part]) for part in panels.values()]
+    for i, shown in enumerate(degrees) if own_scales else [(0, np.concatenate(degrees))]:
+        beside = i if own_scales else min(grid.columns, len(panels)) - 1
+        bar = _bar_beside(*_domains(figure, beside), grid)
+        figure.update_layout({_axis_name("coloraxis", i): _colours(shown, bar)})
     return figure
 
 
-def _unit(scores: Sequence[HeadScores]) -> str:
-    """What was ablated as one: "head", or "key/value group" if it was so in all scores."""
-    units = {one.provenance.get("unit", "head") for one in scores}
-    return units.pop() if len(units) == 1 else "head or group"
+def _domains(figure: Any, i: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Where the i-th panel begins and ends, across and up, as shares of all panels."""
+    return figure.layout[_axis_name("xaxis", i)].domain, figure.layout[_axis_name("yaxis", i)].domain
 
 
 def _axis_name(kind: str, i: int) -> str:
@@ -288,35 +318,38 @@ def _markers(series: Series, texts: Sequence[str], coloraxis: str) -> go.Scatter
     )
 
 
-def _legend_entry(name: str, marker: dict[str, Any]) -> go.Scatter:
-    """A trace for the legend alone: the markers themselves have as many colours as heads."""
+def _legend_entry(series: Series, marker: dict[str, Any], legend: str) -> go.Scatter:
+    """A trace for a panel's legend alone: the markers themselves have as many colours as heads."""
     import plotly.graph_objects as go
 
     return go.Scatter(
         x=[None],
         y=[None],
         mode="markers",
-        name=plain(name),
-        legendgroup=name,
+        name=plain(series.label),
+        legend=legend,
+        legendgroup=series.name,
+        showlegend=True,
         marker={"color": "#444444", **marker},
     )
 
 
-def _place_panels(n_panels: int, n_layers: int, n_heads: int, columns: int | None, gap: int) -> Panels:
-    """As many panels side by side as fit, large for small models, with a gap of so many pixels between them."""
+def _place_panels(n_panels: int, least: int, size: tuple[int, int], legend: int, columns: int | None) -> Panels:
+    """As many panels side by side as fit, large for small models, with room for a legend of this height in each.
+
+    Args:
+        least: the least width of a panel in pixels, if it is above ``_LEAST``.
+        size: the number of layers and of heads in a layer.
+    """
+    n_layers, n_heads = size
     if n_panels == 1:
-        return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900)), gap, _GAP_DOWN)
-    fitting = max(1, (_WIDEST + gap) // (max(320, 7 * n_layers) + gap))
+        return Panels(1, 1, 710, int(np.clip(34 * n_heads, 300, 900) + legend), _GAP_ACROSS, _GAP_DOWN)
+    gap = _GAP_ACROSS + _BAR
+    fitting = max(1, int((_WIDEST + gap) / (max(_LEAST, least) + gap)))
     columns = min(fitting, n_panels, columns or (2 if n_panels == 4 else n_panels))
     widest = (_WIDEST - (columns - 1) * gap) // columns
-    width, height = min(widest, max(380, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560))
-    return Panels(ceil(n_panels / columns), columns, width, height, gap, _GAP_DOWN)
-
-
-def _legend_rows(names: Collection[str], width: float) -> int:
-    """The number of legend rows: one if all names fit, otherwise in columns as wide as the longest name."""
-    widths = [6.2 * len(name) + 45 for name in names]
-    return 1 if sum(widths) <= width else ceil(len(names) / max(1, width // max(widths)))
+    width, height = min(widest, max(380, least, 24 * n_layers)), int(np.clip(18 * n_heads, 240, 560) + legend)
+    return Panels(ceil(n_panels / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
 
 
 def _room(n: int, pixels: int) -> float:
@@ -334,27 +367,18 @@ def _axis(n: int, pixels: int, most: int) -> dict[str, Any]:
     }
 
 
-def _bar_of_all(height: float) -> dict[str, Any]:
-    """The place of the one colour bar, beside panels of this height in pixels."""
-    return {
-        "title": "Generalized<br>Ships (degrees)",
-        "len": min(height, 420),
-        "lenmode": "pixels",
-        "y": 1,
-        "yanchor": "top",
-    }
-
-
-def _bar_beside(across: Any, up: Any, grid: Panels) -> dict[str, Any]:
-    """The place of a colour bar to the right of the panel with these axes."""
-    length = up.domain[1] - up.domain[0]
-    place = {"x": across.domain[1] + 6 / grid.width, "xpad": 0, "y": up.domain[0] + length / 2, "len": length}
-    return {"title": "degrees", "thickness": 10, "ypad": 0, **place}
+def _bar_beside(across: Sequence[float], up: Sequence[float], grid: Panels) -> dict[str, Any]:
+    """The place of a colour bar to the right of the panel with these domains."""
+    length = up[1] - up[0]
+    place = {"x": across[1] + 8 / grid.width, "xpad": 0, "y": up[0] + length / 2, "len": length}
+    return {"thickness": 12, "ypad": 0, **place}
 
 
 def _colours(degrees: np.ndarray, bar: dict[str, Any]) -> dict[str, Any]:
     top = float(np.nanmax(degrees)) if np.isfinite(degrees).any() else 1.0
-    return colour_axis(_COLOURS, 0.0, top or 1.0, **bar)
+    axis = colour_axis(_COLOURS, 0.0, top or 1.0, "Generalized Ships (degrees)", **bar)
+    axis["colorbar"]["title"]["side"] = "right"
+    return axis
 
 
 SCORES = {
@@ -368,9 +392,16 @@ SCORES = {
 
 @dataclass(frozen=True)
 class Series:
-    """Scores that are drawn with one marker: names for the legend and the hover text, and the heads to show."""
+    """Scores that are drawn with one marker.
+
+    Attributes:
+        name: what has this marker; ``label``: what the legend of the panel says of it.
+        heading: the beginning of hover texts.
+        top: the heads to show.
+    """
 
     name: str
+    label: str
     heading: str
     scores: HeadScores
     top: pd.DataFrame

@@ -229,9 +229,35 @@ def test_a_symmetric_logarithmic_axis_moves_the_lines_and_names_the_values() -> 
     assert shares.layout.yaxis.range is None and max(lines(shares)["first"].y) > 1.03
     (across,) = plots.curves(circuits(), symlog=0.1).layout.shapes
     assert across.y0 == across.y1 == symlog(1.0, 0.1)
+    printed = plots.curves(made(lines={"first": [0.5, -1.0, -120.0]}), symlog=1).layout.yaxis
+    assert list(printed.ticktext) == ["−100", "−10", "−1", "0", "1", "10", "100"]
+    assert [*printed.tickvals] == pytest.approx([-3, -2, -1, 0, 1, 2, 3])
     for wrong in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"symlog is .*; it must be above 0"):
             plots.curves(curves, symlog=wrong)
+
+
+def test_numbers_of_heads_that_double_stand_at_equal_distances() -> None:
+    doubled = made()
+    table = pd.concat([doubled.table.assign(k=doubled.table["k"].map({0: ks[0], 1: ks[1], 5: ks[2]})) for ks in STEPS])
+    figure = plots.curves(replace(doubled, table=table.drop_duplicates(["which", "k"]), order={}))
+    axis = figure.layout.xaxis
+    assert list(axis.ticktext) == ["0", "1", "2", "4", "8", "16", "32", "50"]
+    np.testing.assert_allclose(axis.tickvals[:-1], np.arange(-1, 6))
+    assert axis.tickvals[-1] == pytest.approx(np.log2(50))
+    assert set(lines(figure)["first"].x) == set(axis.tickvals) == set(bands(figure)["first"].x)
+    assert "50 heads gated off" in "".join(lines(figure)["first"].text)
+    assert plots.curves(made()).layout.xaxis.ticktext is None  # 0, 1, 5
+
+
+STEPS = ((0, 1, 2), (4, 8, 16), (32, 50, 0))
+
+
+def test_the_legend_stands_beside_the_panels_at_the_top() -> None:
+    for grid in ([made()], [made(model=name) for name in "abcd"]):
+        layout = plots.curves(grid).layout
+        assert layout.legend.x > 1 and layout.legend.y == 1 and layout.legend.orientation is None
+        assert layout.margin.r > 6 * len("random orders, 2 draws")
 
 
 def test_the_grid_stays_readable() -> None:

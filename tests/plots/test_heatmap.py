@@ -29,15 +29,16 @@ def scores(shape=(3, 2), **options):
     return HeadScores.from_scores(np.random.default_rng(0).normal(size=shape), **(ABOUT | options))
 
 
-def test_heatmap_draws_every_score_with_layer_0_at_the_top():
+def test_heatmap_draws_every_score_with_layers_across_and_heads_up():
     made = scores()
     figure = heatmap(made)
     (trace,) = figure.data
-    np.testing.assert_array_equal(trace.z, made.scores.values)
-    assert trace.x.tolist() == [0, 1]
-    assert trace.y.tolist() == [0, 1, 2]
-    assert figure.layout.yaxis.range == (2.5, -0.5)
-    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("head", "layer")
+    np.testing.assert_array_equal(trace.z, made.scores.values.T)
+    assert trace.x.tolist() == [0, 1, 2]
+    assert trace.y.tolist() == [0, 1]
+    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.5, 2.5), (-0.5, 1.5))
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
+    assert trace.text[1][2].startswith("<b>L2H1</b>")
     assert figure.layout.title.text == "effect"
     assert made.plot(title="mine").to_dict()["layout"]["title"]["text"] == "mine"
 
@@ -67,9 +68,58 @@ def test_hover_names_head_value_interval_and_q():
     assert bare.text[0][0] == "<b>L0H0</b><br>1.25 logits"
 
 
+def prompts(about: dict[str, Any] | None = None) -> HeadScores:
+    """Five prompts: L2H1 has effects of about 3, L0H0 of about -2; the others are spread around 0."""
+    values = np.random.default_rng(1).normal(size=(30, 9, 5)) * 0.01
+    values -= values.mean(-1, keepdims=True)
+    values[2, 1] += 3
+    values[0, 0] -= 2
+    return HeadScores.from_values(values, provenance=about, **ABOUT)
+
+
+def test_a_dot_marks_the_heads_whose_interval_excludes_0_and_names_stand_beside_the_strongest():
+    figure = heatmap(prompts({"model": "<b>"}))
+    (dots,) = [trace for trace in figure.data if trace.type == "scatter"]
+    assert sorted(zip(dots.x.tolist(), dots.y.tolist(), strict=True)) == [(0, 0), (2, 1)]
+    assert (dots.name, dots.showlegend) == ("95% interval excludes 0", True)
+    assert figure.layout.title.subtitle.text == "&lt;b&gt;, 5 prompts"
+    names = {note.text: (note.x, note.y) for note in figure.layout.annotations}
+    assert names["L2H1"] == (2, 1) and names["L0H0"] == (0, 0)
+    assert all(text == f"L{x}H{y}" for text, (x, y) in names.items()) and len(names) <= 6
+
+
+def test_names_of_neighbours_do_not_overlap_and_stay_inside():
+    values = np.zeros((30, 9))
+    values[28:, 6:] = np.arange(1, 7).reshape(2, 3)
+    figure = heatmap(HeadScores.from_scores(values, **ABOUT))
+    layout = figure.layout
+    inner = [layout.width - layout.margin.l - layout.margin.r, layout.height - layout.margin.t - layout.margin.b]
+    boxes = []
+    for note in layout.annotations:
+        middle = [
+            inner[i] * (at - axis.range[0]) / (axis.range[1] - axis.range[0]) + shift
+            for i, (at, axis, shift) in enumerate(
+                [(note.x, layout.xaxis, note.xshift), (note.y, layout.yaxis, note.yshift)]
+            )
+        ]
+        size = [6 * len(note.text), 13]
+        assert all(half / 2 <= at <= end - half / 2 for at, end, half in zip(middle, inner, size, strict=True))
+        boxes.append((middle, size))
+    assert 2 <= len(boxes) <= 6
+    for i, (at, size) in enumerate(boxes):
+        for other, also in boxes[:i]:
+            assert any(abs(at[d] - other[d]) >= (size[d] + also[d]) / 2 for d in (0, 1))
+
+
+def test_scores_without_a_test_and_without_prompts_have_no_dots_and_no_subtitle():
+    bare = HeadScores.from_scores(np.ones((2, 2)), interval=(np.full((2, 2), 0.5), np.full((2, 2), 2.0)), **ABOUT)
+    assert [trace.type for trace in heatmap(bare).data] == ["heatmap"]
+    assert heatmap(bare).layout.title.subtitle.text is None
+
+
 def test_missing_heads_are_gaps_on_grey():
     figure = heatmap(HeadScores.from_scores(np.array([[1.0, np.nan], [0.0, 2.0]]), **ABOUT))
-    assert np.isnan(figure.data[0].z[0][1])
+    assert np.isnan(figure.data[0].z[1][0])
     assert figure.data[0].hoverongaps is False
     assert figure.layout.plot_bgcolor == "#d0d0d0"
 
@@ -84,10 +134,10 @@ def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
     ]
     assert {trace.coloraxis for trace in figure.data} == {"coloraxis"}
     for i, trace in enumerate(figure.data):
-        np.testing.assert_array_equal(trace.z, made.scores.values[..., i])
+        np.testing.assert_array_equal(trace.z, made.scores.values[..., i].T)
     assert "&lt;b&gt;plural&lt;/b&gt;" in figure.data[1].text[0][0]
     (one,) = heatmap(made, select={"relation": "capital"}).data
-    np.testing.assert_array_equal(one.z, made.scores.values[..., 0])
+    np.testing.assert_array_equal(one.z, made.scores.values[..., 0].T)
     positions = heatmap(scores((3, 2, 2), extra={"pos": [0, 7]}))
     assert [note.text for note in positions.layout.annotations] == ["pos 0", "pos 7"]
 
@@ -106,7 +156,7 @@ def test_figures_have_a_sensible_size(shape):
     assert 300 <= figure.layout.width <= 1250
     assert 250 <= figure.layout.height <= 1500
     across = figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0]
-    assert across * (figure.layout.width - 170) / shape[1] >= 7 - 1e-6
+    assert across * (figure.layout.width - 170) / shape[0] >= 5 - 1e-6
     assert len(figure.layout.xaxis.tickvals) * 17 <= across * (figure.layout.width - 170) + 17
 
 
@@ -225,8 +275,8 @@ def test_a_map_for_each_role_from_0_to_1() -> None:
     figure = role_map(roles)
     assert [note.text for note in figure.layout.annotations] == ["Facilitation", "Interference", "Irrelevance"]
     assert [trace.z[0][0] for trace in figure.data] == [0, 0.1, 0.2]
-    assert figure.data[0].z[1][2] == 0.4
-    assert figure.data[0].text[1][2].startswith("<b>L1H2</b> Facilitation<br>0.4 gate")
+    assert figure.data[0].z[2][1] == 0.4
+    assert figure.data[0].text[2][1].startswith("<b>L1H2</b> Facilitation<br>0.4 gate")
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
     assert figure.layout.title.text == "Roles of heads, &lt;b&gt;"
     assert role_map(roles, title="mine").layout.title.text == "mine"

@@ -120,7 +120,7 @@ def test_scores_with_receivers_draw_themselves_so_and_others_as_before():
     assert scores.plot(top=1).to_dict()["layout"]["yaxis"]["ticktext"] == ["L1H0"]
     assert len(scores.select(receiver=["final", "L2.mlp"]).plot().to_dict()["layout"]["xaxis"]["ticktext"]) == 2
     one = scores.select(receiver="final").plot().to_dict()
-    assert (one["layout"]["xaxis"]["title"]["text"], one["layout"]["yaxis"]["title"]["text"]) == ("head", "layer")
+    assert (one["layout"]["xaxis"]["title"]["text"], one["layout"]["yaxis"]["title"]["text"]) == ("Layer", "Head")
     positions = HeadScores.from_scores(EFFECTS, extra={"pos": [0, 1, 2]}, **ABOUT)
     assert len(positions.plot().to_dict()["data"]) == 3
 

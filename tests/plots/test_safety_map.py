@@ -19,6 +19,15 @@ def marks(figure: Any) -> list[Any]:
     return [trace for trace in figure.data if trace.showlegend is False]
 
 
+def legends(figure: Any) -> list[Any]:
+    """The entries of the panels' legends."""
+    return [trace for trace in figure.data if trace.showlegend]
+
+
+def refused(n: int) -> dict[str, int]:
+    return {"n": n, "of": 8}
+
+
 def shown(names: str, ablation: str = "scaling", model: str = "demo", **provenance: Any) -> HeadScores:
     """Scores by hand: the named heads lead, the first with Ships 9 (8 to 10) and an angle of 20 (18 to 22) degrees,
     each further one with 1 nat and 2 degrees less; in 93% of resamples."""
@@ -50,9 +59,10 @@ def places(trace: Any) -> list[str]:
 
 def test_a_ranking_by_both_ablations_says_so_and_its_score_is_in_the_hover_text():
     figure = safety_map(shown("L3H2 L0H1").with_provenance(score="refusal_attribution"))
-    (legend,) = [trace.name for trace in figure.data if trace.showlegend is None]
-    assert legend == "Refusal attribution; colours by Scaling Contribution"
+    (legend,) = legends(figure)
+    assert legend.name == "Refusal attribution; colours by Scaling Contribution"
     assert "Refusal attribution 9 nats" in marks(figure)[0].text[0]
+    assert figure.layout.title.text == "Heads with the largest Refusal attribution of demo"
 
 
 def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_angle():
@@ -63,11 +73,34 @@ def test_the_first_k_heads_lie_at_their_layer_and_head_in_the_colour_of_their_an
     assert trace.marker.color.tolist() == [20, 18, 16]
     assert (trace.marker.symbol, trace.marker.coloraxis) == ("circle-open", "coloraxis")
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 20)
-    assert "degrees" in figure.layout.coloraxis.colorbar.title.text
+    assert figure.layout.coloraxis.colorbar.title.text == "Generalized Ships (degrees)"
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
-    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.7, 3.7), (-0.7, 2.7))
-    assert figure.layout.title.text == "Top 3 safety heads of demo"
+    assert figure.layout.xaxis.range == (-0.7, 3.7)
     assert len(safety_map(scores, k=2).data[0].x) == 2
+
+
+def test_heads_are_safety_heads_only_if_the_model_was_seen_to_refuse():
+    def title(*counts: int | None, **provenance: Any) -> str:
+        kinds = ("scaling", "zero")
+        seen = [{} if n is None else {"refused": refused(n)} for n in counts]
+        every = [shown("L3H2 L0H1", kind, **one, **provenance) for kind, one in zip(kinds, seen, strict=False)]
+        return safety_map(every).layout.title.text
+
+    assert title(6, 6) == "Top 2 safety heads of demo (refused 6 of 8)"
+    assert title(1) == "Top 2 safety heads of demo (refused 1 of 8)"
+    assert title(0, 0) == "Heads with the largest Ships of demo (refused none of 8)"
+    assert title(None) == "Heads with the largest Ships of demo"
+    assert title(6, None) == "Heads with the largest Ships of demo"
+    assert title(0, score="generalized_ships").startswith("Heads with the largest Generalized Ships of demo")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_small_angles_are_dark_purple_and_large_ones_bright_yellow(theme):
+    axis = safety_map(shown("L3H2 L0H1"), theme=theme).layout.coloraxis
+    low, high = ([int(axis.colorscale[end][1][i : i + 2], 16) for i in (1, 3, 5)] for end in (0, -1))
+    (red, green, blue), (yellow_red, yellow_green, yellow_blue) = low, high
+    assert green < red < 160 and green < blue < 160
+    assert min(yellow_red, yellow_green) > 190 and yellow_blue < 120
 
 
 def test_every_ablation_has_its_mark_and_name_on_one_scale():
@@ -124,12 +157,47 @@ def test_a_panel_for_each_ablation_with_models_as_marks():
         ("x2", "&lt;a&gt;", "circle-open", ["L0H0"]),
         ("x2", "b", "x-thin-open", ["L2H2"]),
     ]
-    legend = [(trace.name, trace.marker.symbol) for trace in figure.data if trace.showlegend is None]
-    assert legend == [("&lt;a&gt;", "circle-open"), ("b", "x-thin-open")]
-    assert figure.data[0].legendgroup == figure.data[2].legendgroup == figure.data[-2].legendgroup
-    assert {trace.marker.coloraxis for trace in marks(figure)} == {"coloraxis"}
-    assert figure.layout.coloraxis.cmax == 20
-    assert figure.layout.title.text == "Top 2 safety heads"
+    entries = [("&lt;a&gt;", "circle-open"), ("b", "x-thin-open")]
+    assert [(one.legend, one.name, one.marker.symbol) for one in legends(figure)] == [
+        (legend, *entry) for legend in ("legend", "legend2") for entry in entries
+    ]
+    assert {trace.legendgroup for trace in figure.data if trace.name == "b"} == {"b"}
+    assert figure.layout.title.text == "Heads with the largest Ships"
+
+
+def test_refusals_are_counted_in_headings_of_one_model_and_in_legends_of_several():
+    one = {"JailbreakBench": {"scaling": shown("L3H2", refused=refused(6))}}
+    figure = safety_grid(one)
+    assert [note.text for note in figure.layout.annotations] == ["JailbreakBench (refused 6 of 8)"]
+    assert [entry.name for entry in legends(figure)] == ["Scaling Contribution"]
+    assert figure.layout.title.text == "Top 1 safety heads"
+    figure = safety_grid({"scaling": {"a": shown("L3H2", refused=refused(6)), "b": shown("L1H0", refused=refused(0))}})
+    assert [note.text for note in figure.layout.annotations] == ["Scaling Contribution"]
+    assert [entry.name for entry in legends(figure)] == ["a (refused 6 of 8)", "b (refused none of 8)"]
+    assert figure.layout.title.text == "Heads with the largest Ships"
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_legends_stand_at_the_upper_right_inside_each_panel_above_all_heads(n):
+    names = ("a", "b", "c")
+    layout = (figure := safety_grid({str(i): {m: shown("L3H2", model=m) for m in names} for i in range(n)})).layout
+    height = layout.height - layout.margin.t - layout.margin.b
+    for i in range(n):
+        x, y, legend = (layout[f"{kind}{i + 1 if i else ''}"] for kind in ("xaxis", "yaxis", "legend"))
+        assert (legend.xanchor, legend.yanchor) == ("right", "top")
+        assert x.domain[1] - 0.02 < legend.x < x.domain[1] and y.domain[1] - 0.02 < legend.y < y.domain[1]
+        pixels = (y.domain[1] - y.domain[0]) * height / (y.range[1] - y.range[0])
+        entries = [trace for trace in legends(figure) if trace.xaxis == f"x{i + 1 if i else ''}"]
+        assert [entry.name for entry in entries] == list(names)
+        assert (y.range[1] - 2.5) * pixels > 20 * len(entries)
+        assert max(y.tickvals) == 2 and y.title.text == "Head" and x.title.text == "Layer"
+
+
+def test_a_long_heading_is_written_in_several_lines():
+    long = "Heads with the largest Ships of a model with a long name on requests with a long name too"
+    figure = safety_grid({long: {"scaling": shown("L3H2")}, "other": {"scaling": shown("L3H2")}})
+    text = figure.layout.annotations[0].text
+    assert text.replace("<br>", " ") == long and "<br>" in text
 
 
 def test_a_head_of_two_series_has_both_marks_and_tells_of_both():
@@ -146,9 +214,8 @@ def test_a_head_of_two_series_has_both_marks_and_tells_of_both():
 def test_axes_cover_the_largest_model_of_a_panel():
     small = HeadScores(shown("L0H1").dataset.isel(layer=[0, 1], head=[0, 1]))
     figure = safety_grid({"both": {"small": small, "large": shown("L3H2", model="large")}, "one": {"small": small}})
-    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.7, 3.7), (-0.7, 2.7))
-    assert (figure.layout.xaxis2.range, figure.layout.yaxis2.range) == ((-0.7, 1.7), (-0.7, 1.7))
-    assert figure.layout.xaxis.title.text == figure.layout.xaxis2.title.text == "Layer"
+    assert (figure.layout.xaxis.range, figure.layout.xaxis2.range) == ((-0.7, 3.7), (-0.7, 1.7))
+    assert (max(figure.layout.yaxis.tickvals), max(figure.layout.yaxis2.tickvals)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +308,10 @@ def test_marks_are_of_equal_lines_and_do_not_reach_their_neighbours(size):
 def test_a_panel_can_have_its_own_colours():
     half = shown("L3H2").dataset.assign(generalized_ships=lambda data: data["generalized_ships"] / 2)
     panels = {"a": {"scaling": shown("L3H2 L0H1")}, "b": {"scaling": HeadScores(half)}}
-    figure = safety_grid(panels, own_scales=True)
+    shared = safety_grid(panels, own_scales=False)
+    assert {trace.marker.coloraxis for trace in marks(shared)} == {"coloraxis"}
+    assert shared.layout.coloraxis.colorbar.x > shared.layout.xaxis2.domain[1]
+    figure = safety_grid(panels)
     first, second = marks(figure)
     assert (first.marker.coloraxis, second.marker.coloraxis) == ("coloraxis", "coloraxis2")
     layout = figure.layout
@@ -251,5 +321,6 @@ def test_a_panel_can_have_its_own_colours():
     ):
         assert axis.cmax == max(trace.marker.color)
         assert x.domain[1] < axis.colorbar.x < x.domain[1] + 0.02
-        assert axis.colorbar.len == y.domain[1] - y.domain[0]
+        assert axis.colorbar.len == pytest.approx(y.domain[1] - y.domain[0])
+        assert axis.colorbar.title.text == "Generalized Ships (degrees)"
     assert layout.coloraxis.cmax != layout.coloraxis2.cmax

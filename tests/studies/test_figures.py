@@ -110,6 +110,8 @@ def test_categories_are_those_of_label_heads(asked, tiny, relation):
         np.testing.assert_array_equal(made.panels[name].scores, expected.scores)
         np.testing.assert_array_equal(made.panels[name].dataset["member"], expected.dataset["member"])
         assert f"{name}: Knowledge {expected.counts()['Knowledge']}" in made.summary()
+        counted = made.tables["counts"].query("model == @name").drop(columns="model")
+        assert counted.iloc[0].to_dict() == expected.counts(once=True) and counted.to_numpy().sum() == 12
     assert [note.text for note in made.figure.layout.annotations] == ["llama", "gpt2"]
     out = asked["out"]
     written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
@@ -260,11 +262,13 @@ def test_what_is_left_is_told_after_each_panel(asked, capsys):
 def test_the_command_draws_and_says_what_is_left_out(asked, relation):
     arguments = ["figure", "categories", "--relations", str(relation), "--rule", "maps", "--min-pairs", "2"]
     arguments += ["--model", str(asked["models"][0]), "--model", "/nowhere/model", "--out", str(asked["out"])]
+    arguments += ["--marks", "dots"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert "llama: Knowledge" in done.output and "model left out: name_or_path '/nowhere/model'" in done.output
     page = (asked["out"] / "index.html").read_text("utf-8")
     assert "Categories of heads" in page and "/nowhere/model" in page
+    assert '[[0,"#d9d9d9"],[1,"#d9d9d9"]]' not in page, "cells are drawn, not dots"
     other = CliRunner().invoke(main, [*arguments, "--source", "first_mlp"])
     assert other.exit_code == 1 and "another study" in other.output
 
@@ -302,6 +306,44 @@ def test_safety_panels_are_those_of_compare_ablations(asked_safety, tiny):
     assert len(made.tables["heads"]) == 4 * 2 * 12
 
 
+@pytest.mark.parametrize("sets", [1, 2])
+def test_the_layout_by_ablation_takes_the_same_panels(asked_safety, monkeypatch, sets):
+    asked_safety["requests"] = asked_safety["requests"][:sets]
+    by_requests = safety_figure(**asked_safety)
+    monkeypatch.setattr(safety_module, "load", refuse)
+    made = safety_figure(**asked_safety, by="ablation")
+    of = ["mine", "yours"][:sets]
+    names = [f"{ablation}, {data}" for data in of for ablation in ("undifferentiated", "scaling")]
+    assert list(made.panels) == (names if sets == 2 else ["undifferentiated", "scaling"])
+    for name, found in made.panels.items():
+        ablation, _, data = name.partition(", ")
+        assert list(found) == ["llama", "gpt2"]
+        for model, scores in found.items():
+            other = by_requests.panels[f"{model}, {data}" if data else model][ablation]
+            np.testing.assert_array_equal(scores.scores, other.scores)
+    assert made.figure.layout.title.text.endswith(f" on {' and '.join(of)}")
+    headings = [note.text for note in made.figure.layout.annotations]
+    assert headings[:2] == [
+        f"{n}{' on mine' * (sets - 1)}" for n in ("Undifferentiated Attention", "Scaling Contribution")
+    ]
+    assert [note.text.partition(" of ")[0] for note in by_requests.figure.layout.annotations] == [
+        "Heads with the largest Ships"
+    ] * (2 * sets)
+    pd.testing.assert_frame_equal(made.tables["top"], by_requests.tables["top"])
+
+
+def test_generalized_ships_rank_the_heads_if_asked(asked_safety):
+    one = {"models": asked_safety["models"][:1], "requests": asked_safety["requests"][:1]}
+    made = safety_figure(**asked_safety | one, score="generalized")
+    for scores in made.panels["llama"].values():
+        angles = scores.dataset["generalized_ships"].values
+        largest = np.argsort(-angles, None)[:2]
+        assert [head.layer * angles.shape[1] + head.head for head in scores.heads(2)] == largest.tolist()
+    assert made.figure.layout.annotations[0].text.startswith("Heads with the largest Generalized Ships on mine")
+    with pytest.raises(ValueError, match="score is 'generalized_ships' there and 'ships' here"):
+        safety_figure(**asked_safety | one)
+
+
 def test_a_set_of_requests_that_a_model_cannot_read_is_named(asked_safety, tmp_path):
     (tmp_path / "yours.txt").write_text(" dog" * 100 + "\n cat\n two\n")
     made = safety_figure(**asked_safety | {"ablations": ["zero"], "models": asked_safety["models"][:1]})
@@ -313,8 +355,10 @@ def test_the_safety_command_draws(asked_safety, tiny):
     arguments = ["figure", "safety", "--model", str(tiny("llama")), "--out", str(asked_safety["out"]), "--k", "3"]
     for file in asked_safety["requests"]:
         arguments += ["--requests", str(file)]
-    done = CliRunner().invoke(main, [*arguments, "--ablations", "mean", "--template", "bare"])
+    arguments += ["--ablations", "mean", "--template", "bare", "--by", "ablation", "--score", "generalized"]
+    done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
+    assert "with the largest Generalized Ships on mine and yours" in (asked_safety["out"] / "figure.html").read_text()
     assert "llama, mine, mean: " in done.output
     assert pd.read_csv(asked_safety["out"] / "top.csv")["ablation"].tolist() == ["mean"] * 6
 
@@ -393,10 +437,11 @@ def test_a_quick_look_takes_few_items(asked_roles):
 
 def test_the_roles_command_draws(asked_roles, tiny):
     arguments = ["figure", "roles", "--model", str(tiny("llama")), "--tasks", str(asked_roles["tasks"])]
-    arguments += ["--seeds", "2", "--updates", "2", "--most", "3", "--out", str(asked_roles["out"])]
+    arguments += ["--seeds", "2", "--updates", "2", "--most", "3", "--out", str(asked_roles["out"]), "--symlog", "1"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert "llama, capitals: facilitation" in done.output
+    assert '"\\u22121","0","1"' in (asked_roles["out"] / "figure.html").read_text("utf-8")
     assert pd.read_csv(asked_roles["out"] / "curves.csv")["k"].tolist()[-1] == 3
 
 
@@ -411,6 +456,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"rule": "best"}, "rule is 'best'"),
         ({"source": "mlp"}, "source is 'mlp'"),
         ({"min_pairs": 0}, "min_pairs is 0"),
+        ({"marks": "stars"}, "marks is 'stars'"),
     ],
     "safety": [
         ({"requests": "AdvBrench"}, "'AdvBrench' is neither a file nor one of .*Did you mean \"AdvBench\""),
@@ -420,6 +466,9 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"ablations": "scaling"}, r"ablations is 'scaling'; give a list, such as \['scaling'\]"),
         ({"k": 0}, "k is 0"),
         ({"template": "none"}, "template is 'none'"),
+        ({"by": "model"}, "by is 'model'; choose one of 'requests', 'ablation'"),
+        ({"score": "kl"}, "score is 'kl'; choose one of 'ships', 'generalized'"),
+        ({"by": "ablation", "models": list("abcdef")}, "models has 6 models, but there are only 5 markers"),
     ],
     "roles": [
         ({"tasks": "maths"}, "task 'maths' is neither a file nor one of"),
@@ -429,6 +478,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"updates": 0}, "updates is 0"),
         ({"most": 0}, "most is 0"),
         ({"n": 1}, "n is 1"),
+        ({"symlog": 0}, "symlog is 0"),
         ({"n": 50}, "n is 50, but task 'capitals' has 10 items"),
     ],
 }

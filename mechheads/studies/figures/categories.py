@@ -17,7 +17,7 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS, default_folder
 from mechheads.model.stored_weights import StoredWeights, open_weights
-from mechheads.plots.category_map import category_map
+from mechheads.plots.category_map import Marks, category_map
 from mechheads.studies.figures.panels import (
     ModelNames,
     PaperFigure,
@@ -31,7 +31,8 @@ from mechheads.studies.study import QUICK_RELATIONS, stop_if_partial
 
 _TEXT = (
     "What each head does according to its weights, for each model. A head has the colour of its category, or of the "
-    "number of its categories. phi is the share of a relation's pairs whose target is among the strongest outputs of "
+    "number of its categories, and is counted under that alone. "
+    "phi is the share of a relation's pairs whose target is among the strongest outputs of "
     "the head for the source. {rule} Hover over a head to see the relation, phi and q."
 )
 _RULES = {
@@ -51,6 +52,7 @@ def categories_figure(
     min_pairs: int = 30,
     on_disk: bool = False,
     quick: bool = False,
+    marks: Marks = "cells",
     device: str = "auto",
 ) -> PaperFigure:
     """The categories of every head of several models, one panel for each, as in the MAPS paper (arXiv 2412.11965).
@@ -69,6 +71,7 @@ def categories_figure(
         on_disk: read the weights from safetensors layer by layer, without loading the models. A GGUF file is loaded,
             and so is a model that is stored as changes to another.
         quick: four of the package's relations, for a first look.
+        marks: as in ``mh.plots.category_map``.
         device: the device of the models.
 
     Raises:
@@ -80,6 +83,7 @@ def categories_figure(
     if relations is None and quick:
         relations = QUICK_RELATIONS
     asked = None if relations is None else list(short_names(relations, "relations").values())
+    check_known("marks", marks, Marks)
     _check(asked, rule, source, min_pairs)
 
     def open_model(name: str, revision: str | None) -> Model | StoredWeights:
@@ -112,12 +116,11 @@ def categories_figure(
     )
     shown = {model: labels for (model, _), labels in panels.results.items()}
     heads = joined(({"model": name}, labels.table()) for name, labels in shown.items())
-    counts = pd.DataFrame([{"model": name, **labels.counts()} for name, labels in shown.items()])
-    lines = [
-        f"{name}: " + ", ".join(f"{what} {n}" for what, n in labels.counts().items()) for name, labels in shown.items()
-    ]
+    once = {name: labels.counts(once=True) for name, labels in shown.items()}
+    counts = pd.DataFrame([{"model": name, **found} for name, found in once.items()])
+    lines = [f"{name}: " + ", ".join(f"{what} {n}" for what, n in found.items()) for name, found in once.items()]
     return panels.write(
-        category_map(shown),
+        category_map(shown, marks=marks),
         shown,
         {"heads": heads, "counts": counts},
         lines,

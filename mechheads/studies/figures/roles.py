@@ -17,7 +17,7 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL
-from mechheads.plots.curves import curves as draw_curves
+from mechheads.plots.curves import check_symlog, curves as draw_curves
 from mechheads.results.curves import Curves
 from mechheads.studies.figures.panels import (
     ModelNames,
@@ -49,6 +49,7 @@ def roles_figure(
     updates: int = 500,
     n: int | None = None,
     most: int = 50,
+    symlog: float | None = None,
     quick: bool = False,
     device: str = "auto",
 ) -> PaperFigure:
@@ -66,6 +67,7 @@ def roles_figure(
         seeds, updates: as in ``mh.fit_gates``.
         n: the number of items of each task; ``None`` for all.
         most: the largest number of heads to gate off.
+        symlog: as in ``mh.plots.curves``; 1 in the paper's figure.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
         device: as in ``mh.studies.categories_figure``.
 
@@ -74,7 +76,7 @@ def roles_figure(
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
     paths = short_names(tasks, "tasks")
-    _check(seeds, updates, n, most, paths.values())
+    _check(seeds, updates, n, most, symlog, paths.values())
     asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
     fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
     draws = 5
@@ -124,7 +126,7 @@ def roles_figure(
         lines.append(f"{name}, {task}: {always} of heads in every seed")
     tables = {"curves": joined(curves), "heads": joined(heads), "shares": joined(shares)}
     return panels.write(
-        draw_curves(shown),
+        draw_curves(shown, symlog=symlog),
         shown,
         tables,
         lines,
@@ -133,10 +135,11 @@ def roles_figure(
     )
 
 
-def _check(seeds: int, updates: int, n: int | None, most: int, tasks: Iterable[str]) -> None:
+def _check(seeds: int, updates: int, n: int | None, most: int, symlog: float | None, tasks: Iterable[str]) -> None:
     check_seeds(seeds)
     check_updates(updates)
     check_at_least(1, most=most)
+    check_symlog(symlog)
     if n is not None and n < 2:
         raise ValueError(f"n is {n}; give at least 2 items, or None for all")
     for name in tasks:

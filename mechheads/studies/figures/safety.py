@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pandas as pd
 
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
-from mechheads.plots.safety_map import safety_grid
+from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
 from mechheads.results.html import head_names
+from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.ablations import Kind
-from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations
+from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
 from mechheads.safety.requests.loaders import open_requests
 from mechheads.safety.requests.prompts import TEMPLATES, Template
 from mechheads.studies.figures.panels import (
     ModelNames,
+    Panel,
     PaperFigure,
     Work,
     check_different,
@@ -31,14 +35,25 @@ from mechheads.studies.study import short_hash, stop_if_partial
 
 _QUICK = 8
 """Requests of each set in a first look."""
+Layout = Literal["requests", "ablation"]
+_SCORES: dict[str, tuple[ShipsScore, str]] = {
+    "ships": ("ships", "changes the next token after a request most (Ships)"),
+    "generalized": ("generalized_ships", "turns the states after all requests together most (Generalized Ships)"),
+}
+"""For each score that ranks heads: what ``mh.safety.compare_ablations`` calls it, and what the heads' ablation does."""
 _TEXT = (
-    "The {k} heads of each model whose ablation changes the next token after a request most (Ships), one marker for "
-    "each ablation, coloured by Generalized Ships. Both measure any change of the answer, not only a change in "
-    "refusing: a model that refuses nothing has heads here too. Hover over a marker to see scores, intervals and how "
-    "often the head is among the first {k} when the requests are resampled."
+    "The {k} heads of each model whose ablation {does}, one marker for each {marked}, coloured by Generalized Ships. "
+    "Both scores measure any change of the answer, not only a change in refusing: a model that refuses nothing has "
+    "heads here too, so they are called safety heads only if the model was seen to refuse. Hover over a marker to see "
+    "scores, intervals and how often the head is among the first {k} when the requests are resampled."
 )
 _NAMED = 5
 """Heads of each ranking that the summary names."""
+
+
+_Results = Mapping[Panel, Mapping[str, SafetyHeads]]
+_Drawn = tuple[dict[str, dict[str, SafetyHeads]], dict[str, str], str]
+"""Panels by name, a heading for each, and the title of the figure."""
 
 
 def safety_figure(
@@ -46,6 +61,8 @@ def safety_figure(
     requests: str | Path | Sequence[str | Path] = "harmful",
     *,
     out: str | Path = "safety-figure",
+    by: Layout = "requests",
+    score: Literal["ships", "generalized"] = "ships",
     ablations: Sequence[Kind] = ("undifferentiated", "scaling"),
     k: int = 10,
     template: Template = "query",
@@ -54,31 +71,45 @@ def safety_figure(
 ) -> PaperFigure:
     """The heads of several models on which answers to requests depend, as in the Ships paper (arXiv 2410.13708).
 
-    One panel for each model and set of requests, with the first ``k`` heads of every ablation. Models are loaded one
-    after the other, and what is finished is saved at once. After Ctrl-C, or if the process was killed, the same call
-    goes on. A model or set that cannot be loaded or read is left out, with a line that says why.
+    The paper's figure has two layouts, and both show the first ``k`` heads of each model, ablation and set of requests.
+    Models are loaded one after the other, and what is finished is saved at once. After Ctrl-C, or if the process was
+    killed, the same call goes on, and the other layout takes what is there. A model or set that cannot be loaded or
+    read is left out, with a line that says why.
 
     Args:
         models: as in ``mh.studies.categories_figure``; by default, ``"smollm2-135m-refusal"``.
         requests: sets of requests, as ``mh.safety.open_requests`` takes them: names such as ``"AdvBench"``, or files.
         out: the folder for the figure and its numbers, with a folder for each panel.
+        by: ``"requests"``: a panel for each model and set of requests, with a marker for each ablation.
+            ``"ablation"``: a panel for each ablation and set of requests, with a marker for each model.
+        score: what ranks the heads: ``"ships"``, or ``"generalized"`` for Generalized Ships, which gives the colours
+            in either case.
         ablations, k, template: as in ``mh.safety.compare_ablations``.
         quick: eight requests of each set, for a first look.
         device: as in ``mh.studies.categories_figure``.
 
     Raises:
-        ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
+        ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``; and if there are more models or ablations
+            than markers.
     """
     seed = current().seed
     names = short_names(REFUSING_MODEL if models is None else models, "models")
     sets = short_names(requests, "requests")
     _check(ablations, k, template)
+    check_known("by", by, Layout)
+    check_known("score", score, _SCORES)
+    if by == "ablation" and len(names) > len(SYMBOLS):
+        raise ValueError(
+            f"models has {len(names)} models, but there are only {len(SYMBOLS)} markers for one panel; give fewer, or "
+            'choose by="requests"'
+        )
+    ranking, does = _SCORES[score]
     texts = {short: list(open_requests(name)) for short, name in sets.items()}
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}
 
     def compute(model: Model, data: str, place: Path) -> dict[str, SafetyHeads]:
-        found = compare_ablations(model, texts[data], k, ablations=ablations, template=template)
+        found = compare_ablations(model, texts[data], k, ablations=ablations, score=ranking, template=template)
         for scores in found.values():
             stop_if_partial(scores)
         for ablation, scores in found.items():
@@ -89,7 +120,14 @@ def safety_figure(
         out,
         names,
         {short: {"requests": name, "texts": short_hash(texts[short])} for short, name in sets.items()},
-        {"study": "figure of safety heads", "ablations": list(ablations), "k": k, "template": template, "seed": seed},
+        {
+            "study": "figure of safety heads",
+            "ablations": list(ablations),
+            "score": ranking,
+            "k": k,
+            "template": template,
+            "seed": seed,
+        },
         Work(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
@@ -99,25 +137,66 @@ def safety_figure(
         ),
     )
     several = len(sets) > 1
-    shown, heads, top, lines = dict[str, dict[str, SafetyHeads]](), [], [], []
-    for (model, data), found in panels.results.items():
+    shown, headings, title = (_by_requests if by == "requests" else _by_ablation)(panels.results, list(sets), k)
+    whole = len(panels.results) == len(names) * len(sets)
+    columns = len(sets) if by == "requests" else len(ablations)
+    return panels.write(
+        safety_grid(
+            {headings[name]: panel for name, panel in shown.items()},
+            k=k,
+            title=title,
+            columns=columns if several and whole else None,
+        ),
+        shown,
+        *_numbers(panels.results, several, k),
+        title="Heads that answers to requests depend on",
+        text=_TEXT.format(k=k, does=does, marked="ablation" if by == "requests" else "model"),
+    )
+
+
+def _numbers(results: _Results, several: bool, k: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The tables of a figure, and its lines of text."""
+    heads, top, lines = [], [], []
+    for (model, data), found in results.items():
         name = f"{model}, {data}" if several else model
-        shown[name] = found
+        if told := refusing(next(iter(found.values())).provenance.get("refused")):
+            lines.append(f"{name}: {told}")
         for ablation, scores in found.items():
             about = {"model": model, "requests": data, "ablation": ablation}
             heads.append((about, scores.to_dataframe()))
             first = scores.top(k)
             top.append(({**about, "rank": range(1, len(first) + 1)}, first))
             lines.append(f"{name}, {ablation}: {', '.join(head_names(first.head(_NAMED)))}")
-    whole = len(shown) == len(names) * len(sets)
-    return panels.write(
-        safety_grid(shown, k=k, columns=len(sets) if several and whole else None),
-        shown,
-        {"heads": joined(heads), "top": joined(top)},
-        lines,
-        title="Safety heads",
-        text=_TEXT.format(k=k),
-    )
+    return {"heads": joined(heads), "top": joined(top)}, lines
+
+
+def _by_requests(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
+    """A panel for each model and set of requests, with the ablations in it."""
+    models = list(dict.fromkeys(model for model, _ in results))
+    shown, headings = dict[str, dict[str, SafetyHeads]](), dict[str, str]()
+    for (model, data), found in results.items():
+        name = f"{model}, {data}" if len(sets) > 1 else model
+        shown[name] = dict(found)
+        of = f" of {model}" if len(models) > 1 else ""
+        headings[name] = f"{heads_title(list(found.values()), k)}{of} on {_requests(data)}"
+    return shown, headings, " and ".join(models) if len(models) < 3 else f"{len(models)} models"
+
+
+def _by_ablation(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
+    """A panel for each ablation and set of requests, with the models in it."""
+    shown, headings = dict[str, dict[str, SafetyHeads]](), dict[str, str]()
+    for data in sets:
+        of_set = {model: found for (model, other), found in results.items() if other == data}
+        for ablation in next(iter(of_set.values()), {}):
+            name = f"{ablation}, {data}" if len(sets) > 1 else ablation
+            shown[name] = {model: found[ablation] for model, found in of_set.items()}
+            headings[name] = NAMES[ablation] + (f" on {_requests(data)}" if len(sets) > 1 else "")
+    first = heads_title([scores for found in results.values() for scores in found.values()], k)
+    return shown, headings, f"{first} on {' and '.join(map(_requests, sets))}"
+
+
+def _requests(name: str) -> str:
+    return "harmful requests" if name == "harmful" else name
 
 
 def _check(ablations: Any, k: int, template: str) -> None:
