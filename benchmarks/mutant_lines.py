@@ -27,7 +27,7 @@ class Mutant:
 
 _ENGINE = ("engine/test_sweep.py", "engine/test_rows.py", "engine/test_micro.py")
 _PATHS = ("patching/test_path.py", "patching/test_mlp_paths.py", "patching/test_micro_paths.py")
-_STATS = ("results/test_stats.py",)
+_STATS = ("results/test_stats.py", "results/test_family.py")
 _SHIPS = ("safety/heads/test_ships.py",)
 _RANKS = ("labels/test_static.py",)
 _SOURCES = ("model/sources/test_load.py",)
@@ -221,7 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # statistics
     Mutant(
-        "results/stats.py",
+        "results/clusters.py",
         "off = (total - mean * count) / size / np.sqrt(1 - share)",
         "off = (total - mean * count) / size",
         "intervals without the correction for few clusters",
@@ -229,31 +229,52 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "results/stats.py",
-        "high[part] = _times_two_to(exponent, mean[:, 0] + error * (q + np.maximum(longer, 0)))",
-        "high[part] = _times_two_to(exponent, mean[:, 0] + error * (q + np.maximum(-longer, 0)))",
+        "high[found.rows] = found.scaled(found.mean + found.error * (q + np.maximum(longer, 0)))",
+        "high[found.rows] = found.scaled(found.mean + found.error * (q + np.maximum(-longer, 0)))",
         "intervals are wider on the wrong side",
         _STATS,
     ),
     Mutant(
         "results/stats.py",
-        "p[part] = as_far / signs.patterns if signs.exact else (1 + as_far) / (1 + n)",
-        "p[part] = as_far / signs.patterns if signs.exact else as_far / n",
+        "return count / self.patterns if self.exact else (1 + count) / (1 + self.patterns)",
+        "return count / self.patterns",
         "a p value can be 0",
         _STATS,
     ),
     Mutant(
         "results/stats.py",
-        "as_far = (np.abs(flipped, out=flipped) >= np.abs(seen) - rounding).sum(axis=1)",
-        "as_far = (np.abs(flipped, out=flipped) > np.abs(seen) + rounding).sum(axis=1)",
+        "yield _Flips(part, np.abs(flipped, out=flipped), np.abs(seen) - rounding, size)",
+        "yield _Flips(part, np.abs(flipped, out=flipped), np.abs(seen) + rounding, size)",
         "p values do not count what is as far as observed",
         _STATS,
     ),
     Mutant(
-        "results/stats.py",
-        "of = _Clustered(values, cluster, null)",
-        "of = _Clustered(values, cluster, 0.0)",
+        "results/clusters.py",
+        "off = self._rows[at] - self._null",
+        "off = self._rows[at]",
         "p values test against 0 whatever the null is",
         (*_STATS, "gating/roles"),
+    ),
+    Mutant(
+        "results/bounded.py",
+        "more, less, size = up * effective + 0.5, down * effective + 0.5, effective + 2",
+        "more, less, size = up * effective, down * effective, effective",
+        "an interval of a difference of shares has width 0 if all prompts agree",
+        ("results/test_bounded.py",),
+    ),
+    Mutant(
+        "results/stats.py",
+        "p[strongest_first] = np.maximum.accumulate(p[strongest_first])",
+        "",
+        "a weaker head of a family can have the smaller p",
+        _STATS,
+    ),
+    Mutant(
+        "results/stats.py",
+        "largest = largest.copy()",
+        "largest = np.zeros(signs.patterns)",
+        "a family of many heads is tested in parts",
+        _STATS,
     ),
     Mutant(
         "results/stats.py",
@@ -270,7 +291,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (*_STATS, "results/test_agreement.py"),
     ),
     Mutant(
-        "results/stats.py",
+        "results/clusters.py",
         "return np.array([number[label] for label in labels])",
         "return np.arange(len(labels))",
         "prompts of one cluster count as independent",
@@ -960,7 +981,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("model/backends/test_state.py",),
     ),
     Mutant(
-        "results/stats.py",
+        "results/clusters.py",
         "return 1 / ((share**2 * (1 - 2 * share) / rest**2).sum(axis=1) + (share**2 / rest).sum(axis=1) ** 2)",
         "return (share > 0).sum(axis=1) - 1.0",
         "large clusters do not cost degrees of freedom",
@@ -1059,8 +1080,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "safety/answers/verdicts.py",
-        "if len(all_requests) >= FIXED",
-        "if len(all_requests) < FIXED",
+        "if n >= FIXED and",
+        "if n < FIXED and",
         "one answer to every request complies",
         ("safety/answers/test_verdicts.py",),
     ),

@@ -127,8 +127,8 @@ show(effect)
 effect.plot()
 
 # %% [markdown]
-# Red heads move the answer towards the right capital, blue heads move it away. Layer 0 is at the top. One head is very
-# strong, L23H4, and about a dozen are weaker. Blue is not an error: some heads lower the answer that other heads raise.
+# Red heads move the answer towards the right capital, blue heads move it away. Layers go across, heads up. One head is
+# very strong, L23H4, and about a dozen are weaker. Blue is not an error: some heads lower the answer that others raise.
 #
 # For a larger model you may not want to run every head. `mh.patching.attribution_patch` *estimates* the effect of every
 # head from a single backward pass. Then only the tenth of the heads with the largest estimates is run:
@@ -275,7 +275,8 @@ show(one, 3)
 show(effect)
 
 # %% [markdown]
-# - `ci_low` to `ci_high`: where the mean is likely to lie for *other pairs like these*.
+# - `ci_low` to `ci_high`: where the mean effect over *all* pairs like these is likely to lie, if these eight are a fair
+#   sample of them. It is no interval for the effect in another pair, nor for the mean of eight others: both vary more.
 # - `p_value`: how often random signs would give a mean this far from 0. With eight pairs it cannot be less than 2/256,
 #   however strong the head is.
 # - `q_value`: p corrected for the number of heads that were tested. With 270 heads and eight pairs, even the best head

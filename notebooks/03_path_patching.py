@@ -359,9 +359,10 @@ mh.testing.check_answer(
 # print(largest_sender, to_value[largest_sender]["score"], "sum of all:", float(to_value.scores.sum()))
 # ```
 #
-# No, they do not account for it. The largest is L10H6, L10H8 acts against it, and the sum is close to 0. Heads carry
-# information from token to token, but the country is on that token already. Most of what L23H4 reads there comes from
-# the token's own embedding and from MLPs, which a search among heads does not include.
+# No, they do not account for it. The largest of these 72 heads is L10H6, L10H8 acts against it, and the sum is close to
+# 0. Heads carry information from token to token, but the country is on that token already. So L23H4 probably reads the
+# token's own embedding and MLPs there, which a search among heads does not include; nor did we try the heads of layers
+# 0 to 4 and 13 to 22.
 # </details>
 #
 # ### 2. What share goes through one path?

@@ -18,7 +18,7 @@
 #
 # Patching shows what a head does on *these prompts*. Its weights can be examined without any prompt: what would the
 # head write if it read the word " France"? If it writes Paris for France and Madrid for Spain, it is tempting to label
-# the head "capitals" and stop there. This method is called MAPS (Elhelo & Geva 2024). It labels all heads of a model in
+# the head "capitals" and stop there. This method is called MAPS (Elhelo & Geva 2025). It labels all heads of a model in
 # minutes.
 #
 # We do it by hand, find a head that gets its label by luck, test whether heads do in a text what their weights say, and
@@ -342,9 +342,10 @@ of_heads.round(2)
 # Given the bare embedding, L29H1 writes the capital for most countries: in this form, its weights do know. Given the
 # country as the model carries it to layer 29, it does so for few.
 #
-# No single reading is right for all heads, nor for all models: in Gemma 3 the first MLP shows none of the heads that
-# carry the capitals. The best of three readings needs a stricter null, and gets one: each shuffle also takes its best
-# reading. `label_heads` does all of this if you give it a model. We continue in the form of the paper.
+# No single reading is right for all heads here, nor for all models: in the one other model that was tried,
+# Gemma-3-270m, the first MLP shows none of the heads that carry the capitals. The best of three readings needs a
+# stricter null, and gets one: each shuffle also takes its best reading. `label_heads` does all of this if you give it a
+# model. We continue in the form of the paper.
 #
 # ## One number for all heads, and how sure it is
 #

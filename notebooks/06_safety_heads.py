@@ -167,8 +167,9 @@ found_by = rank_table(views)
 found_by
 
 # %% [markdown]
-# `found` counts how many of the six taught heads are among the first six. No ranking has them all. In the figure you
-# see which other heads come before them, such as L1H5 for Scaling Contribution (crosses), which nobody taught.
+# `found` counts how many of the six taught heads are among the first six of these 35. No ranking has them all. In the
+# figure you see which other heads come before them, such as L1H5 for Scaling Contribution (crosses), which nobody
+# taught.
 #
 # ## Refusal Contribution: how much *refusing* changes
 #
@@ -230,9 +231,9 @@ found_by = rank_table(views)
 found_by
 
 # %% [markdown]
-# This score finds all six. L1H5 has fallen back, because without it the answers to look-alikes move as well. The
-# result also holds the **direct** part of the effect: what the head itself writes to the logits of the refusal, while
-# everything after it stays as it was.
+# Among these 35 heads, this score finds all six; among all 270 it need not. L1H5 has fallen back, because without it
+# the answers to look-alikes move as well. The result also holds the **direct** part of the effect: what the head itself
+# writes to the logits of the refusal, while everything after it stays as it was.
 
 # %%
 first = contribution.top(8)
@@ -267,8 +268,9 @@ rank_table(views)
 # Read the openings before you trust the score. Five requests are few: an opening may come from answers that the rules
 # call refusals and that hardly are. The last of the six heads is then not among the first. With all 20 requests that
 # the model was not taught with, it is. For the package's requests, `mh.safety_heads(model)` ranks heads by this score.
-# Where the heads are known, it finds more of them than the others: 4 of 4, 6 of 6 and 9 of 10 in the models that it was
-# made with, and 4 of 5 and 5 of 8 in two others (see the page on safety heads).
+# In five models whose heads we taught, all from one base model, it finds at least as many of them as every other score
+# here: 4 of 4, 6 of 6 and 9 of 10 in the models that it was made with, and 4 of 5 and 5 of 8 in two others (see the
+# page on safety heads).
 #
 # ## A view without any ablation
 #

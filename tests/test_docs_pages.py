@@ -10,7 +10,8 @@ from pathlib import Path
 
 import mechheads
 from docs.gallery import GALLERY, STORED, THUMBS, anchor, kinds
-from mechheads.results.kinds import KINDS, papers
+from mechheads.results.citations import papers
+from mechheads.results.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

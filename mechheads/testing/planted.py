@@ -178,7 +178,7 @@ def planted_model(
     """A small transformer in which the function of every head is known, for testing an analysis.
 
     It has a made-up language of 2,048 words, with eight relations of 36 pairs each, two in every category of MAPS
-    (Elhelo & Geva 2024, arXiv 2412.11965): capitals and founders, plurals and opposites, copies and doubles, to_north
+    (Elhelo & Geva 2025, arXiv 2412.11965): capitals and founders, plurals and opposites, copies and doubles, to_north
     and to_south. Words and relations are always the same; heads and weights change with the seed.
     ``help(mh.testing.planted)`` describes how the weights are made and what each head attends to.
 

@@ -203,7 +203,7 @@ FURTHER: dict[str, Analysis] = {
     "successors": _A(
         lambda model: mh.behaviour.successor_scores(model, {"words": ["one", "two", "three", "yes", "no"]}, draws=20),
         _REST,
-        0.9,
+        0.8,
     ),
     "function vectors": _A(lambda model: mh.behaviour.function_vector_heads(model, _WORDS, **_SHOTS), _REST, 0.95),
     "indirect objects": _A(_named_movers),
@@ -214,11 +214,11 @@ FURTHER: dict[str, Analysis] = {
     "description": _A(_described),
     "weights": _A(lambda model: head_weights(model)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
-    "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST),
+    "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST, 0.2),
     "safety heads by contribution": _A(
-        lambda model: mh.safety_heads(model, CLEAN, 2, harmless=CORRUPTED, heads=_CIRCUIT), _REST
+        lambda model: mh.safety_heads(model, CLEAN, 2, harmless=CORRUPTED, heads=_CIRCUIT), "refuses is not known"
     ),
-    "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST),
+    "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST, 0.25),
     "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
     "refusal direction": _A(lambda model: mh.safety.refusal_direction(model, CLEAN, CORRUPTED)),
     "refusal test": _A(
