@@ -168,16 +168,16 @@ def family_p(
     """p values of all rows as one family: among rows whose mean is ``null``, the chance of any p <= 0.05 is 5%.
 
     The rows share their prompts, so a pattern of signs flips the clusters of all rows together, and gives each row a
-    t = mean / (sd / sqrt(clusters)). The p of a row is the share of patterns in which the largest |t|, of the row
-    itself and of all weaker rows, is at least the row's own |t|; and no less than the p of a stronger row. This is the
-    step-down max-T of Westfall & Young 1993, with sign flips as in Nichols & Holmes 2002. It takes the dependence
+    t = mean / (sd / sqrt(clusters)). The p of a row is the share of patterns in which the largest ``|t|``, of the row
+    itself and of all weaker rows, is at least the row's own ``|t|``; and no less than the p of a stronger row. This is
+    the step-down max-T of Westfall & Young 1993, with sign flips as in Nichols & Holmes 2002. It takes the dependence
     between rows into account: copies of a row cost nothing. The least p is 2 / 2^clusters, however many rows there are.
     As ``sign_flip_p``, it assumes that effects are as likely to be x as -x.
 
     What stands for a cluster is the sum of its prompts' deviations from ``null``, as in ``sign_flip_p``, so that a
     large cluster counts for more. A family of one row has the p of ``sign_flip_p``, and no row has a smaller one.
-    |t| is compared by |sum| / sqrt(sum of squares) of these, which has the same order, is finite if all are equal, and
-    at most the root of the number of clusters, so that rows with few measured prompts do not drown the others.
+    ``|t|`` is compared by ``|sum| / sqrt(sum of squares)`` of these, which has the same order, is finite if all are
+    equal, and at most the root of the number of clusters, so that rows with few measured prompts do not drown the others.
 
     Args:
         values: one value per prompt on the last axis; NaN means "not measured".
@@ -251,7 +251,7 @@ def carried_by(
     return found.reshape(of.shape)
 
 
-def rounding_of(*numbers: Float[np.ndarray, "*batch prompt"]) -> float:
+def rounding_of(*numbers: Float[np.ndarray, "... prompt"]) -> float:
     """How far from 0 rounding in float32 can bring values that are computed from numbers as large as these.
 
     What counts is the largest number of each prompt; of these, the median, because a single one may be far off.

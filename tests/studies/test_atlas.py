@@ -143,7 +143,8 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
     agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
-    assert len(agreement) == 9 * 8 / 2
+    # about capitals are phi, patching with and without its sign, direct parts and roles, about requests both Ships
+    assert len(agreement) == 7 * 6 / 2 + 1
     pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
 
 
@@ -298,7 +299,7 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     assert atlas.interrupted and atlas.roles is None
     before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     assert set(atlas.results) == before | {"direct", "repair", "paths"}
-    assert len(atlas.agreement()) == 6 * 5 / 2
+    assert len(atlas.agreement()) == 4 * 3 / 2 + 1
 
 
 def test_a_quick_look_is_too_short_for_roles(quick):
@@ -308,7 +309,7 @@ def test_a_quick_look_is_too_short_for_roles(quick):
 
 @pytest.mark.slow
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
-    monkeypatch.setattr(build, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
+    monkeypatch.setattr(capitals, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
     atlas = build_atlas(small, updates=5)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
     why = "roles left out: n is 9, but task 'country_to_capital' has 8 items"

@@ -196,7 +196,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
     page = write_safety_page(study, tmp_path / "index.html").read_text("utf-8")
     assert "Which key/value groups do the refusals" in page
     drawn = mh.plots.safety_map(list(study.ships.values()))
-    assert drawn.layout.title.text.startswith("Top 3 safety key/value groups of")
+    assert drawn.layout.title.text.startswith("Key/value groups with the largest Ships of")
 
 
 @pytest.mark.slow
