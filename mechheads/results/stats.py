@@ -177,7 +177,8 @@ def family_p(
     What stands for a cluster is the sum of its prompts' deviations from ``null``, as in ``sign_flip_p``, so that a
     large cluster counts for more. A family of one row has the p of ``sign_flip_p``, and no row has a smaller one.
     ``|t|`` is compared by ``|sum| / sqrt(sum of squares)`` of these, which has the same order, is finite if all are
-    equal, and at most the root of the number of clusters, so that rows with few measured prompts do not drown the others.
+    equal, and at most the root of the number of clusters, so that rows with few measured prompts do not drown the
+    others.
 
     Args:
         values: one value per prompt on the last axis; NaN means "not measured".
