@@ -100,9 +100,8 @@ class About:
     def _of_kind(self) -> Words:
         """The words of the kind; of a sweep and of a kind of your own, those of their metric and intervention."""
         kind = kind_of(self._kind)
-        selected = self.of("selected")
-        labels = selected if isinstance(selected, dict) else {}
-        names = {*labels, *map(str, labels.values()), self._role}
+        labels = self._labels
+        names = {*labels, *labels.values(), self._role}
         names |= {"noising"} if self._is_noising else set()
         found = next((words for name, words in kind.variants.items() if name in names), kind.words)
         if found is not None:
@@ -127,10 +126,9 @@ class About:
     def _places(self) -> dict[str, str]:
         """What stands in the places of the words."""
         base, other = ("clean", "corrupted") if self._is_noising else ("corrupted", "clean")
-        labels = self.of("selected")
-        selected = " and ".join(map(str, labels.values())) if isinstance(labels, dict) else self.scores.name
+        selected = " and ".join(self._labels.values()) or self.scores.name
         receivers = self.of("receivers")
-        receiver = self.selected("receiver") or ", ".join(map(str, receivers if isinstance(receivers, list) else []))
+        receiver = self._labels.get("receiver") or ", ".join(map(str, receivers if isinstance(receivers, list) else []))
         attributed = str(self.of("attributed", _OF_BOTH))
         of_both = f"the logit of {self.answer}, minus that of the wrong one"
         ablation = str(self.of("ablation", "unknown"))
@@ -170,11 +168,11 @@ class About:
         """An entry of the provenance."""
         return self.scores.provenance.get(name, otherwise)
 
-    def selected(self, dim: str) -> str | None:
-        """The label of a further dimension that was selected."""
+    @property
+    def _labels(self) -> dict[str, str]:
+        """The labels of further dimensions that were selected."""
         chosen = self.of("selected")
-        label = chosen.get(dim) if isinstance(chosen, dict) else None
-        return None if label is None else str(label)
+        return {dim: str(label) for dim, label in chosen.items()} if isinstance(chosen, dict) else {}
 
     @property
     def answer(self) -> str:
