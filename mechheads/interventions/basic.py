@@ -15,6 +15,9 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.runs.head_cache import HeadCache
 
+PAPER_EPSILON = 1e-4
+"""The factor of both ablations in Zhou et al. (ICLR 2025)."""
+
 
 @dataclass(frozen=True)
 class Zero:
@@ -135,13 +138,17 @@ class Patch:
         return context.source.site(self.site)[context.head]
 
 
-InterventionName = Literal["patch", "zero", "mean", "resample", "uniform"]
+InterventionName = Literal["patch", "zero", "mean", "resample", "uniform", "undifferentiated", "scaling"]
 InterventionLike = Intervention | InterventionName
-"""The type of ``intervention`` and ``ablation`` arguments: an intervention, or the name of one."""
+"""The type of ``intervention`` arguments: an intervention, or the name of one in the table of ``as_intervention``."""
 
 
 def as_intervention(intervention: InterventionLike, name: str = "intervention") -> Intervention:
-    """An intervention, or the one of that name: ``"resample"`` draws with the seed of ``mh.settings``.
+    """An intervention, or the one of that name; the names are the same in every function that takes an intervention.
+
+    ``"patch"`` is ``Patch()``, ``"zero"`` ``Zero()``, ``"mean"`` ``Mean()``, ``"resample"`` ``Resample`` with the seed
+    of ``mh.settings``, ``"uniform"`` ``UniformAttention()``. ``"undifferentiated"`` and ``"scaling"`` are the two
+    ablations of Zhou et al. (ICLR 2025), ``UniformAttention(1e-4)`` and ``Scale(1e-4)``.
 
     Args:
         name: the argument's name, for messages.
@@ -154,13 +161,14 @@ def as_intervention(intervention: InterventionLike, name: str = "intervention") 
     """
     if isinstance(intervention, str):
         check_known(name, intervention, InterventionName)
-        seed = current().seed
         named: dict[str, Intervention] = {
             "patch": Patch(),
             "zero": Zero(),
             "mean": Mean(),
-            "resample": Resample(seed),
+            "resample": Resample(current().seed),
             "uniform": UniformAttention(),
+            "undifferentiated": UniformAttention(PAPER_EPSILON),
+            "scaling": Scale(PAPER_EPSILON),
         }
         return named[intervention]
     if not callable(intervention) or isinstance(intervention, type):
