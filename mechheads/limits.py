@@ -186,16 +186,16 @@ def inside() -> Iterator[None]:
 class settings(ContextDecorator):
     """How analyses run: their memory, their progress bars, their workers, where they keep what is done, their seed.
 
-    Settings hold in a ``with`` block, or for one call: ``mh.settings(seed=1)(mh.safety_heads)(model)``. What is left
-    out or None stays as it is around the block. ``mh.sweep``, ``mh.ablate``, ``mh.activation_patch``,
-    ``mh.path_patch`` and ``mh.ships`` take the same arguments themselves. Settings belong to a thread: a new one begins
-    with the defaults, so set them inside it.
+    Settings hold in a ``with`` block. Every analysis takes ``budget``, ``progress``, ``workers``, ``store`` and
+    ``seed`` itself too, for one call: ``mh.safety_heads(model, seed=1)``. Around another function, they hold for its
+    calls: ``mh.settings(seed=1)(draw)(model)``. What is left out or None stays as it is around the block or the call.
+    Settings belong to a thread: a new one begins with the defaults, so set them inside it.
 
     Args:
         budget: memory for everything except the model, in bytes or as text such as "2 GB" (at first 4 GB).
         progress: whether progress bars are shown (at first they are).
         workers: what computes: a number of workers on this machine, such as 2, the address of a Ray cluster, or
-            ``mh.scale.Ray``; 0 for this process, as at first. Analyses that workers cannot compute run here.
+            ``mh.scale.Ray``; 0 for this process, as at first. Analyses that workers cannot compute run in this process.
         store: a file that keeps finished units of sweeps, and how far fits of gates and profiles are. The same call
             resumes interrupted or killed work and gives the same bits. If anything that affects the numbers has
             changed, such as a line of the metric's code or the model's weights, the work starts again and is kept

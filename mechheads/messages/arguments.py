@@ -1,12 +1,32 @@
-"""Checks of arguments that many functions share, and suggestions for names that are not known."""
+"""Checks of arguments that many functions share, and suggestions for names that are not known.
+
+``check_arguments`` reads the choices and the bounds from annotations, so that functions need not repeat them.
+"""
 
 from __future__ import annotations
 
 import difflib
+import inspect
+import math
 import re
-from collections.abc import Collection, Iterable
-from numbers import Real
-from typing import Any, get_args
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RENAMED = {
+    "ablation": "intervention",
+    "kind": "intervention",
+    "factor": "intervention=mh.patching.Scale(factor)",
+}
+"""Keywords of earlier versions, and what is given now in their place: a keyword, or a keyword and its value."""
+_OLD_NAMES = {(name, "scale"): "mh.patching.Scale(factor)" for name in ("intervention", "kind")}
+"""Arguments with their names of earlier versions, and what is given now in their place."""
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
@@ -46,8 +66,170 @@ def check_known(name: str, value: object, known: Any) -> None:
     """
     names: Collection[str] = get_args(known) or known
     if value not in names:
+        if isinstance(value, str) and (name, value) in _OLD_NAMES:
+            raise ValueError(f"{name} is {value!r}, an old name; give {_OLD_NAMES[name, value]}")
         meant = did_you_mean(value, names)
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, names))}.{meant}")
+
+
+@dataclass(frozen=True)
+class Within:
+    """The bounds of a number, in its annotation: ``window: Annotated[int, Within(least=16)]``."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+
+    def __str__(self) -> str:
+        words = {"above": self.above, "at least": self.least, "at most": self.most}
+        return " and ".join(f"{word} {bound}" for word, bound in words.items() if math.isfinite(bound))
+
+    def check(self, name: str, value: Any, *, whole: bool = False) -> None:
+        """Check that an argument is a finite number within the bounds.
+
+        Raises:
+            ValueError: if it is not.
+        """
+        if not isinstance(value, Integral if whole else Real) or not math.isfinite(value):
+            kind = f"a {'whole' if whole else 'finite'} number"
+            raise ValueError(f"{name} is {value!r}; it must be {', '.join(filter(None, (kind, str(self))))}")
+        number = float(value)
+        if not (self.above < number and self.least <= number <= self.most):
+            raise ValueError(f"{name} is {value!r}; it must be {self}")
+
+
+Positive = Annotated[int, Within(least=1)]
+NotNegative = Annotated[int, Within(least=0)]
+AboveZero = Annotated[float, Within(above=0)]
+Share = Annotated[float, Within(least=0, most=1)]
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """What an annotation allows.
+
+    Attributes:
+        names: the choices of a ``Literal``.
+        bounds: those of a number.
+        whole: whether the number must be whole.
+        none, texts, others: whether None, any text and anything else may be given too.
+    """
+
+    names: tuple[Any, ...] = ()
+    bounds: Within | None = None
+    whole: bool = False
+    none: bool = False
+    texts: bool = False
+    others: bool = False
+
+    @classmethod
+    def read(cls, annotation: Any) -> _Allowed:
+        """Read an evaluated annotation."""
+        parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+        names = tuple(name for part in parts if get_origin(part) is Literal for name in get_args(part))
+        bounded = {part: get_args(part) for part in parts if get_origin(part) is Annotated}
+        bounds = [each for part in bounded.values() for each in part[1:] if isinstance(each, Within)]
+        rest = {part for part in parts if get_origin(part) is not Literal and part not in bounded}
+        return cls(
+            names,
+            bounds[0] if bounds else None,
+            whole=any(part[0] is int for part in bounded.values()),
+            none=NoneType in rest,
+            texts=str in rest,
+            others=bool(rest - {NoneType, str}),
+        )
+
+    def check(self, name: str, value: object) -> None:
+        """Check an argument.
+
+        Raises:
+            ValueError: if it is not allowed.
+        """
+        if value is None and self.none:
+            return
+        free = self.texts if isinstance(value, str) else self.others
+        if self.bounds is not None and (isinstance(value, Real) or not (free or self.names)):
+            self.bounds.check(name, value, whole=self.whole)
+        elif self.names and not free:
+            check_known(name, value, self.names)
+
+
+def check_arguments(of: Any, given: Mapping[str, object]) -> None:
+    """Check arguments against the annotations of a function or a class: choices of ``Literal``, and bounds.
+
+    A text may be one of the choices, or any text if the annotation has ``str`` too. What is no text may be of the other
+    types of the annotation, which are not checked.
+
+    Raises:
+        ValueError: if an argument is none of the choices, or not within its bounds.
+
+    >>> from typing import Literal
+    >>> from mechheads.messages.arguments import Positive, check_arguments
+    >>> def draw(side: Literal["clean", "corrupted"], n: Positive | None = None) -> None: ...
+    >>> check_arguments(draw, {"side": "clean", "n": None})
+    >>> check_arguments(draw, {"side": "clean", "n": 0})
+    Traceback (most recent call last):
+    ValueError: n is 0; it must be at least 1
+    """
+    for name, allowed in _allowed(of).items():
+        if name in given:
+            allowed.check(name, given[name])
+
+
+def bound(
+    function: Callable[..., Any], known: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of a call, by name, without defaults.
+
+    Raises:
+        TypeError: if it does not fit; the message names the keyword that may be meant.
+
+    >>> from inspect import signature
+    >>> from mechheads.messages.arguments import bound
+    >>> bound(mh.ablate, signature(mh.ablate), ["model"], {"metrc": "log_prob"})
+    Traceback (most recent call last):
+    TypeError: ablate(): got an unexpected keyword argument 'metrc'. Did you mean "metric"?
+    """
+    names, unknown = known.parameters, [name for name in kwargs if name not in known.parameters]
+    if unknown and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
+        now = _RENAMED.get(unknown[0])
+        if now is not None and now.partition("=")[0] in names:
+            raise TypeError(f"{function.__name__}(): {unknown[0]} is now {now}")
+        wrong = f"{function.__name__}(): got an unexpected keyword argument {unknown[0]!r}"
+        raise TypeError(f"{wrong}.{did_you_mean(unknown[0], names)}".removesuffix("."))
+    try:
+        return known.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{function.__name__}(): {error}") from None
+
+
+def checked(function: F) -> F:
+    """Decorator for a function whose keywords and arguments are checked as those of an analysis are."""
+    known = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_arguments(function, bound(function, known, args, kwargs).arguments)
+        return function(*args, **kwargs)
+
+    return cast(F, call)
+
+
+@cache
+def _allowed(of: Any) -> dict[str, _Allowed]:
+    """What the annotations of a function or a class say, without those that allow anything.
+
+    An annotation of what is imported for type checkers alone cannot be read, and says nothing.
+    """
+    found = {}
+    for each in reversed(of.__mro__) if isinstance(of, type) else (inspect.unwrap(of),):
+        names = vars(sys.modules[each.__module__]) if isinstance(each, type) else each.__globals__
+        for name, annotation in inspect.get_annotations(each).items():
+            try:
+                found[name] = _Allowed.read(eval(annotation, names) if isinstance(annotation, str) else annotation)
+            except (AttributeError, NameError, TypeError):
+                continue
+    return {name: allowed for name, allowed in found.items() if allowed.names or allowed.bounds}
 
 
 def check_several(name: str, texts: object) -> None:
@@ -64,7 +246,7 @@ def check_several(name: str, texts: object) -> None:
         raise ValueError(f"{name} must be a list of texts, got one text; write [{texts[:40]!r}]")
 
 
-def check_at_least(least: int, **numbers: int) -> None:
+def check_at_least(least: float, **numbers: object) -> None:
     """Check that no argument is smaller than this.
 
     Raises:
@@ -75,5 +257,4 @@ def check_at_least(least: int, **numbers: int) -> None:
     ValueError: draws is 0; it must be at least 1
     """
     for name, number in numbers.items():
-        if not isinstance(number, Real) or number < least:
-            raise ValueError(f"{name} is {number!r}; it must be at least {least}")
+        Within(least).check(name, number)

@@ -1,70 +1,120 @@
-"""What makes a function an analysis: it has its model to itself, and its results say how it was called."""
+"""What makes a function an analysis: it has its model to itself, and its results say how it was called.
+
+Every analysis takes what ``mh.settings`` takes of ``OPTIONS``, for one call, and its arguments are checked against
+their annotations.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from os import PathLike
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import numpy as np
 import torch
 
 from mechheads.heads import HeadId, Mlp
-from mechheads.limits import current
+from mechheads.limits import Budget, Workers, current, settings
+from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.renewal import alone
 from mechheads.prompts.templates import as_here
 from mechheads.results.provenance import in_call, plain_value
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+Result = TypeVar("Result", covariant=True)
 
-_HOW_IT_RUNS = {"budget", "progress", "workers", "store"}
-"""Options that change no number, so that no result names them."""
+OPTIONS = ("budget", "progress", "workers", "store", "seed")
+"""What every analysis takes of ``mh.settings``."""
+_PARAMETERS = [inspect.signature(settings).parameters[name] for name in OPTIONS]
+_DOCUMENTED = f"{', '.join(OPTIONS)}: as in ``mh.settings``, for this call."
 
 
-@overload
-def analysis(function: Callable[P, R], /) -> Callable[P, R]: ...
-@overload
-def analysis(*, keeps_units: bool) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def analysis(function: Any = None, /, *, keeps_units: bool = False) -> Any:
+@runtime_checkable
+class Analysis(Protocol[P, Result]):
+    """The type of an analysis: that of the function, and ``OPTIONS``.
+
+    A type checker reads calls without options in full. In a call with options, it reads only the first of them, because
+    Python cannot add keywords to the type of another function; the call itself checks the others.
+    """
+
+    __name__: str
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Result: ...
+    @overload
+    def __call__(self, *args: Any, budget: Budget, **others: Any) -> Result: ...
+    @overload
+    def __call__(self, *args: Any, progress: bool | None, **others: Any) -> Result: ...
+    @overload
+    def __call__(self, *args: Any, workers: Workers | None, **others: Any) -> Result: ...
+    @overload
+    def __call__(self, *args: Any, store: str | PathLike[str] | None, **others: Any) -> Result: ...
+    @overload
+    def __call__(self, *args: Any, seed: int | None, **others: Any) -> Result: ...
+
+    def __get__(self: Analysis[Concatenate[Any, Q], R], instance: object, owner: Any = None) -> Analysis[Q, R]: ...
+
+
+def analysis(function: Callable[P, R]) -> Analysis[P, R]:
     """Decorator for a function whose first argument is a model.
 
-    A call has the model to itself and leaves it as it was, whatever happens. The options of the call, its keyword-only
-    arguments, and the seed are in the provenance of every result that it makes (see ``make_provenance``).
-
-    Args:
-        keeps_units: whether the ledger that ``store`` names keeps what is finished, so that the same call goes on.
-            Such an analysis can be written to a file and run elsewhere.
+    A call has the model to itself and leaves it as it was, whatever happens. Its keywords and the choices and bounds in
+    its annotations are checked before it begins (see ``check_arguments``). It takes ``OPTIONS`` besides its own
+    arguments; they are in its signature and its docstring. The options of the call, its keyword-only arguments, and the
+    seed are in the provenance of every result that it makes (see ``make_provenance``).
     """
-    if function is None:
-        return lambda function: _as_analysis(function, keeps_units)
-    return _as_analysis(function, keeps_units)
-
-
-def _as_analysis(function: Callable[P, R], keeps_units: bool) -> Callable[P, R]:
     signature = inspect.signature(function)
+    shown = _with_options(signature)
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
+    def call(*args: Any, **kwargs: Any) -> R:
+        arguments = bound(function, shown, args, kwargs).arguments
+        how = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+        model = next(iter(arguments.values()), None)
+        if [*arguments][:1] == ["model"] and (model is None or isinstance(model, (str, Path, torch.nn.Module))):
+            given_as = type(model).__name__ if isinstance(model, torch.nn.Module) else repr(model)
+            raise ValueError(f"model is {given_as}; give a model from mh.load or mh.wrap")
+        check_arguments(function, arguments)
+        with settings(**how):
+            backend = getattr(model, "backend", None)
             given = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}(): {error}") from None
-        given.apply_defaults()
-        model = next(iter(given.arguments.values()), None)
-        if [*given.arguments][:1] == ["model"] and (model is None or isinstance(model, (str, Path, torch.nn.Module))):
-            shown = type(model).__name__ if isinstance(model, torch.nn.Module) else repr(model)
-            raise ValueError(f"model is {shown}; give a model from mh.load or mh.wrap")
-        backend = getattr(model, "backend", None)
-        options = _options(signature, given.arguments)
-        run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
-        return alone(backend, run) if isinstance(backend, Backend) else run()
+            given.apply_defaults()
+            options = _options(signature, given.arguments)
+            run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
+            return alone(backend, run) if isinstance(backend, Backend) else run()
 
-    call.keeps_units = keeps_units  # type: ignore[attr-defined]
-    return call
+    call.__signature__ = shown  # type: ignore[attr-defined]
+    call.__doc__ = _documented(function.__doc__)
+    return cast(Analysis[P, R], call)
+
+
+def _with_options(signature: inspect.Signature) -> inspect.Signature:
+    parameters = list(signature.parameters.values())
+    last = len(parameters) - any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return signature.replace(parameters=[*parameters[:last], *_PARAMETERS, *parameters[last:]])
+
+
+def _documented(doc: str | None) -> str | None:
+    """A docstring whose ``Args`` end with the options."""
+    if doc is None:
+        return None
+    begin = re.search(r"^( *)Args:\n", doc, re.MULTILINE)
+    if begin is not None:
+        end = re.compile(r"\n(?=\n|\s*\Z)").search(doc, begin.end())
+        at = len(doc) if end is None else end.start()
+        return f"{doc[:at]}\n{begin[1]}    {_DOCUMENTED}{doc[at:]}"
+    after = re.search(r"^( *)(Returns:|Raises:|>{3} )", doc, re.MULTILINE)
+    indent = "    " if after is None else after[1]
+    at = len(doc.rstrip()) if after is None else after.start()
+    before, rest = doc[:at].rstrip(), doc[at:]
+    return f"{before}\n\n{indent}Args:\n{indent}    {_DOCUMENTED}\n\n{rest}"
 
 
 def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +123,6 @@ def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str
         name: value
         for name, value in given.items()
         if signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        and name not in _HOW_IT_RUNS
         and isinstance(value, (str, bool, int, float, np.generic, HeadId, Mlp))
     }
     return {"seed": current().seed} | {name: plain_value(name, value) for name, value in options.items()}
