@@ -17,9 +17,10 @@ from torch import Tensor
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
-from mechheads.ledger.fingerprints import carried_hooks, model_fingerprint, structure_fingerprint
+from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.backends.state import ModelState
+from mechheads.model.backends.structure import Structure
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.prompts.given import Unpadded
@@ -121,7 +122,7 @@ class CachedRuns:
             else:
                 self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
-        self._state: tuple[ModelState, list[str], str] | None = None
+        self._noted: tuple[ModelState, Structure] | None = None
 
     def note_reading(self) -> None:
         """Note for the provenance how chats were read, such as the date that their template got."""
@@ -130,16 +131,8 @@ class CachedRuns:
 
     def note_state(self) -> None:
         """Note how the model is now, for ``check_state``."""
-        self._state = self._now()
-
-    def _now(self) -> tuple[ModelState, list[str], str]:
-        """The model's weights and hooks, its torch hooks in words, and a hash of its modules, if they can be hashed."""
         module = self.model.model
-        try:
-            structure = structure_fingerprint(module, "job")
-        except ValueError:
-            structure = ""
-        return ModelState.of(module), carried_hooks(module), structure
+        self._noted = ModelState.of(module), Structure(module)
 
     def check_state(self) -> None:
         """Check that the model is as it was when its state was noted.
@@ -147,15 +140,17 @@ class CachedRuns:
         Raises:
             ValueError: if its weights, hooks, dtype, device, code or settings have changed.
         """
-        if self._state is None or self._state == (now := self._now()):
+        if self._noted is None:
             return
-        if not (changed := self._state[0].changed(now[0])):
-            apart = sorted(set(self._state[1]) ^ set(now[1]))
-            changed = f"its hooks, {apart[0]}" if apart else "the code or the settings of its modules"
-        raise ValueError(
-            f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
-            "this model any more; prepare a new job with mh.prepare(model, ...)"
-        )
+        state, structure = self._noted
+        changed = state.changed(ModelState.of(self.model.model))
+        if changed is None and not structure.holds():
+            changed = "the code or the settings of its modules"
+        if changed is not None:
+            raise ValueError(
+                f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
+                "this model any more; prepare a new job with mh.prepare(model, ...)"
+            )
 
     @cached_property
     def mark(self) -> str:

@@ -18,8 +18,7 @@ from mechheads.messages.warn import warn
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.templates import as_here
-from mechheads.workers.messages import Lost, Ready, Request, Setup
-from mechheads.workers.ray_cluster import Ray, library
+from mechheads.scale.ray_cluster import Lost, Ray, Ready, Request, Setup, library
 
 Values = Sequence[np.ndarray] | np.ndarray
 """The values of each unit of a batch."""

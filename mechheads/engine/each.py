@@ -11,8 +11,7 @@ from mechheads.engine.dispatch import Batch, Dispatch, setup_of
 from mechheads.engine.memory import Chunks
 from mechheads.limits import Limits
 from mechheads.model.model import Model
-from mechheads.workers.messages import Answer, Request
-from mechheads.workers.ray_cluster import pool_of
+from mechheads.scale.ray_cluster import Answer, Request, pool_of
 
 Compute = Callable[[Model, Any], Any]
 """Computes a unit. It is pickled for workers, which have none of the settings here: it holds what it needs.

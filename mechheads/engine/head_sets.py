@@ -20,14 +20,14 @@ from mechheads.engine.report import describe_intervention
 from mechheads.engine.run import edit_of, new_output, new_z_of_all, z_of
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
-from mechheads.heads import HeadId, HeadLike, Mlp, Node, NodeLike, Nodes, check_head, check_node, in_order
+from mechheads.heads import HeadId, HeadLike, Mlp, N, Node, NodeLike, Nodes, check_head, check_node, in_order
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 from mechheads.runs.layer_store import LayerStore
-from mechheads.workers.ray_cluster import pool_of
+from mechheads.scale.ray_cluster import pool_of
 
 
 class _SetRun:
@@ -74,6 +74,10 @@ def _set_effects(job: Job) -> Work:
 class SetRuns:
     """Computes the metric with the outputs of whole sets of nodes replaced.
 
+    Attributes:
+        at_once: how many sets go through the layers together.
+        z: what replaced heads give, by layer [prompt, head, pos, d_head].
+
     Args:
         spec: the request; ``spec.heads`` are the heads that sets may contain, None for all.
         runs: cached runs of the same prompts, if there are any.
@@ -83,18 +87,9 @@ class SetRuns:
         self.job = make_ready(model, spec, runs=runs)
         self.base_value: Float[np.ndarray, " prompt"] = self.job.evaluator.base_value.cpu().numpy()
         warn_of_answers(self.job)
-        self._run = _SetRun(self.job)
-        self._work = Work(self.job, _set_effects, self._run, metric_of(self.job))
-
-    @property
-    def at_once(self) -> int:
-        """How many sets go through the layers together."""
-        return self._run.at_once
-
-    @property
-    def z(self) -> LayerStore:
-        """What replaced heads give, by layer [prompt, head, pos, d_head]."""
-        return self._run.z
+        run = _SetRun(self.job)
+        self.at_once, self.z = run.at_once, run.z
+        self._work = Work(self.job, _set_effects, run, metric_of(self.job))
 
     def values(
         self,
@@ -164,10 +159,7 @@ def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId
     Raises:
         ValueError: if it is not a list, or contains a head that the model does not have or the same head twice.
     """
-    _check_list(heads, name)
-    parsed = sorted(check_head(head, model.n_layers, model.n_heads) for head in heads)
-    _check_each_once(parsed, name)
-    return tuple(parsed)
+    return _each_once(heads, name, lambda head: check_head(head, model.n_layers, model.n_heads))
 
 
 def node_set(nodes: Iterable[NodeLike], model: Model, name: str, among: Nodes) -> tuple[Node, ...]:
@@ -176,22 +168,20 @@ def node_set(nodes: Iterable[NodeLike], model: Model, name: str, among: Nodes) -
     Raises:
         ValueError: as ``head_set`` does.
     """
-    _check_list(nodes, name)
-    parsed = in_order(check_node(node, model.n_layers, model.n_heads) for node in nodes)
-    _check_each_once(parsed, name)
+    parsed = _each_once(nodes, name, lambda node: check_node(node, model.n_layers, model.n_heads))
     if among == "heads" and (mlps := [node for node in parsed if isinstance(node, Mlp)]):
         raise ValueError(f'{name} contains {mlps[0]}; for circuits that leave out MLPs too, give nodes="all"')
     return parsed
 
 
-def _check_list(nodes: object, name: str) -> None:
+def _each_once(nodes: Iterable[Any], name: str, parse: Callable[[Any], N]) -> tuple[N, ...]:
+    """The nodes of a list, each parsed, in order."""
     if isinstance(nodes, (str, HeadId, Mlp)) or not isinstance(nodes, Iterable):
         raise ValueError(f'{name} is {nodes!r}; give a list of heads, such as ["L9H6", "L10H0"]')
-
-
-def _check_each_once(parsed: Sequence[Node], name: str) -> None:
+    parsed = in_order(map(parse, nodes))
     if twice := [node for node, after in pairwise(parsed) if node == after]:
         raise ValueError(f"{name} contains {twice[0]} twice; name each once")
+    return parsed
 
 
 def set_bar(total: int, what: str) -> Bar:

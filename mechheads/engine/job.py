@@ -26,7 +26,7 @@ from mechheads.interventions.new_z import new_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current, show_bytes
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import check_arguments
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
@@ -34,8 +34,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.sites import RUN_SITES
+from mechheads.runs.head_cache import RUN_SITES, HeadCache
 
 _HEADS_TRIED = 8
 _ALLOWED = (Patch, Zero, Mean, Resample, Scale)
@@ -51,8 +50,8 @@ def intervention_for(name: str, intervention: InterventionLike, prompts: AnyProm
     made = as_intervention(intervention, name)
     if isinstance(made, Patch) and not isinstance(prompts, PromptPairs):
         raise ValueError(
-            f"{name} is {made!r}, which takes values from the source run of a pair; give mh.PromptPairs, or "
-            f"an {name} for plain prompts, such as mh.Mean()"
+            f"{name} is {made!r}, which takes values from the source run of a pair; give mh.PromptPairs to an analysis "
+            "of pairs, or for plain prompts another intervention, such as mh.Mean()"
         )
     return made
 
@@ -93,7 +92,7 @@ class Spec:
     metric: Metric
     heads: Sequence[HeadLike] | HeadLike | None = None
     positions: Positions = "all"
-    base: str = "clean"
+    base: Side = "clean"
     normalize: bool = False
     seed: int = field(default_factory=lambda: current().seed)
     limits: Limits = field(default_factory=lambda: current().limits)
@@ -110,9 +109,8 @@ class Spec:
         """
         if self.limits.workers is not None:
             source_of(model)
-        check_known("base", self.base, Side)
+        check_arguments(type(self), vars(self))
         intervention_for("intervention", self.intervention, self.prompts)
-        check_known("nodes", self.nodes, Nodes)
         site = site_of(self.intervention)
         if self.nodes == "all":
             _check_mlps(model, self.intervention, site)
@@ -242,18 +240,18 @@ def given(
                 f"both {name} and a job are given, but a job has its own prompts; leave {name} out, and give the other "
                 "arguments by name, such as heads=[...]"
             )
-        model.runs.check_state()
-        model.runs.note_reading()
-        return model.model, model.spec.prompts, model.runs
-    if isinstance(prompts, Job):
-        if prompts.model is not model:
-            raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
-        prompts.runs.check_state()
-        prompts.runs.note_reading()
-        return model, prompts.spec.prompts, prompts.runs
-    if prompts is None:
+        job = model
+    elif prompts is None:
         raise ValueError(f"{name} is missing; give prompts, or a job from mh.prepare in place of the model")
-    return model, prompts, None
+    elif not isinstance(prompts, Job):
+        return model, prompts, None
+    elif prompts.model is not model:
+        raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
+    else:
+        job = prompts
+    job.runs.check_state()
+    job.runs.note_reading()
+    return job.model, job.spec.prompts, job.runs
 
 
 @analysis

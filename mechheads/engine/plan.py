@@ -14,9 +14,8 @@ from mechheads.limits import Limits, show_bytes, show_seconds
 from mechheads.model.core import ModelCore
 from mechheads.model.sources.placing import bytes_of
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache, token_bytes, tokens_in_run
-from mechheads.runs.sites import KEY_SITES
-from mechheads.workers.ray_cluster import pool_of
+from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes, tokens_in_run
+from mechheads.scale.ray_cluster import pool_of
 
 _WHY = {
     "queries": "copies of a prompt share rows and its cached keys",
@@ -69,7 +68,6 @@ class Plan:
     prompts: int
     pos: int
     width: int
-    n_layers: int
     stack: int
     rows: int
     layout: str
@@ -182,6 +180,11 @@ def make_plan(
 ) -> Plan:
     """Plan a sweep over cached runs: how much to compute at once, and what it costs.
 
+    What must stay (caches, values and the logits of the base run) leaves the rest of the budget to the tokens that can
+    be computed at once; these are spent first on prompts, which share one change, and then on heads. The number of
+    heads is lowered until a batch fits and every worker has some, and then evened out, so that the last batch is no
+    remnant.
+
     Args:
         windows: the window of each place; ``packing``: how prompts share rows, if there is only one place.
     """
@@ -230,7 +233,6 @@ def make_plan(
         prompts=prompts,
         pos=pos,
         width=width,
-        n_layers=model.n_layers,
         stack=stack,
         rows=rows,
         layout=layout_of(model),

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from mechheads.engine.job import Job
 from mechheads.interventions.base import Intervention
+from mechheads.messages.warn import warn
 from mechheads.metrics.base import MetricInfo, name_of
 from mechheads.results.dataset import Label
 from mechheads.results.kinds import kind_of
@@ -47,6 +48,11 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
     """
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
     base = job.evaluator.base_value.cpu().numpy()
+    if metric.bounds == (None, None) and not metric.share and _only_0_and_1(base, values):
+        warn(
+            f"metric {metric.name} is 0 or 1 for every prompt, but does not say that it is a share, so intervals where "
+            "all prompts agree have no width; declare it with @mh.metric(share=True)"
+        )
     return HeadScores.from_values(
         values,
         name=about.name,
@@ -65,6 +71,11 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
         ),
         variables={"base_metric": (("prompt",), base)},
     )
+
+
+def _only_0_and_1(base: Float[np.ndarray, " prompt"], changes: Float[np.ndarray, "layer head *extra prompt"]) -> bool:
+    """Whether a metric was 0 or 1 in every run."""
+    return bool(np.isin(base, (0, 1)).all() and np.isin(changes[np.isfinite(changes)], (-1, 0, 1)).all())
 
 
 def describe_intervention(intervention: Intervention) -> str:

@@ -230,7 +230,10 @@ class Packing:
     def find(cls, ids: Int[Tensor, "prompt pos"], window: Window) -> Packing | None:
         """The cheapest way to pack the prompts into rows, or None if one row per prompt costs about as little.
 
-        The prompts are sorted by their tokens, and the sorted list is cut into rows.
+        The prompts are sorted by their tokens, so that those with the same start are neighbours and a row holds it
+        once, and the sorted list is cut into rows. The cheapest cuts of the first prompts are those of fewer prompts
+        and one row more, for some number of prompts in this row. A row only becomes wider with more prompts, so the
+        search ends at the first that is too wide.
         """
         start, last = int(window.start.amin()), window.at.amax(1).tolist()
         texts = [row[: end + 1] for row, end in zip(ids.tolist(), last, strict=True)]

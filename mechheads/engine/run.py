@@ -19,7 +19,7 @@ from mechheads.heads import HeadId, Mlp, Node
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import AllNewZ, all_new_z, apply, new_z
-from mechheads.runs.sites import KEY_SITES
+from mechheads.runs.head_cache import KEY_SITES
 
 NewValues = list[tuple[Node, Tensor, Tensor]]
 """The nodes that a unit changes, each with its new z or output, and the first position that changes."""

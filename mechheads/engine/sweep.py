@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from os import PathLike
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
@@ -28,7 +27,7 @@ from mechheads.heads import HeadId, HeadLike, Nodes
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Workers, current, inside, settings
+from mechheads.limits import current, inside
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.analysis import analysis
@@ -36,13 +35,13 @@ from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
-from mechheads.workers.ray_cluster import pool_of
+from mechheads.scale.ray_cluster import pool_of
 
 _TRIED_ON_DISK = 16
 """How many units of a wave are run for a plan at most, if weights are on disk."""
 
 
-@analysis(keeps_units=True)
+@analysis
 def sweep(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
@@ -53,11 +52,6 @@ def sweep(
     positions: Positions = "all",
     base: Side = "clean",
     normalize: bool = False,
-    budget: Budget = None,
-    seed: int | None = None,
-    progress: bool | None = None,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
     name: str | None = None,
     kind: str = "sweep",
@@ -67,7 +61,7 @@ def sweep(
     Args:
         prompts: prompts, or pairs if the intervention reads the source run.
         intervention: computes the head's new activation (see ``mechheads.interventions.base``), or a name: ``"patch"``,
-            ``"zero"``, ``"mean"``, ``"resample"`` or ``"uniform"``.
+            ``"zero"``, ``"mean"``, ``"resample"``, ``"uniform"``, ``"undifferentiated"`` or ``"scaling"``.
         metric: what is measured: a function, or the name of a built-in metric such as "log_prob".
         heads: the heads to try; every head by default.
         positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position; or a
@@ -76,7 +70,6 @@ def sweep(
         base: which side of the pairs is changed; the other side is the source run.
         normalize: divide by the difference between the two runs, averaged over prompts: 0 is no effect, 1 is the
             whole difference.
-        budget, seed, progress, workers, store: as in ``mh.settings``, for this call.
         nodes: ``"all"`` changes the output of each layer's MLP too, one at a time: a column of the result, ``.mlps``,
             with the variables ``mlp_score`` and so on. For interventions whose rule does not need a head.
         name: the name of the result; by default, the intervention and the metric.
@@ -100,11 +93,10 @@ def sweep(
     True
     """
     model, asked, runs = given(model, prompts)
-    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
-        rule = as_intervention(intervention)
-        spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, nodes=nodes)
-        name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
-        return run_spec(model, spec, About(name, kind), runs=runs)
+    rule = as_intervention(intervention)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+    name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
+    return run_spec(model, spec, About(name, kind), runs=runs)
 
 
 def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None = None) -> HeadScores:

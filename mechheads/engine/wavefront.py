@@ -25,8 +25,7 @@ from mechheads.interventions.head_change import HeadChange, Region, change_hooks
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.partial_block import Blocks, Keys, Noted, Stopped, mask_of, until_stopped
-from mechheads.runs.head_cache import HeadCache, states_at
-from mechheads.runs.sites import KEY_SITES
+from mechheads.runs.head_cache import KEY_SITES, HeadCache, states_at
 
 EditSite = Literal["z", "q", "k", "v", "mlp_out"]
 _KEYS_A_ROW = 64

@@ -22,8 +22,7 @@ from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.workers.messages import Answer, Ready, Request
-from mechheads.workers.ray_cluster import pool_of
+from mechheads.scale.ray_cluster import Answer, Ready, Request, pool_of
 
 Run = Callable[[Sequence[Any]], list[Float[Tensor, "unit prompt position d_model"]]]
 """The final states of units that go through the layers together: one entry, or several that are read of each unit."""

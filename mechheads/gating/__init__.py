@@ -8,10 +8,8 @@ from mechheads.gating.fit.gates import task_log_prob
 from mechheads.gating.roles.effects import ablation_effects
 from mechheads.gating.roles.role_curves import role_curve
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
-from mechheads.gating.tasks.open_task import open_task
-from mechheads.gating.tasks.shipped import load_task
+from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.gating.tasks.task_files import read_task
 from mechheads.results.agreement import compare_roles
 
 __all__ = [
@@ -28,8 +26,6 @@ __all__ = [
     "fit_gates",
     "head_roles",
     "load_task",
-    "open_task",
-    "read_task",
     "role_curve",
     "task_log_prob",
 ]

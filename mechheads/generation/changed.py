@@ -10,18 +10,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.job import intervention_for
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Context, Intervention, needs_of, site_of
-from mechheads.interventions.basic import Mean, MeanOf, UniformAttention, Zero
+from mechheads.interventions.basic import InterventionLike, Mean, MeanOf
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import check_known, did_you_mean
+from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens, shorten
-from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.sites import HEAD_SITES, KEY_SITES, SITES
+from mechheads.runs.head_cache import HEAD_SITES, KEY_SITES, SITES, HeadCache
 
 Off = Sequence[HeadLike] | HeadLike
 Steer = Mapping[int, Float[Tensor, " d_model"]]
@@ -30,30 +30,44 @@ Steer = Mapping[int, Float[Tensor, " d_model"]]
 _IN_CONTEXT = 16
 """How many prompts an intervention finds in ``context.base``."""
 _SITES = tuple(site for site in HEAD_SITES if site != "pattern")
-_ABLATIONS: dict[str, Intervention] = {"zero": Zero(), "mean": Mean(), "uniform": UniformAttention(0.0)}
 
 
 @torch.no_grad()
-def changed_by(model: Model, prompts: Prompts, off: Off, ablation: str | Intervention, steer: Steer) -> list[Hook]:
+def changed_by(model: Model, prompts: Prompts, off: Off, intervention: InterventionLike, steer: Steer) -> list[Hook]:
     """Hooks that turn heads off and add directions.
 
     Args:
-        prompts: those over whose tokens ``"mean"`` is taken.
+        prompts: as in ``changes_of``.
         off: the heads that are off; an empty list for none.
-        ablation: ``"zero"``, ``"mean"``, ``"uniform"`` (the head attends equally to all tokens so far), or an
-            intervention that treats every token by itself. The base run in its context is a run of the first prompts.
+        intervention: what a head that is off gives.
         steer: for each layer, what is added to the residual stream before it.
 
     Raises:
-        ValueError: if an argument is not valid, or the intervention treats a token differently when it comes alone.
+        ValueError: if an argument is not valid, or as in ``changes_of``.
     """
     if not isinstance(steer, Mapping):
         raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
     hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
-    intervention, heads = _intervention(ablation), _heads(model, off)
-    if not heads:
-        return hooks
-    tokens, limits = prompts.tokens(model), current().limits
+    rule, heads = intervention_for("intervention", intervention, prompts), _heads(model, off)
+    changes = changes_of(model, prompts.tokens(model), heads, rule) if heads else []
+    return [*hooks, *change_hooks(model, [(change, EVERYWHERE) for change in changes])]
+
+
+@torch.no_grad()
+def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
+    """What an intervention makes of heads in any text, token by token; a change for each head in the given order.
+
+    An intervention on k or v has a change for each key/value head.
+
+    Args:
+        tokens: those over which ``mh.Mean()`` takes the mean. The base run in the context of other interventions is a
+            run of the first of these prompts.
+
+    Raises:
+        ValueError: if the intervention treats a token differently when it comes alone, or changes the k or v of a head
+            that is off and of one that is not.
+    """
+    limits = current().limits
     if isinstance(intervention, Mean):
         changes = _means(model, tokens, heads, limits)
     elif isinstance(intervention, MeanOf):
@@ -61,18 +75,8 @@ def changed_by(model: Model, prompts: Prompts, off: Off, ablation: str | Interve
     else:
         changes = _by_intervention(model, tokens, heads, intervention, limits)
     for change in changes:
-        check_change(change, "ablation", model)
-    return [*hooks, *change_hooks(model, [(change, EVERYWHERE) for change in changes])]
-
-
-def _intervention(ablation: str | Intervention) -> Intervention:
-    if isinstance(ablation, str):
-        check_known("ablation", ablation, tuple(_ABLATIONS))
-        return _ABLATIONS[ablation]
-    if not callable(ablation) or isinstance(ablation, type):
-        known = ", ".join(f'"{name}"' for name in _ABLATIONS)
-        raise ValueError(f"ablation is {ablation!r}; give {known}, or an intervention such as mh.patching.Scale(0.5)")
-    return ablation
+        check_change(change, "intervention", model)
+    return changes
 
 
 def _heads(model: Model, off: Off) -> tuple[HeadId, ...]:
@@ -135,7 +139,7 @@ def _by_intervention(
         if on := [head for head in group if head not in heads]:
             shared, rest = (", ".join(map(str, some)) for some in (group, on))
             raise ValueError(
-                f"ablation changes {site}, which {shared} share; turn off {rest} too, or give an intervention on z or q"
+                f"intervention changes {site}, which {shared} share; turn off {rest} too, or give one on z or q"
             )
     base: Any = None
     if needs:
@@ -174,19 +178,21 @@ def check_change(change: HeadChange, where: str, model: Model) -> None:
         )
     value = torch.linspace(-1, 1, 6 * model.d_head).view(2, 3, -1).to(model.device, model.dtype)
     try:
-        new, again = change.function(value.clone()), change.function(value[1:, 2:].clone())
+        new = change.function(value.clone())
+        apart, alone = (change.function(tokens.clone()) for tokens in (value.view(6, 1, -1), value[1:, 2:]))
     except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{where}: {_ALONE}; with two rows of three tokens it fails: {error}") from error
+        raise ValueError(f"{where}: {_ALONE}; on two rows of three tokens, or on one, it fails: {error}") from error
     if not isinstance(new, Tensor) or new.shape != value.shape or new.device != value.device:
         got = f"{list(new.shape)} on {new.device}" if isinstance(new, Tensor) else type(new).__name__
         raise ValueError(
             f"{where}: function gave {got}; it must give a tensor of the shape it is given, here {list(value.shape)} "
             f"on {value.device}"
         )
-    if again.shape != value[1:, 2:].shape or not torch.allclose(
-        new[1:, 2:].float(), again.float(), 1e-2, 1e-2, equal_nan=True
+    if not all(
+        one.shape == other.shape and torch.allclose(one.float(), other.float(), 1e-2, 1e-2, equal_nan=True)
+        for one, other in ((new.reshape(6, 1, -1), apart), (new[1:, 2:], alone))
     ):
         raise ValueError(f"{where}: function gives a token another value when it comes alone; {_ALONE}")
 
 
-_ALONE = "tokens are written one at a time, so it must treat every row and every position on its own"
+_ALONE = "text is read and written token by token, so it must treat every row and every position on its own"

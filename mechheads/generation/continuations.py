@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechheads.files.columns import opened
 from mechheads.generation.changed import Off, Steer, changed_by
-from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.causality import check_causal
@@ -44,7 +44,7 @@ def continuation_log_probs(
     requests: Sequence[tuple[str, str]],
     *,
     off: Off = (),
-    ablation: str | Intervention = "mean",
+    intervention: InterventionLike = "mean",
     steer: Steer = _NOTHING,
 ) -> list[Continuation]:
     """Log-probabilities of continuations of contexts, with heads on or off.
@@ -55,7 +55,7 @@ def continuation_log_probs(
 
     Args:
         requests: pairs of a context and a continuation, which usually begins with a space.
-        off, ablation, steer: as in ``mh.generate``; the mean is over the tokens of all contexts with their
+        off, intervention, steer: as in ``mh.generate``; the mean is over the tokens of all contexts with their
             continuations.
 
     Raises:
@@ -71,7 +71,7 @@ def continuation_log_probs(
     """
     rows, starts = _tokens(model, requests)
     limits = current().limits
-    hooks = changed_by(model, Prompts([Unpadded(row) for row in rows]), off, ablation, steer)
+    hooks = changed_by(model, Prompts([Unpadded(row) for row in rows]), off, intervention, steer)
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     found: dict[int, Continuation] = {}
     check_causal(model.backend)  # rows are padded at the end

@@ -6,13 +6,12 @@ all. ``mechheads.generation.batch`` writes one batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,10 +20,10 @@ from torch import Tensor
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose
 from mechheads.generation.changed import Off, Steer, changed_by, check_change
-from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
@@ -46,27 +45,24 @@ class Sampling:
         max_new_tokens: the largest number of new tokens for each prompt.
         temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
         top_k: draw among this many most probable tokens only; None for all.
-        seed: of the drawing. The random numbers of a prompt do not depend on how prompts are batched.
+        seed: of the drawing; None for that of ``mh.settings``. The random numbers of a prompt do not depend on how
+            prompts are batched.
 
     Raises:
         ValueError: if an attribute is out of range, or ``top_k`` is given with temperature 0.
 
     >>> from mechheads.generation.generate import Sampling
     >>> Sampling(max_new_tokens=3, temperature=0.7)
-    Sampling(max_new_tokens=3, temperature=0.7, top_k=None, seed=0)
+    Sampling(max_new_tokens=3, temperature=0.7, top_k=None, seed=None)
     """
 
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int | None = None
-    seed: int = 0
+    max_new_tokens: Positive = 128
+    temperature: Annotated[float, Within(least=0)] = 0.0
+    top_k: Positive | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(1, max_new_tokens=self.max_new_tokens)
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a finite number above")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}; it must be at least 1, or left out")
+        check_arguments(type(self), vars(self))
         if self.top_k is not None and not self.temperature:
             raise ValueError(f"top_k is {self.top_k}, but temperature 0 draws nothing; give temperature=1.0 to sample")
 
@@ -74,7 +70,7 @@ class Sampling:
         """A random number for each prompt and step, the same on every device; None if nothing is drawn."""
         if not self.temperature:
             return None
-        drawn = torch.Generator().manual_seed(self.seed)
+        drawn = torch.Generator().manual_seed(current().seed if self.seed is None else self.seed)
         return torch.rand(prompts, self.max_new_tokens, generator=drawn).to(device)
 
 
@@ -157,7 +153,7 @@ def generate(
     sampling: Sampling | int = GREEDY,
     *,
     off: Off = (),
-    ablation: str | Intervention = "mean",
+    intervention: InterventionLike = "mean",
     steer: Steer = _NOTHING,
     hooks: Sequence[Hook] = (),
     stream: Stream | None = None,
@@ -172,9 +168,9 @@ def generate(
         sampling: how many tokens are written, and how each is chosen; a number is the largest number of new tokens,
             each the most probable. By default up to 128.
         off: heads that are off, while the prompt is read and while new tokens are written.
-        ablation: what a head that is off gives: ``"mean"``, its mean over all tokens of the prompts; ``"zero"``;
-            ``"uniform"``, what it gives if it attends equally to all tokens so far; or an intervention that treats
-            every token by itself.
+        intervention: what a head that is off gives, as in ``mh.sweep``: ``"mean"``, its mean over all tokens of the
+            prompts; ``"zero"``; ``"uniform"``, what it gives if it attends equally to all tokens so far; or any other
+            that treats every token by itself.
         steer: for each layer, a vector [d_model] that is added to the residual stream before it, at every position.
         hooks: (hook name, function of value and hook), with names from ``Model.hook_name``. They are called for the
             prompt, which may come in two parts, and then for one token at a time of each unfinished row. So a function
@@ -206,7 +202,7 @@ def generate(
     asked = as_prompts(prompts)
     writer = _Writer(model, asked, [()], hooks, sampling)
     writer.ready()
-    changes = changed_by(model, asked, off, ablation, steer)
+    changes = changed_by(model, asked, off, intervention, steer)
     return replace(writer, hooks=[*changes, *hooks], stream=stream).write()[0]
 
 
@@ -367,7 +363,7 @@ class _Writer:
 
 @analysis
 def sample_texts(
-    model: Model, n: int = 16, *, start: str = "", max_new_tokens: int = 255, temperature: float = 1.0
+    model: Model, n: Positive = 16, *, start: str = "", max_new_tokens: int = 255, temperature: float = 1.0
 ) -> list[str]:
     """Texts that the model itself writes, for ``mh.profile_heads`` and ``mh.behaviour.head_examples``.
 
@@ -387,8 +383,6 @@ def sample_texts(
     >>> [text[:16] for text in texts]
     ['Once upon a time', 'Once upon a time']
     """
-    seed = current().seed
-    check_at_least(1, n=n)
     tokenizer = model.tokenizer
     ids = text_ids(start, tokenizer)[0]
     if not ids:
@@ -396,7 +390,7 @@ def sample_texts(
         ids = [token for token in known if token is not None][:1]
     if not ids:
         raise ValueError("start is empty, and the tokenizer has no token for the beginning or end of a text; give one")
-    sampling = Sampling(max_new_tokens, temperature=temperature, seed=seed)
+    sampling = Sampling(max_new_tokens, temperature=temperature)
     written = generate(model, [Unpadded(ids)] * n, sampling)
     return [f"{start}{text}" for text in written.texts]
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadId
 from mechheads.messages.arguments import did_you_mean
-from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.sites import HEAD_SITES, SITES
+from mechheads.runs.head_cache import HEAD_SITES, SITES, HeadCache
 
 Site = Literal["z", "q", "k", "v", "pattern", "scored_q", "scored_k"]
 """``scored_q`` and ``scored_k`` are the q and k that are multiplied with each other. In a model that norms q and k,

@@ -14,9 +14,8 @@ from mechheads.heads import HeadId, kv_head
 from mechheads.interventions.base import Context, Intervention, site_of
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
-from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.head_cache import KEY_SITES, HeadCache
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.sites import KEY_SITES
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import AboveZero, NotNegative, Within, check_arguments
 
 Reduce = Literal["mean", "sum"]
 Rate = float | tuple[float, float]
@@ -55,16 +55,6 @@ def check_rate(rate: Rate, name: str) -> tuple[float, float]:
     return start, end
 
 
-def check_positive(value: float, name: str) -> None:
-    """Check that this is a number above 0.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if not (isinstance(value, Real) and 0 < value < math.inf):
-        raise ValueError(f"{name} is {value!r}; it must be a number above 0")
-
-
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
     """How gates are fitted: the ``fit`` argument of ``mh.fit_gates`` and ``mh.gating.contrast_gates``.
@@ -101,32 +91,22 @@ class FitSettings:
 
     lr: Rate = (0.1, 0.01)
     lr_regularised: Rate = (0.5, 0.1)
-    regularisation: float = 0.1
+    regularisation: Annotated[float, Within()] = 0.1
     regulariser: Reduce = "mean"
     reduce: Reduce = "mean"
-    clip_logits: float = 4.0
+    clip_logits: AboveZero = 4.0
     clip_side: ClipSide = "pulled"
-    clip_gradient: float | None = None
-    clip_difference: float = 5.0
-    tolerance: float | None = 0.001
-    order_seed: int = 0
+    clip_gradient: AboveZero | None = None
+    clip_difference: AboveZero = 5.0
+    tolerance: Annotated[float, Within(least=0)] | None = 0.001
+    order_seed: NotNegative = 0
 
     def __post_init__(self) -> None:
         check_rate(self.lr, "lr")
         check_rate(self.lr_regularised, "lr_regularised")
-        if not (isinstance(self.regularisation, Real) and math.isfinite(self.regularisation) and self.regularisation):
-            raise ValueError(f"regularisation is {self.regularisation!r}; give a number that is not 0")
-        check_known("regulariser", self.regulariser, Reduce)
-        check_known("reduce", self.reduce, Reduce)
-        check_positive(self.clip_logits, "clip_logits")
-        check_known("clip_side", self.clip_side, ClipSide)
-        if self.clip_gradient is not None:
-            check_positive(self.clip_gradient, "clip_gradient")
-        check_positive(self.clip_difference, "clip_difference")
-        if self.tolerance is not None and not (isinstance(self.tolerance, Real) and 0 <= self.tolerance < math.inf):
-            raise ValueError(f"tolerance is {self.tolerance!r}; give nats, at least 0, or None to make all updates")
-        if not isinstance(self.order_seed, Integral) or self.order_seed < 0:
-            raise ValueError(f"order_seed is {self.order_seed!r}; give an integer, at least 0")
+        check_arguments(type(self), vars(self))
+        if not self.regularisation:
+            raise ValueError("regularisation is 0; give a number that is not 0")
 
 
 USUAL = FitSettings()
@@ -134,19 +114,11 @@ USUAL = FitSettings()
 
 @dataclass(frozen=True)
 class Rules:
-    """What all sets of gates of a fit share.
-
-    Raises:
-        ValueError: if the batch is not a number of items.
-    """
+    """What all sets of gates of a fit share."""
 
     seeds: tuple[int, ...]
     batch: int
     fit: FitSettings = USUAL
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.batch, Integral) or self.batch < 1:
-            raise ValueError(f"batch is {self.batch!r}; give the number of items per update, at least 1")
 
     def about(self, updates: list[int], *, unused: str) -> dict[str, Any]:
         """All settings, for provenance and the key of a store.

@@ -29,6 +29,7 @@ from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.ledger.stored_progress import check_progress
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
+from mechheads.messages.arguments import Positive
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
@@ -51,7 +52,7 @@ class _Difference:
         return -(kept - lost).clamp(max=self.most)
 
 
-@analysis(keeps_units=True)
+@analysis
 @torch.inference_mode(False)
 def contrast_gates(
     model: Model,
@@ -60,7 +61,7 @@ def contrast_gates(
     *,
     seeds: int | Sequence[int] = 10,
     updates: int = 500,
-    batch: int = 64,
+    batch: Positive = 64,
     fit: FitSettings = USUAL,
 ) -> Gates:
     """Gates under which a model still does one variant of a task but not the other.

@@ -39,7 +39,7 @@ from scipy.special import logit
 from torch import Tensor
 
 from mechheads.engine.each import IndependentUnits
-from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_positive, check_seeds, check_updates
+from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
 from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
 from mechheads.gating.fit.fitted import Course, Gates
 from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
@@ -48,6 +48,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.stored_progress import StoredProgress, check_progress
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
+from mechheads.messages.arguments import Positive, Within
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
@@ -126,7 +127,7 @@ class TargetLoss:
         return -log_probs(model, some, gates, reduce=self.reduce, recompute=recompute)
 
 
-@analysis(keeps_units=True)
+@analysis
 @torch.inference_mode(False)
 def fit_gates(
     model: Model,
@@ -134,7 +135,7 @@ def fit_gates(
     *,
     seeds: int | Sequence[int] = 10,
     updates: int | tuple[int, int, int] = (500, 500, 500),
-    batch: int = 64,
+    batch: Positive = 64,
     fit: FitSettings = USUAL,
 ) -> Gates:
     """A gate for every head, fitted so that a task's targets become likely: freely, pulled open, and pulled shut.
@@ -172,7 +173,7 @@ def fit_gates(
     if not isinstance(task, Task):
         raise ValueError(f"task is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
-    check_positive(fit.regularisation, "regularisation")
+    Within(above=0).check("regularisation", fit.regularisation)
     check_progress()
     settings = rules.about(made, unused="clip_difference")
     rates = settings["lr"], settings["lr_regularised"], settings["lr_regularised"]

@@ -148,7 +148,7 @@ class Gates(TableResult):
 
         >>> task = mh.Task(["The capital of France is"], [" Paris"])
         >>> mh.fit_gates(model, task, seeds=3, updates=1).scores("drop")
-        <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 3 prompts>
+        <HeadScores 'gates of drop, task' in gate: 30 layers x 9 heads, 3 starts>
         """
         return self.as_scores(self[fit], f"gates of {fit}, {self.name}", self.KIND)
 

@@ -24,22 +24,30 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.job import intervention_for
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.heads import HeadLike, check_heads
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.generation.changed import changes_of
+from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike, Zero
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks, region
 from mechheads.limits import current
-from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
 from mechheads.progress import Bar
+from mechheads.prompts.given import Unpadded
+from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import shorten
-from mechheads.runs.head_cache import token_bytes
+from mechheads.runs.head_cache import KEY_SITES, token_bytes
+
+Changes = Sequence[tuple[HeadChange, Bool[Tensor, " set"]]]
+"""Changes of heads, each with the sets of gates under which it is made."""
 
 _LONGEST = 128
 """Tokens in a row: with more, masked products of attention cost more than shared tokens save."""
@@ -137,12 +145,18 @@ _LEAST_TOKENS = 256
 
 @analysis
 def task_log_prob(
-    model: Model, task: Task, off: Sequence[HeadLike] | HeadLike | None = None, *, reduce: Reduce = "mean"
+    model: Model,
+    task: Task,
+    off: Sequence[HeadLike] | HeadLike | None = None,
+    *,
+    intervention: InterventionLike = "zero",
+    reduce: Reduce = "mean",
 ) -> Float[np.ndarray, " item"]:
-    """Log-probability of a task's targets, with some heads gated off.
+    """Log-probability of a task's targets, with some heads off.
 
     Args:
-        off: the heads whose z is set to zero at all positions; by default none.
+        off: the heads that are off at all positions; by default none.
+        intervention: what a head that is off gives, as in ``mh.generate``; ``"mean"`` is over all tokens of the items.
         reduce: ``"mean"`` over the tokens of a target, or ``"sum"``, the log-probability of the whole target.
 
     Returns:
@@ -156,17 +170,47 @@ def task_log_prob(
     >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"]) < intact).all())
     True
     """
-    check_known("reduce", reduce, Reduce)
+    rule = intervention_for("intervention", intervention, task.prompts)
     none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
     heads = () if none else check_heads(off, model.n_layers, model.n_heads)
     tokens = usable_items(model, task)
-    gates = torch.ones(1, model.n_layers, model.n_heads)
+    is_off = torch.zeros(1, model.n_layers, model.n_heads, dtype=torch.bool)
     for head in heads:
-        gates[0, head.layer, head.head] = 0
+        is_off[0, head.layer, head.head] = True
+    gates, changes = turned_off(model, tokens, torch.ones(is_off.shape), is_off, rule)
     values = np.full(len(task), np.nan)
     with Bar(total=len(tokens), desc="log-probs", leave=False) as bar:
-        values[list(tokens.kept)] = under_gates(model, tokens, gates, reduce=reduce, bar=bar)[0]
+        values[list(tokens.kept)] = under_gates(model, tokens, gates, changes, reduce=reduce, bar=bar)[0]
     return values
+
+
+def turned_off(
+    model: Model,
+    tokens: TaskTokens,
+    gates: Float[Tensor, "set layer head"],
+    off: Bool[Tensor, "set layer head"],
+    intervention: Intervention,
+) -> tuple[Float[Tensor, "set layer head"], Changes]:
+    """Gates, and changes beside them, under which the heads that are off give what an intervention makes of them.
+
+    Raises:
+        ValueError: as in ``changes_of``; or if a set turns off only some of the heads whose k or v it changes.
+    """
+    if isinstance(intervention, Zero) or not off.any():
+        return gates.masked_fill(off, 0), ()
+    prompts = Prompts([Unpadded(row[:n]) for row, n in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)])
+    heads = [HeadId(layer, head) for layer, head in off.any(0).nonzero().tolist()]
+    changes = []
+    for change in changes_of(model, prompts.tokens(model), heads, intervention):
+        size = model.n_heads // model.n_kv_heads if change.site in KEY_SITES else 1
+        members = off[:, change.layer].unflatten(-1, (-1, size))[:, change.head]
+        if not torch.equal(members.any(-1), members.all(-1)):
+            raise ValueError(
+                f"intervention changes {change.site}, which {size} heads share, and here they are turned off one after "
+                "another; give one on z or q"
+            )
+        changes.append((change, members.all(-1)))
+    return gates.masked_fill(off, 1), changes
 
 
 def usable_items(model: Model, task: Task) -> TaskTokens:
@@ -194,6 +238,7 @@ def under_gates(
     model: Model,
     tokens: TaskTokens,
     gates: Float[Tensor, "set layer head"],
+    changes: Changes = (),
     *,
     reduce: Reduce = "mean",
     bar: Bar | None = None,
@@ -201,6 +246,7 @@ def under_gates(
     """Log-probability of every item's target under each set of gates, in parts that fit into memory.
 
     Args:
+        changes: what heads give besides, from ``turned_off``.
         bar: a progress bar, advanced by 1 for each set and item.
     """
     order = torch.argsort(tokens.lengths, stable=True)
@@ -209,7 +255,8 @@ def under_gates(
     with torch.no_grad():
         for sets, items in parts(len(gates), len(tokens), rows):
             at = order[items]
-            found = log_probs(model, tokens.items(at), gates[sets].to(model.device), reduce=reduce)
+            some = [(change, under[sets]) for change, under in changes]
+            found = log_probs(model, tokens.items(at), gates[sets].to(model.device), some, reduce=reduce)
             values[sets, at.cpu()] = found.cpu().double()
             if bar is not None:
                 bar.update(found.numel())
@@ -220,6 +267,7 @@ def log_probs(
     model: Model,
     tokens: TaskTokens,
     gates: Float[Tensor, "set layer head"],
+    changes: Changes = (),
     *,
     reduce: Reduce = "mean",
     recompute: bool = False,
@@ -227,6 +275,7 @@ def log_probs(
     """Log-probability of every item's target under each set of gates, all at once and differentiable in the gates.
 
     Args:
+        changes: as in ``under_gates``.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
         recompute: run each block again in the backward pass instead of keeping its activations.
     """
@@ -235,7 +284,7 @@ def log_probs(
     back = torch.arange(int(n_targets.max()), 0, -1, device=n_targets.device)
     at = (tokens.lengths[:, None] - 1 - back).clamp_min(0)  # a row ends with its target
     asked = (back <= n_targets[:, None]).expand(len(gates), -1, -1)
-    final = _final_states(model, tokens.ids[:, :width], at, gates, recompute)
+    final = _final_states(model, tokens.ids[:, :width], at, gates, changes, recompute)
     targets = tokens.ids.gather(1, at + 1).expand_as(asked)[asked]
     each = -F.cross_entropy(model.unembed(final[asked]), targets, reduction="none")
     total = each.new_zeros(asked.shape).masked_scatter(asked, each).sum(-1)
@@ -247,6 +296,7 @@ def _final_states(
     ids: Int[Tensor, "item pos"],
     at: Int[Tensor, "item read"],
     gates: Float[Tensor, "set layer head"],
+    changes: Changes,
     recompute: bool,
 ) -> Float[Tensor, "set item read d_model"]:
     """States after the final norm at the positions ``at``, for each set and item."""
@@ -268,7 +318,9 @@ def _final_states(
 
     def gated(layer: int, block: Callable[[], Tensor]) -> Tensor:
         gate = HeadChange(layer, None, "z", partial(_gate, gates=gates[:, layer]))
-        return backend.under(change_hooks(model, [(gate, EVERYWHERE)]), block)
+        rows = torch.arange(len(residual)).view(n_sets, -1)
+        here = [(change, region(rows[sets].flatten())) for change, sets in changes if change.layer == layer]
+        return backend.under(change_hooks(model, [(gate, EVERYWHERE), *here]), block)
 
     def block(layer: int, residual: Tensor, keys: Noted | None = None) -> Tensor:
         mask = None if shared is None else mask_of(seen(layer)[None, None], model.dtype)
@@ -280,7 +332,8 @@ def _final_states(
     def read(residual: Tensor) -> Tensor:
         return residual.gather(1, at[..., None].expand(-1, -1, model.d_model))
 
-    cut = queries and (shared is not None or n_read < width)
+    keys_change = any(change.layer == last and change.site in KEY_SITES for change, _ in changes)
+    cut = queries and (shared is not None or n_read < width) and not keys_change
     for layer in range(last if cut else model.n_layers):
         if recompute:
             residual = checkpoint(run, layer, residual, use_reentrant=False, preserve_rng_state=False)

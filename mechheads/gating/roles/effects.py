@@ -14,11 +14,11 @@ from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.gates import usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadLike
+from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.messages.arguments import check_known
-from mechheads.metrics.base import Metric, MetricContext, metric
+from mechheads.metrics.base import Metric, MetricContext, metric, name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.ablate import Ablation, make_ablation
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
 from mechheads.results.scores import HeadScores
@@ -28,54 +28,44 @@ from mechheads.results.scores import HeadScores
 def ablation_effects(
     model: Model,
     task: Task,
-    kinds: Sequence[Ablation] = ("zero", "mean", "resample"),
     *,
+    intervention: InterventionLike = "zero",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     reduce: Reduce = "mean",
-) -> dict[str, HeadScores]:
+) -> HeadScores:
     """The change in the log-probability of a task's targets when one head at a time is ablated at all positions.
 
     Args:
         task: prompts and targets; rejected items are left out (see ``Task.tokens``). Targets of several tokens cost
             more, because every position is then unembedded.
-        kinds: kinds of ablation, as in ``mh.ablate``.
+        intervention: how a head is ablated, as in ``mh.ablate``.
         heads: the heads to ablate; by default all heads.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
 
     Returns:
-        For each kind, log p(target | ablated) - log p(target) [layer, head, item], in nats; below 0, the task needs
-        the head. After Ctrl-C, the kinds that were begun.
+        log p(target | ablated) - log p(target) [layer, head, item], in nats; below 0, the task needs the head.
 
     Raises:
-        ValueError: if a kind is not known or given twice, an argument does not fit, or no item can be used.
+        ValueError: if an argument does not fit, or no item can be used.
 
     >>> task = mh.Task(["The capital of France is", "The capital of Italy is"], [" Paris", " Rome"])
-    >>> effects = mh.gating.ablation_effects(model, task, ["zero"], heads=["L23H4", "L5H0"])
-    >>> effects["zero"].heads(2)[-1]
+    >>> effects = mh.gating.ablation_effects(model, task, heads=["L23H4", "L5H0"])
+    >>> effects.heads(2)[-1]
     HeadId(layer=23, head=4)
     """
     check_known("reduce", reduce, Reduce)
-    if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds):
-        raise ValueError(f'kinds is {kinds!r}; give a list without repeats, such as ["zero", "mean"]')
-    ablations = {kind: make_ablation(kind) for kind in kinds}
+    rule = as_intervention(intervention)
     tokens = usable_items(model, task)
-    if "resample" in ablations and len(tokens) < 2:
-        raise ValueError('kinds has "resample", which takes z from another item, but the task has only one usable item')
-    effects: dict[str, HeadScores] = {}
-    for kind, ablation in ablations.items():
-        effect = sweep(
-            model,
-            _prompts(tokens),
-            intervention=ablation,
-            metric=_target_metric(tokens, reduce),
-            heads=heads,
-            name=f"{kind} ablation, {task.name}",
-            kind="ablate",
-        )
-        effects[kind] = effect.with_provenance(task=task.name, items=tokens, reduce=reduce)
-        if effect.provenance["interrupted"]:
-            break
-    return effects
+    effects = sweep(
+        model,
+        _prompts(tokens),
+        intervention=rule,
+        metric=_target_metric(tokens, reduce),
+        heads=heads,
+        name=f"{intervention if isinstance(intervention, str) else name_of(rule)} ablation, {task.name}",
+        kind="ablate",
+    )
+    return effects.with_provenance(task=task.name, items=tokens, reduce=reduce)
 
 
 def _prompts(tokens: TaskTokens) -> Prompts:

@@ -18,14 +18,18 @@ import torch
 from jaxtyping import Float, Int
 
 from mechheads.engine.each import IndependentUnits
+from mechheads.engine.job import intervention_for
+from mechheads.engine.report import describe_intervention
 from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.fit.fitted import Gates
-from mechheads.gating.fit.gates import under_gates, usable_items
+from mechheads.gating.fit.gates import turned_off, under_gates, usable_items
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadId
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -61,12 +65,14 @@ class MeasureCurve:
 
     Attributes:
         tokens: the items of the task.
-        steps: the numbers of heads to gate off, in growing order.
+        steps: the numbers of heads to turn off, in growing order.
+        intervention: what a head that is off gives.
         limits: without workers.
     """
 
     tokens: TaskTokens
     steps: tuple[int, ...]
+    intervention: Intervention
     reduce: Reduce
     limits: Limits
 
@@ -76,14 +82,17 @@ class MeasureCurve:
         return 2 * sum(k > 0 for k in self.steps)
 
     def __call__(self, model: Model, curve: Curve, bar: Bar | None = None) -> Float[np.ndarray, "step item"]:
-        """log p with the first k heads of the order gated off minus log p with them gated on; 0 for no heads."""
+        """log p with the first k heads of the order off minus log p with them gated on; 0 for no heads."""
         tried = [k for k in self.steps if k > 0]
-        sets = np.tile(curve.keep.reshape(-1), (2, len(tried), 1))
+        first = np.zeros((len(tried), curve.keep.size), dtype=bool)
         for row, k in enumerate(tried):
-            sets[0, row, curve.order[:k]], sets[1, row, curve.order[:k]] = 0, 1
-        gates = torch.tensor(sets.reshape(-1, *curve.keep.shape), dtype=torch.float32)
+            first[row, curve.order[:k]] = True
+        chosen = torch.tensor(first).view(-1, *curve.keep.shape)
+        shut, opened = (torch.cat(pair) for pair in ((chosen, chosen & False), (chosen & False, chosen)))
+        keep = torch.tensor(curve.keep, dtype=torch.float32).expand(len(shut), -1, -1)
         items = self.tokens.to(model.device)
-        off, on = np.split(under_gates(model, items, gates, reduce=self.reduce, bar=bar), 2)
+        gates, changes = turned_off(model, items, keep.masked_fill(opened, 1), shut, self.intervention)
+        off, on = np.split(under_gates(model, items, gates, changes, reduce=self.reduce, bar=bar), 2)
         changes = np.zeros((len(self.steps), off.shape[1]))
         changes[len(self.steps) - len(tried) :] = off - on
         return changes
@@ -126,10 +135,11 @@ def role_curve(
     gates: Gates,
     roles: Roles | None = None,
     *,
-    most: int = 50,
+    most: Positive = 50,
     counts: Sequence[int] | None = None,
     over: Over = "items",
-    draws: int = 5,
+    draws: NotNegative = 5,
+    intervention: InterventionLike = "zero",
     reduce: Reduce = "mean",
 ) -> Curves:
     """The change in a task's log-probability when the top k heads of each role are gated off, for growing k.
@@ -145,6 +155,7 @@ def role_curve(
         over: ``"items"``: gates and roles are averaged over seeds, and intervals are over items, by clusters.
             ``"seeds"``: each seed has its own gates and order, and intervals are over seeds.
         draws: the number of random orders of heads to compare with.
+        intervention: what the top k heads give in place of 0, as in ``mh.task_log_prob``.
         reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
 
     Returns:
@@ -161,14 +172,13 @@ def role_curve(
     >>> curves.table[["which", "k"]].values.tolist()[:4]
     [['facilitation', 0], ['facilitation', 3], ['interference', 0], ['interference', 3]]
     """
-    seed = current().seed
     roles = head_roles(gates) if roles is None else roles
     steps = _check(model, gates, roles, most, counts, over, draws)
-    check_known("reduce", reduce, Reduce)
+    rule = intervention_for("intervention", intervention, task.prompts)
     tokens = usable_items(model, task)
     keep = gates["keep"].mean(0, keepdims=True) if over == "items" else gates["keep"]
     orders = {role: _ranked(roles, role, over) for role in ROLES}
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(current().seed)
     n_heads = model.n_layers * model.n_heads
     for draw in range(draws):
         orders[f"random {draw + 1}"] = np.stack([rng.permutation(n_heads) for _ in keep])
@@ -185,7 +195,7 @@ def role_curve(
         done += 1
 
     with until_interrupted() as interrupts:
-        measure = MeasureCurve(tokens, tuple(steps), reduce, limits.in_one_process)
+        measure = MeasureCurve(tokens, tuple(steps), rule, reduce, limits.in_one_process)
         measure_curves(model, measure, curves, limits, take)
     interrupts.warn(f"{done} of {len(curves)} curves")
     values = np.concatenate([line[0] if over == "items" else line.mean(-1).T for line in found.values()])
@@ -210,6 +220,7 @@ def role_curve(
         items=tokens,
         n_items=len(tokens),
         counts=steps,
+        intervention=describe_intervention(rule),
         interrupted=interrupts.interrupted,
         gates=gates.provenance,
     )
@@ -230,15 +241,10 @@ def _check(
             raise ValueError(f"{name} are from a model of {found} layers and heads; this model has {shape}")
     if gates.interrupted:
         raise ValueError("the fit of gates was interrupted; repeat mh.fit_gates with the same store")
-    check_known("over", over, Over)
     if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
         raise ValueError(f'over="seeds" needs roles with the {len(gates.seeds)} seeds of the gates')
-    if draws < 0:
-        raise ValueError(f"draws is {draws}; give a number of random orders, 0 or more")
     n_heads = model.n_layers * model.n_heads
     if counts is None:
-        if most < 1:
-            raise ValueError(f"most is {most}; give a number of heads, at least 1")
         last = min(most, n_heads)
         return sorted({*range(min(last, 10) + 1), *range(10, last + 1, 5), last})
     steps = sorted(set(map(int, counts)))

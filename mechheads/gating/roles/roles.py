@@ -34,7 +34,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
     >>> task = mh.Task(["The capital of France is"], [" Paris"])
     >>> roles = mh.head_roles(mh.fit_gates(model, task, seeds=3, updates=1))
     >>> roles["facilitation"]
-    <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 3 prompts>
+    <HeadScores 'facilitation, task' in gate: 30 layers x 9 heads, 3 starts>
     """
 
     KIND = "head_roles"

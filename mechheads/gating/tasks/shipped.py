@@ -14,7 +14,7 @@ from mechheads.gating.tasks.questions import Question, check_n, lettered, questi
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import RelationLike, load_relations, relation_names
-from mechheads.messages.arguments import check_at_least, did_you_mean
+from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
 
@@ -33,51 +33,15 @@ def task_names() -> tuple[str, ...]:
     return (*_TASKS, "aba_abb", *ALIASES, *relation_names())
 
 
-def load_task(name: str, *, model: Model | None = None, n: int | None = None, seed: int = 0) -> Task:
-    """A task of the package, by its name.
-
-    ======================  ====================================================================================
-    ``syntax``              344 questions about English forms and agreement; half of them ask which of two words
-                            fills the gap of a sentence. Cluster: the word, or the two sentences of a pair.
-    ``common_sense``        327 everyday questions with five lettered options; the target is the letter.
-    ``common_sense_open``   the questions of ``common_sense`` that can be asked without options; the target is the text
-                            of the right option. For small models: the default model is no better than chance at
-                            letters, but prefers the right text in two of three questions.
-    ``math``                arithmetic word problems (200 unless ``n`` is given); the target is the number.
-                            Cluster: the story. Too hard for the default model, which guesses.
-    ``aba_abb``             word patterns, made by ``induction_task`` (200 unless ``n`` is given).
-    ``country_to_capital``  or any other name in ``relation_names()``: the targets of a relation after worked examples,
-                            made by ``relation_task``. ``capitals`` is short for ``country_to_capital``.
-    ======================  ====================================================================================
-
-    The first four ask "Question: ... Answer:" after one worked example of the same kind, drawn for each question.
-
-    Args:
-        name: one of ``task_names()``.
-        model: needed for ``aba_abb`` and the relations, whose prompts consist of words that are one token.
-        n: the number of items; ``None`` for all.
-        seed: for the items, their order, the worked examples and the order of options.
+def shipped_task(name: str, model: Model | None, n: int | None, seed: int) -> Task:
+    """The task of the package with one of ``task_names()``; arguments as in ``load_task``.
 
     Raises:
-        ValueError: if there is no such task, ``n`` is out of range, or a model is needed and not given.
-
-    >>> task = mh.gating.load_task("syntax", n=2)
-    >>> print(task.prompts[0] + task.targets[0])
-    Question: Which word fills the gap, "is" or "are"? The doors of the shop ___ open.
-    Answer: are
-    <BLANKLINE>
-    Question: Which word fills the gap, "is" or "are"? The cat that chased the birds ___ asleep.
-    Answer: is
+        ValueError: if ``n`` is out of range, or a model is needed and not given.
     """
     name = ALIASES.get(name, name)
     if name in _TASKS:
         return _TASKS[name](n, seed)
-    if name != "aba_abb" and name not in relation_names():
-        known = task_names()
-        raise ValueError(
-            f"there is no task {name!r}; read your own with read_task, or choose among {', '.join(known)}."
-            f"{did_you_mean(name, known)}"
-        )
     if model is None:
         raise ValueError(
             f"task {name!r} needs a model, to choose words that are one token: load_task({name!r}, model=model)"
@@ -220,8 +184,7 @@ def _math(n: int | None, seed: int) -> Task:
     check_n(n, MOST, "math")
     problems = arithmetic_problems(max(n, len(STORIES)), seed)
     questions = [Question(problem.question, str(problem.answer), problem.story) for problem in problems]
-    source = "Arithmetic word problems written for mechheads, their numbers drawn at random."
-    return question_task(questions, "math", source, rng=np.random.default_rng(seed), n=n)
+    return question_task(questions, "math", content("tasks", "math")["source"], rng=np.random.default_rng(seed), n=n)
 
 
 _TASKS: dict[str, Callable[[int | None, int], Task]] = {

@@ -14,8 +14,7 @@ from mechheads.files.text import check_unicode
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.given import Unpadded, each_prompt
-from mechheads.prompts.padding import check_padding
-from mechheads.prompts.tokens import encode, shorten
+from mechheads.prompts.tokens import check_padding, encode, shorten
 
 if TYPE_CHECKING:
     import torch

@@ -30,30 +30,24 @@ _Row = tuple[str, Any]
 T = TypeVar("T")
 
 
-def read_task(path: PathLike, prompt: str = "prompt", target: str = "target", *, cluster: str | None = None) -> Task:
+def read_prompts(path: PathLike, target: str = "target") -> Task:
     """A task from a file with a prompt and its target in each object or row.
 
     Args:
         path: a JSONL, JSON, CSV or Parquet file; the task is named after it.
-        prompt, target, cluster: the keys or columns of the prompt, the target and, optionally, the cluster. A whole
-            number is its digits, as in CSV; other numbers, booleans, lists and objects are no text.
+        target: the key or column of the target. A whole number is its digits, as in CSV; other numbers, booleans,
+            lists and objects are no text.
 
     Raises:
         ValueError: if there is no such file, or more than a tenth of its entries cannot be used: one of the keys or its
             text is missing, or the target repeats the prompt. The message names the file and the lines. Fewer entries
             are left out, with a warning.
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "sums.jsonl")
-    >>> _ = path.write_text('{"prompt": "1 + 2 =", "target": " 3"}\\n{"prompt": "2 + 2 =", "target": " 4"}\\n')
-    >>> mh.gating.read_task(path).targets
-    (' 3', ' 4')
     """
-    keys = (prompt, target) if cluster is None else (prompt, target, cluster)
+    keys = ("prompt", target)
     _tell_left_out(path, keys)
-    columns = zip(*_each(path, lambda row: _apart(row, *(_text(row, key) for key in keys))), strict=True)
-    prompts, targets, *clusters = columns
-    return Task(prompts, targets, name=Path(path).stem, source=_source(path), cluster=clusters[0] if clusters else None)
+    both = _each(path, lambda row: _apart(row, *(_text(row, key) for key in keys)))
+    prompts, targets = zip(*both, strict=True)
+    return Task(prompts, targets, name=Path(path).stem, source=_source(path))
 
 
 def read_questions(path: PathLike, seed: int = 0) -> Task:
@@ -180,7 +174,7 @@ def _tell_left_out(path: PathLike, used: Sequence[str], *, any_text: bool = Fals
     if any_text and (choices := [name for name in left if _CHOICES.fullmatch(str(name))]):
         raise ValueError(
             f"{path} has {choices[0]!r}, from which an answer is chosen, and would be asked without it; give objects "
-            'as those of CommonsenseQA ("question", "choices", "answerKey"), or read_task(path, prompt=..., target=...)'
+            'as those of CommonsenseQA ("question", "choices", "answerKey"), or mh.Task(prompts, targets)'
         )
     told = [
         name
