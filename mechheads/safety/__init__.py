@@ -6,7 +6,6 @@ from mechheads.safety.answers.attack_curve import attack_curve
 from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import RefusalTest, refusal_test, refusal_tests
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
-from mechheads.safety.heads.ablations import KINDS, Ablation
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
 from mechheads.safety.heads.direction import refusal_direction
@@ -14,17 +13,15 @@ from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
-from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
+from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
-from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded, load_requests
+from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded
 from mechheads.safety.requests.texts import ordinary_texts, text_loss
 
 __all__ = [
-    "KINDS",
     "OPENING",
     "TEMPLATES",
-    "Ablation",
     "AnswerSettings",
     "FoldedTexts",
     "HeadGroup",
@@ -41,12 +38,9 @@ __all__ = [
     "folded",
     "generalized_ships",
     "load_requests",
-    "open_requests",
     "ordinary_texts",
     "overlap",
     "principal_angles",
-    "public_requests",
-    "read_requests",
     "refusal_attribution",
     "refusal_brittleness",
     "refusal_contribution",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +15,17 @@ from jaxtyping import Float, UInt8
 from mechheads.engine.each import IndependentUnits
 from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike, Mean
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
@@ -27,20 +33,22 @@ from mechheads.safety.answers.verdicts import (
     AnswerJudge,
     Verdict,
     check_judge,
+    checked_verdict,
+    judge_name,
     judged_by,
     rule_judge,
     same_answer,
-    verdicts,
     without_fixed,
 )
-from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.heads.ablations import ablation_of, about_ablation, check_joint, joint_changes
+from mechheads.safety.heads.groups import Groups
 from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template, answers_begun, whole_answers
 
 
 class HeadsOff(NamedTuple):
     """A condition: the heads that are ablated together, and how; workers are told its name too."""
 
-    way: Ablation
+    intervention: Intervention
     heads: Sequence[HeadId] = ()
     name: str = ""
 
@@ -62,18 +70,15 @@ class Write:
     limits: Limits
 
     def __call__(self, model: Model, condition: HeadsOff) -> UInt8[np.ndarray, " byte"]:
-        run, (way, heads, _) = None, condition
         with settings(budget=self.limits):
-            if way.kind == "mean":
-                run = HeadCache.run(model, self.averaged, sites=("z",))
-            changes = [way.changes(model, heads, run)]
-            (found,) = generate_under(model, self.prompts, changes, self.sampling)
-        return _packed(found)
+            changes = joint_changes(model, condition.intervention, condition.heads, self.averaged.tokens(model))
+            (written,) = generate_under(model, self.prompts, [changes], self.sampling)
+        return _packed(written)
 
 
-def _packed(found: Generated) -> UInt8[np.ndarray, " byte"]:
+def _packed(written: Generated) -> UInt8[np.ndarray, " byte"]:
     """Whole answers as bytes, which workers send and a ledger keeps."""
-    return np.frombuffer(json.dumps([found.texts, found.ids, found.finished]).encode(), np.uint8)
+    return np.frombuffer(json.dumps([written.texts, written.ids, written.finished]).encode(), np.uint8)
 
 
 def _unpacked(value: UInt8[np.ndarray, " byte"]) -> Generated:
@@ -125,42 +130,55 @@ DEFAULT_ANSWERS = AnswerSettings()
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """Which requests are answered and how, and how sets of heads are ablated.
+    """Which requests are answered and how, while sets of heads are ablated.
 
     Attributes:
         sides: the harmful and the harmless requests, in the template of the settings.
-        way: how a head is ablated, as the result records it.
+        groups: what is ablated as one.
 
     Workers, if there are any, write the answers under one condition after the other.
-
-    Raises:
-        ValueError: if ``way`` cannot ablate several heads at once, or the settings are not valid for
-            ``generate_under``. It is raised before anything is run.
     """
 
     model: Model
     sides: Sides
-    way: Ablation
+    groups: Groups
     settings: AnswerSettings
 
-    def __post_init__(self) -> None:
-        self.way.check_for_sets()
+    def check(self, intervention: InterventionLike) -> Intervention:
+        """The intervention, after a check that answers can be written while it ablates several heads.
+
+        Raises:
+            ValueError: if they cannot, or the settings are not valid for ``generate_under``; before anything is
+                written.
+        """
+        rule = ablation_of(intervention)
+        check_joint(self.model, rule, self.groups, self._averaged)
         if current().limits.workers is not None:
             source_of(self.model)
         for side in self.sides.by_kind().values():
             check_writing(self.model, side.prompts, self.settings.sampling())
+        return rule
 
-    def mean_run(self) -> HeadCache | None:
-        """A run of the prompts over which a mean ablation averages; None for other ablations."""
-        if self.way.kind != "mean":
-            return None
-        return HeadCache.run(self.model, self.sides.harmful.prompts, sites=("z",))
+    @cached_property
+    def _averaged(self) -> Tokens:
+        """The tokens over which a mean ablation averages: those of the harmful requests."""
+        return self.sides.harmful.prompts.tokens(self.model)
 
-    def answers(self, sets: Mapping[str, HeadsOff], run: HeadCache | None) -> tuple[pd.DataFrame, bool]:
+    @cached_property
+    def _run(self) -> HeadCache:
+        return HeadCache.run(self.model, self._averaged, sites=("z",))
+
+    def changes(self, off: HeadsOff) -> list[HeadChange]:
+        """The changes of a condition."""
+        run = self._run if isinstance(off.intervention, Mean) and off.heads else None
+        return joint_changes(self.model, off.intervention, off.heads, self._averaged, run)
+
+    def hooks(self, off: HeadsOff) -> list[Hook]:
+        """``changes`` as hooks: with them the model runs under the condition."""
+        return change_hooks(self.model, [(change, EVERYWHERE) for change in self.changes(off)])
+
+    def answers(self, sets: Mapping[str, HeadsOff]) -> tuple[pd.DataFrame, bool]:
         """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
-
-        Args:
-            run: from ``mean_run``.
 
         Returns:
             A row for each condition and request, and whether Ctrl-C was pressed. After Ctrl-C nothing new is generated,
@@ -172,22 +190,23 @@ class Answering:
             written = [Generated(("",) * n, (), (), unfinished=tuple(range(n)))] * len(sets)
             with work:
                 if not work.interrupted:
-                    stop_if(self._write(side.prompts, sets, run, written))
+                    stop_if(self._write(side.prompts, sets, written))
             begun = answers_begun(self.model, side.prompts)
             part = pd.concat([_table(name, kind, side.texts, each) for name, each in zip(sets, written, strict=True)])
             part["whole"] = [text for each in written for text in whole_answers(self.model, begun, each)]
             parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns=["done", "whole"]))
         return pd.concat(parts, ignore_index=True), work.interrupted
 
-    def _write(
-        self, prompts: Prompts, sets: Mapping[str, HeadsOff], run: HeadCache | None, written: list[Generated]
-    ) -> bool:
+    def _write(self, prompts: Prompts, sets: Mapping[str, HeadsOff], written: list[Generated]) -> bool:
         """Fill in the answers under each condition; whether Ctrl-C stopped this. A ledger keeps whole answers."""
-        names, way = [*sets], self.settings.sampling()
-        runs = {"base": prompts.tokens(self.model), "source": None if run is None else run.tokens}
-        asked = {name: [off.way, list(off.heads)] for name, off in sets.items()}
+        names, sampling = [*sets], self.settings.sampling()
+        by_mean = any(isinstance(off.intervention, Mean) for off in sets.values())
+        runs = {"base": prompts.tokens(self.model), "source": self._averaged if by_mean else None}
+        conditions = {name: [off.intervention, list(off.heads)] for name, off in sets.items()}
         with Store(current().store, analysis="answers") as store:
-            ledger = store.open(self.model, runs, sampling=way, sets=asked) if current().store is not None else None
+            ledger = None
+            if current().store is not None:
+                ledger = store.open(self.model, runs, sampling=sampling, sets=conditions)
             kept = {} if ledger is None else ledger.finished()
             for name, value in kept.items():
                 written[names.index(name)] = _unpacked(value.astype(np.uint8))
@@ -199,8 +218,7 @@ class Answering:
             if not (left := [i for i, name in enumerate(names) if name not in kept]):
                 return False
             if current().limits.workers is None:
-                conditions = [each.way.changes(self.model, each.heads, run) for each in sets.values()]
-                written[:] = generate_under(self.model, prompts, conditions, way)
+                written[:] = generate_under(self.model, prompts, list(map(self.changes, sets.values())), sampling)
                 if not written[0].interrupted:
                     keep(left)
                 return written[0].interrupted
@@ -209,18 +227,18 @@ class Answering:
                 written[left[index]] = _unpacked(value)
                 keep([left[index]])
 
-            write = Write(prompts, self.sides.harmful.prompts, way, current().limits.in_one_process)
+            write = Write(prompts, self.sides.harmful.prompts, sampling, current().limits.in_one_process)
             named = [sets[names[i]]._replace(name=names[i]) for i in left]
             return IndependentUnits(self.model, write, current().limits)(named, take)
 
-    def provenance(self) -> dict[str, Any]:
-        """What a result records about the answers."""
+    def about(self, intervention: Intervention) -> dict[str, Any]:
+        """What a result records about the answers and the ablation."""
         return make_provenance(
             self.model,
-            self.way.about(self.model),
+            about_ablation(intervention, self.groups),
             asdict(self.settings.sampling()),
             template=self.sides.template,
-            judge=_name(self.settings.judge),
+            judge=judge_name(self.settings.judge),
             judged=judged_by(self.settings.judge),
             prompts=[side.prompts.tokens(self.model) for side in self.sides.by_kind().values()],
         )
@@ -241,35 +259,24 @@ def _table(condition: str, kind: str, requests: Sequence[str], written: Generate
 
 def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -> list[Verdict | None]:
     """Verdicts on the finished answers, until done or Ctrl-C; the others are None."""
-    found: list[Any] = [None] * len(answers)
-    places = iter(np.flatnonzero(answers["done"]))
-    done = answers[answers["done"]]
-
-    def noted(request: str, answer: str) -> str:
-        result = judge(request, answer)
-        found[next(places)] = result
-        return result
-
-    noted.__name__ = getattr(judge, "__name__", type(judge).__name__)
+    judged: list[Verdict | None] = [None] * len(answers)
+    requests, wholes = answers["request"].tolist(), answers["whole"].tolist()
     with work:
-        verdicts(done["request"].tolist(), done["whole"].tolist(), noted)
+        for number, row in enumerate(np.flatnonzero(answers["done"]).tolist()):
+            judged[row] = checked_verdict(judge, requests[row], wholes[row], number)
     if judge is rule_judge:
         for rows in answers.groupby("condition").indices.values():
-            asked, written = (answers[name].iloc[rows].tolist() for name in ("request", "answer"))
-            for row, one in zip(rows, without_fixed(asked, written, [found[row] for row in rows]), strict=True):
-                found[row] = one
-    return found
-
-
-def _name(judge: AnswerJudge) -> str:
-    return getattr(judge, "__name__", repr(judge))
+            some, written = (answers[name].iloc[rows].tolist() for name in ("request", "answer"))
+            for row, one in zip(rows, without_fixed(some, written, [judged[row] for row in rows]), strict=True):
+                judged[row] = one
+    return judged
 
 
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:
     """The share of answers with this verdict, and its 95% interval (Wilson's); NaN if a verdict is missing."""
-    found = is_verdict(answers, condition, kind, verdict)
-    low, high = share_interval(found.mean(), np.array(len(found)))
-    return float(found.mean()), float(low), float(high)
+    each = is_verdict(answers, condition, kind, verdict)
+    low, high = share_interval(each.mean(), np.array(len(each)))
+    return float(each.mean()), float(low), float(high)
 
 
 def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> Float[np.ndarray, " prompt"]:

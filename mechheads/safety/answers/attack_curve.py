@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mechheads.heads import HeadLike, check_head
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after
@@ -17,7 +18,7 @@ from mechheads.model.model import Model
 from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
-from mechheads.safety.heads.ablations import Ablation, AblationLike
+from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.prompts import Requests, Sides
 
 _SHORT = AnswerSettings(max_new_tokens=32)
@@ -32,7 +33,8 @@ def attack_curve(
     harmless: Requests = None,
     *,
     most: int | Sequence[int] = 6,
-    ablation: AblationLike = "undifferentiated",
+    intervention: InterventionLike = "undifferentiated",
+    group: Group = "query",
     draws: int = 3,
     answers: AnswerSettings = _SHORT,
 ) -> Curves:
@@ -42,7 +44,7 @@ def attack_curve(
         ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
         most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. If the
             ablation is of groups, numbers of groups.
-        harmful, harmless, ablation, draws: as in ``mh.safety.refusal_test``.
+        harmful, harmless, intervention, group, draws: as in ``mh.safety.refusal_test``.
         answers: as in ``mh.safety.refusal_test``; by default with 32 tokens, because only the beginning of an answer
             matters here.
 
@@ -64,8 +66,7 @@ def attack_curve(
     seed = current().seed
     if isinstance(ranking, str):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
-    way = Ablation.of(ablation)
-    groups = way.groups(model)
+    groups = Groups.of(model, group)
     largest = max(most, default=0) if isinstance(most, Sequence) else most
     check_at_least(1, most=largest)
     heads = groups.firsts(check_head(head, model.n_layers, model.n_heads) for head in ranking)[:largest]
@@ -77,11 +78,12 @@ def attack_curve(
     check_at_least(0, draws=draws)
     random = groups.random_sets(heads, draws=draws, seed=seed)
     lines = {"heads": heads} | random
+    answering = Answering(model, Sides.of(model, harmful, harmless, answers.template), groups, answers)
+    rule = answering.check(intervention)
     sets = {
-        _condition(which, k): HeadsOff(way, groups.members(line[:k])) for which, line in lines.items() for k in sizes
+        _condition(which, k): HeadsOff(rule, groups.members(line[:k])) for which, line in lines.items() for k in sizes
     }
-    asked = Answering(model, Sides.of(model, harmful, harmless, answers.template), way, answers)
-    written, interrupted = asked.answers(sets, asked.mean_run())
+    written, interrupted = answering.answers(sets)
     if interrupted:
         warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))
     rows, values = [], []
@@ -101,7 +103,7 @@ def attack_curve(
                 "over_refusal": is_verdict(written, condition, "harmless", "refused").mean(),
             }
             rows.append(row)
-    about = make_provenance(asked, lines=lines, interrupted=interrupted)
+    about = make_provenance(answering.about(rule), lines=lines, interrupted=interrupted)
     return Curves("attack_curve", "requests", pd.DataFrame(rows), lines, np.stack(values), {"answers": written}, about)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from mechheads.heads import HeadId
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import interrupted_after, stop_if, until_interrupted
@@ -24,7 +25,7 @@ from mechheads.results.tables import TableResult
 from mechheads.safety.answers.answering import DEFAULT_ANSWERS, Answering, AnswerSettings, HeadsOff, is_verdict, judged
 from mechheads.safety.answers.refusal import condition_table
 from mechheads.safety.answers.verdicts import VERDICTS, judged_by
-from mechheads.safety.heads.ablations import Ablation, AblationLike
+from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
 
@@ -94,7 +95,8 @@ def refusal_brittleness(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    ablation: AblationLike = "scaling",
+    intervention: InterventionLike = "scaling",
+    group: Group = "query",
     draws: int = 5,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
@@ -106,7 +108,7 @@ def refusal_brittleness(
     Args:
         n: how many heads are ablated together; how many groups, if the ablation is of groups.
         draws: the number of random sets.
-        harmful, harmless, ablation, answers, texts: as in ``mh.safety.refusal_test``.
+        harmful, harmless, intervention, group, answers, texts: as in ``mh.safety.refusal_test``.
 
     Returns:
         The table and the answers. After Ctrl-C, the answers so far.
@@ -121,8 +123,7 @@ def refusal_brittleness(
     (['intact', 'random 1'], False)
     """
     seed = current().seed
-    way = Ablation.of(ablation)
-    groups = way.groups(model)
+    groups = Groups.of(model, group)
     every = groups.units(None)
     check_at_least(1, n=n)
     check_at_least(0, draws=draws)
@@ -131,22 +132,21 @@ def refusal_brittleness(
     picks = [np.random.default_rng([seed, i]).choice(len(every), n, replace=False) for i in range(draws)]
     random = tuple(groups.members(every[j] for j in sorted(pick)) for pick in picks)
     text_tokens(model, texts)
-    asked = Answering(model, Sides.of(model, harmful, harmless, answers.template), way, answers)
-    conditions = {"intact": HeadsOff(way)}
-    conditions |= {f"random {i + 1}": HeadsOff(way, heads) for i, heads in enumerate(random)}
-    run = asked.mean_run()
-    written, interrupted = asked.answers(conditions, run)
+    answering = Answering(model, Sides.of(model, harmful, harmless, answers.template), groups, answers)
+    rule = answering.check(intervention)
+    conditions = {"intact": HeadsOff(rule)}
+    conditions |= {f"random {i + 1}": HeadsOff(rule, heads) for i, heads in enumerate(random)}
+    written, interrupted = answering.answers(conditions)
     losses = dict.fromkeys(conditions, np.nan)
     with until_interrupted() as interrupts:
         stop_if(interrupted)
         for name, off in conditions.items():
-            losses[name] = float(text_loss(model, texts, hooks=way.hooks(model, off.heads, run)).mean())
+            losses[name] = float(text_loss(model, texts, hooks=answering.hooks(off)).mean())
     if interrupts.interrupted:
         warn(interrupted_after(f"{judged(written)} were judged", "unknown numbers are NaN"))
     table = condition_table(written, losses)
     refused = is_verdict(written, "intact", "harmful", "refused") == 1
     still = [is_verdict(written, name, "harmful", "refused")[refused] for name in conditions]
     table["survive"] = [float(some.mean()) if len(some) else np.nan for some in still]
-    return RefusalBrittleness(
-        random, table, written, make_provenance(asked, n=n, random=random, interrupted=interrupts.interrupted)
-    )
+    about = make_provenance(answering.about(rule), n=n, random=random, interrupted=interrupts.interrupted)
+    return RefusalBrittleness(random, table, written, about)

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -40,7 +41,7 @@ from mechheads.safety.answers.answering import (
     verdict_share,
 )
 from mechheads.safety.answers.verdicts import judged_by
-from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
+from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens
@@ -130,7 +131,8 @@ def refusal_test(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    ablation: AblationLike = "undifferentiated",
+    intervention: InterventionLike = "undifferentiated",
+    group: Group = "query",
     draws: int = 3,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
@@ -141,9 +143,10 @@ def refusal_test(
     Args:
         heads: the set of heads; they are ablated together.
         harmful, harmless: texts or ``mh.Prompts``; by default, the requests of the package.
-        ablation: as in ``mh.ships``; ``"mean"`` is the mean over the harmful requests. With ``group="kv"``, all query
-            heads that share a key/value head with one of the heads are ablated, and compared with random sets of such
-            groups.
+        intervention: as in ``mh.ships``; it must treat every token by itself. ``"mean"`` is the mean over the harmful
+            requests.
+        group: with ``"kv"``, all query heads that share a key/value head with one of the heads are ablated, and
+            compared with random sets of such groups.
         draws: the number of random sets to compare with; each has as many heads from the same layers.
         answers: the template of the requests, how answers are generated and who judges them.
         texts: ordinary texts; by default, 32 sentences of the package.
@@ -164,18 +167,19 @@ def refusal_test(
     >>> test.critical, test.table["condition"].tolist()
     (False, ['intact', 'ablated', 'random 1'])
     """
-    found = refusal_tests(
+    tests = refusal_tests(
         model,
         {"heads": heads},
         harmful,
         harmless,
-        ablation=ablation,
+        intervention=intervention,
+        group=group,
         draws=draws,
         answers=answers,
         texts=texts,
         opening=opening,
     )
-    return found["heads"]
+    return tests["heads"]
 
 
 @analysis
@@ -185,7 +189,8 @@ def refusal_tests(
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    ablation: AblationLike | Mapping[str, AblationLike] = "undifferentiated",
+    intervention: InterventionLike | Mapping[str, InterventionLike] = "undifferentiated",
+    group: Group = "query",
     draws: int = 3,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
@@ -195,8 +200,8 @@ def refusal_tests(
 
     Args:
         sets: sets of heads by name.
-        ablation: one for all sets, or one for each, by the names of the sets; all with the same ``group``.
-        model, harmful, harmless, draws, answers, texts, opening: as in ``refusal_test``.
+        intervention: one for all sets, or one for each, by the names of the sets.
+        model, harmful, harmless, group, draws, answers, texts, opening: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
@@ -213,39 +218,39 @@ def refusal_tests(
     seed = current().seed
     if not isinstance(sets, Mapping) or not sets:
         raise ValueError(f"sets is {sets!r}; give sets of heads by name, such as {{'first': ['L9H6']}}")
-    if isinstance(ablation, Mapping) and (absent := [name for name in sets if name not in ablation]):
-        raise ValueError(f"ablation has no entry for {absent[0]!r}; give one for each set, or one for all")
+    given: Mapping[str, InterventionLike] = (
+        intervention if isinstance(intervention, Mapping) else dict.fromkeys(sets, intervention)
+    )
+    if absent := [name for name in sets if name not in given]:
+        raise ValueError(f"intervention has no entry for {absent[0]!r}; give one for each set, or one for all")
     check_at_least(0, draws=draws)
-    ways = {name: Ablation.of(ablation[name] if isinstance(ablation, Mapping) else ablation) for name in sets}
-    check_one_group("the ablations", ways.values())
-    groups = next(iter(ways.values())).groups(model)
+    groups = Groups.of(model, group)
     units = {name: groups.units(heads) for name, heads in sets.items()}
     drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
     begins = None if opening is None else find_opening(model, sides.harmful.prompts, opening)
-    asked = {name: Answering(model, sides, way, answers) for name, way in ways.items()}
+    answering = Answering(model, sides, groups, answers)
+    rules = {name: answering.check(given[name]) for name in sets}
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))
     begun = with_opening(model, sides.harmful.prompts, metric.opening)
     begun.tokens(model)
-    conditions = {"intact": HeadsOff(next(iter(ways.values())))}
-    for name, way in ways.items():
+    conditions = {"intact": HeadsOff(next(iter(rules.values())))}
+    for name, rule in rules.items():
         for condition, heads in ({"ablated": units[name]} | drawn[name]).items():
-            conditions[f"{condition}, {name}"] = HeadsOff(way, groups.members(heads))
-    some = next((each for each in asked.values() if each.way.kind == "mean"), next(iter(asked.values())))
-    run = some.mean_run()
-    written, interrupted = some.answers(conditions, run)
+            conditions[f"{condition}, {name}"] = HeadsOff(rule, groups.members(heads))
+    written, interrupted = answering.answers(conditions)
     losses, refusing = (dict.fromkeys(conditions, np.nan) for _ in range(2))
     with until_interrupted() as interrupts:
         stop_if(interrupted)
         for name, off in conditions.items():
-            hooks = off.way.hooks(model, off.heads, run)
+            hooks = answering.hooks(off)
             losses[name] = float(text_loss(model, texts, hooks=hooks).mean())
             refusing[name] = float(model.backend.under(hooks, partial(value_of, model, begun, metric)).mean())
     table = condition_table(written, losses).assign(refusal=list(refusing.values()))
     if interrupts.interrupted:
         warn(_how_far(written, table))
-    found = {}
+    tests = {}
     for name in sets:
         names = {"intact": "intact"} | {f"{part}, {name}": part for part in ("ablated", *drawn[name])}
         own, rows = _renamed(written, names), _renamed(table, names)
@@ -256,10 +261,14 @@ def refusal_tests(
             verdict = f"{verdict}; {judged_by(answers.judge)}"
         heads, random = groups.members(units[name]), tuple(map(groups.members, drawn[name].values()))
         about = make_provenance(
-            asked[name], heads=heads, random=random, opening=metric.opening, interrupted=interrupts.interrupted
+            answering.about(rules[name]),
+            heads=heads,
+            random=random,
+            opening=metric.opening,
+            interrupted=interrupts.interrupted,
         )
-        found[name] = RefusalTest(heads, random, rows, own, verdict, critical, about)
-    return found
+        tests[name] = RefusalTest(heads, random, rows, own, verdict, critical, about)
+    return tests
 
 
 def _renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:

@@ -56,12 +56,12 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     except ValueError:  # no room in the context, or logits that are NaN
         return None
     stop_if(written.interrupted)
-    asked = [side.texts[i] for i in some]
-    found = verdicts(asked, whole_answers(model, answers_begun(model, prompts), written))
-    if not (of := len(found) - found.count("unfinished")):
+    texts = [side.texts[i] for i in some]
+    judged = verdicts(texts, whole_answers(model, answers_begun(model, prompts), written))
+    if not (of := len(judged) - judged.count("unfinished")):
         return None
-    same, _ = same_answer(asked, written.texts, found)
-    return {"n": found.count("refused"), "of": of, "same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
+    same, _ = same_answer(texts, written.texts, judged)
+    return {"n": judged.count("refused"), "of": of, "same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
 
 
 def refusing(refused: Mapping[str, Any] | None) -> str:

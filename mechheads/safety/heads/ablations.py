@@ -1,179 +1,177 @@
-"""Ablations of a head: the two of the safety-head paper, and zero, mean and resample for comparison.
+"""What scores of safety are about: requests, the heads that are ablated, and how; and what a result records of it.
 
 | paper | here |
 |---|---|
-| Undifferentiated Attention, W_q (or W_k) times epsilon | ``Ablation("undifferentiated", epsilon, through)`` |
-| Scaling Contribution, W_v times epsilon | ``Ablation("scaling", epsilon)`` |
+| Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``UniformAttention(epsilon)`` |
+| Scaling Contribution, W_v times epsilon | ``"scaling"``, ``Scale(epsilon)`` |
 
-Zhou et al., ICLR 2025, arXiv 2410.13708. With grouped-query attention several query heads share W_k and W_v, a case
-that the paper does not discuss. Here one query head is ablated at a time, or with ``group="kv"`` all query heads that
-share a key/value head. Epsilon may also be 0: then the head attends to all tokens so far exactly equally.
+Zhou et al., ICLR 2025, arXiv 2410.13708. By name epsilon is 1e-4, as in the paper's code for scores of single
+heads. With grouped-query attention several query heads share W_k and W_v, a case that the paper does not discuss: see
+``Groups``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import Tensor
-
-from mechheads.heads import HeadId
-from mechheads.interventions.base import Intervention, Site
-from mechheads.interventions.basic import Mean, MeanOf, Resample, Scale, UniformAttention, Zero
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
-from mechheads.limits import current
-from mechheads.messages.arguments import check_known
-from mechheads.model.backends.base import Hook
+from mechheads.engine.report import describe_intervention
+from mechheads.generation.changed import changes_of
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import (
+    InterventionLike,
+    InterventionName,
+    Mean,
+    MeanOf,
+    Patch,
+    Resample,
+    Scale,
+    UniformAttention,
+    Zero,
+    as_intervention,
+)
+from mechheads.interventions.head_change import HeadChange
 from mechheads.model.model import Model
+from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.groups import Groups
+from mechheads.safety.requests.prompts import Side, Sides
 
-Kind = Literal["undifferentiated", "scaling", "zero", "mean", "resample"]
-Through = Literal["q", "k"]
-KINDS: tuple[str, ...] = get_args(Kind)
-"""The names that ``ablation=`` accepts."""
-PATCH = "patch"
-"""What ``refusal_contribution`` accepts besides: z as in the look-alike, which only a request with one has."""
-PAPER_KINDS: tuple[Kind, ...] = ("undifferentiated", "scaling")
+PAPER_KINDS: tuple[InterventionName, ...] = ("undifferentiated", "scaling")
 """The ablations of the paper, which scale a weight by epsilon."""
+PAPER_ABLATIONS = {name: as_intervention(name) for name in PAPER_KINDS}
+_NAMES: dict[type, str] = {
+    UniformAttention: "undifferentiated",
+    Scale: "scaling",
+    Zero: "zero",
+    Mean: "mean",
+    MeanOf: "mean",
+    Resample: "resample",
+    Patch: "patch",
+}
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """A way to ablate a head, for ``ablation=`` in place of a name.
-
-    Args:
-        kind: ``"undifferentiated"`` (the head's queries times epsilon, so that it attends equally to all tokens so
-            far), ``"scaling"`` (its output times epsilon, so that it writes almost nothing), or ``"zero"``, ``"mean"``
-            or ``"resample"`` for comparison, as in ``mh.ablate``. ``"patch"`` is for ``mh.safety.refusal_contribution``
-            alone.
-        epsilon: the factor of the first two, 0 or more; the paper's code uses 1e-4 for scores of single heads.
-        through: whether q or k is scaled by ``"undifferentiated"``; for one query head the scores are the same.
-        group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
-            ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
-            ``top`` and ``heads`` name the group once, by its first head.
-
-    Raises:
-        ValueError: if an argument is anything else.
-
-    >>> mh.safety.Ablation("scaling", epsilon=0.0).intervention
-    Scale(factor=0.0)
-    """
-
-    kind: Kind | Literal["patch"]
-    epsilon: float = 1e-4
-    through: Through = "q"
-    group: Group = "query"
-
-    def __post_init__(self) -> None:
-        check_known("ablation", self.kind, (*KINDS, PATCH))
-        check_known("through", self.through, get_args(Through))
-        check_known("group", self.group, get_args(Group))
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise ValueError(f"epsilon is {self.epsilon}; it must be a finite number of 0 or more (the paper's: 1e-4)")
-
-    @classmethod
-    def of(cls, ablation: AblationLike, epsilon: float = 1e-4) -> Ablation:
-        """The ablation that ``ablation=`` asks for; a name has this ``epsilon``.
-
-        Raises:
-            ValueError: if there is no ablation of this name, or it is ``"patch"``.
-        """
-        check_known("ablation", ablation.kind if isinstance(ablation, Ablation) else ablation, KINDS)
-        return ablation if isinstance(ablation, Ablation) else cls(ablation, epsilon)
-
-    @property
-    def intervention(self) -> Intervention:
-        """The intervention that ablates the head; ``"resample"`` draws the other prompts by the seed in effect."""
-        made: dict[str, Intervention] = {
-            "undifferentiated": UniformAttention(self.epsilon, self.through),
-            "scaling": Scale(self.epsilon),
-            "zero": Zero(),
-            "mean": Mean(),
-            "resample": Resample(current().seed),
-        }
-        return made[self.kind]
-
-    def beside_others(self, run: HeadCache) -> Intervention:
-        """``intervention`` for use while other heads are ablated: a mean is still taken from the intact ``run``."""
-        return MeanOf(run) if self.kind == "mean" else self.intervention
-
-    def groups(self, model: Model) -> Groups:
-        """The groups of query heads that are ablated together."""
-        return Groups.of(model, self.group)
-
-    def about(self, model: Model) -> dict[str, Any]:
-        """What a result records about the ablation."""
-        groups = self.groups(model)
-        return {
-            "ablation": self.kind,
-            "epsilon": self.epsilon if self.kind in PAPER_KINDS else None,
-            "through": self.through if self.kind == "undifferentiated" else None,
-            "ablated": str(groups),
-            **groups.about(),
-            "group": self.group,
-            "intervention": repr(self.intervention),
-        }
-
-    def changes(self, model: Model, heads: Sequence[HeadId], run: HeadCache | None = None) -> list[HeadChange]:
-        """The changes that ablate heads together, in every prompt and at every position.
-
-        Args:
-            heads: query heads; each is ablated as it would be alone.
-            run: a run over whose tokens ``"mean"`` is taken.
-
-        Raises:
-            ValueError: for ``"resample"``, and for ``"mean"`` without ``run``.
-        """
-        self.check_for_sets()
-        if self.kind == "mean" and run is None:
-            raise ValueError("ablation is 'mean', which needs a run to take the mean over; give run=")
-        return [HeadChange(head.layer, head.head, self._site, self._change(head, run)) for head in heads]
-
-    def hooks(self, model: Model, heads: Sequence[HeadId], run: HeadCache | None = None) -> list[Hook]:
-        """``changes`` as hooks: with them the model runs without these heads."""
-        return change_hooks(model, [(change, EVERYWHERE) for change in self.changes(model, heads, run)])
-
-    def check_for_sets(self) -> None:
-        """Check that this ablation can ablate several heads at once, in any prompt.
-
-        Raises:
-            ValueError: for ``"resample"``, which gives each prompt the z of another one.
-        """
-        if self.kind == "resample":
-            others = ", ".join(repr(kind) for kind in KINDS if kind != self.kind)
-            raise ValueError(
-                f"ablation is 'resample', which takes z from another prompt; for sets of heads choose {others}"
-            )
-
-    @property
-    def _site(self) -> Site:
-        """The site at which a single query head is changed: k is shared, and scaling q instead has the same effect."""
-        return "scored_q" if self.kind == "undifferentiated" else "z"
-
-    def _change(self, head: HeadId, run: HeadCache | None) -> Callable[[Tensor], Tensor]:
-        if self.kind == "mean" and run is not None:
-            mean = MeanOf(run).of(head)
-            return lambda value: mean.to(value).expand_as(value)
-        factor = self.epsilon if self.kind in PAPER_KINDS else 0.0
-        return lambda value: value * factor
-
-
-AblationLike = Kind | Ablation
-"""The type of ``ablation=``: a name, or an ``Ablation``, which says more."""
-
-
-def check_one_group(name: str, ways: Iterable[Ablation]) -> None:
-    """Check that ablations that share runs and random heads have the same ``group``.
+def ablation_of(intervention: InterventionLike, name: str = "intervention") -> Intervention:
+    """The intervention that ablates heads after requests, which have no other run to take values from.
 
     Args:
         name: the argument's name, for messages.
 
     Raises:
-        ValueError: if they have not.
+        ValueError: if it is none, or a patch.
     """
-    groups = dict.fromkeys(way.group for way in ways)
-    if len(groups) > 1:
-        raise ValueError(f"{name} have group {' and '.join(map(repr, groups))}; give all of them the same group")
+    made = as_intervention(intervention, name)
+    if isinstance(made, Patch):
+        raise ValueError(
+            f"{name} is {made!r}, which takes values from another run, and requests have only one; give another, such "
+            'as mh.Zero(). With look-alikes, mh.safety.refusal_contribution takes "patch"'
+        )
+    return made
+
+
+def ablation_name(intervention: Intervention) -> str:
+    """What results call an ablation: its name in the table of interventions if it has one, whatever its epsilon.
+
+    >>> from mechheads.safety.heads.ablations import ablation_name
+    >>> ablation_name(mh.patching.Scale(0.5)), ablation_name(abs)
+    ('scaling', 'abs')
+    """
+    if intervention == UniformAttention():
+        return "uniform"
+    return _NAMES.get(type(intervention)) or describe_intervention(intervention)
+
+
+def epsilon_of(intervention: Intervention) -> float | None:
+    """The factor of one of the paper's ablations; None for other interventions."""
+    if isinstance(intervention, UniformAttention):
+        return intervention.epsilon
+    return intervention.factor if isinstance(intervention, Scale) else None
+
+
+def about_ablation(intervention: Intervention, groups: Groups) -> dict[str, Any]:
+    """What a result records about how heads, or groups of heads, are ablated."""
+    return {
+        "ablation": ablation_name(intervention),
+        "epsilon": epsilon_of(intervention),
+        "through": intervention.through if isinstance(intervention, UniformAttention) else None,
+        "ablated": str(groups),
+        **groups.about(),
+        "intervention": describe_intervention(intervention),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class SafetyJob:
+    """Everything that defines a score of heads: a score is a function from a job to values.
+
+    Attributes:
+        requests: harmful requests as prompts.
+        look_alikes: a harmless look-alike of each request, for scores that compare both.
+        intervention: how a head, or a group of heads, is ablated.
+        heads: as in ``mh.sweep``.
+    """
+
+    model: Model
+    requests: Side
+    intervention: Intervention
+    groups: Groups
+    heads: Sequence[HeadLike] | HeadLike | None = None
+    look_alikes: Side | None = None
+
+    @property
+    def units(self) -> tuple[HeadId, ...]:
+        """What is ablated one at a time: heads, or groups by their first heads."""
+        return self.groups.units(self.heads)
+
+    @property
+    def sides(self) -> Sides:
+        """The requests and their look-alikes.
+
+        Raises:
+            ValueError: if there are no look-alikes.
+        """
+        if self.look_alikes is None:
+            raise ValueError("look-alikes are missing; give a harmless one for each request")
+        return Sides(self.requests, self.look_alikes)
+
+    def about(self) -> dict[str, Any]:
+        """What a result records about the ablation and the requests."""
+        return about_ablation(self.intervention, self.groups) | self.requests.about(self.model)
+
+
+def joint_changes(
+    model: Model, intervention: Intervention, heads: Sequence[HeadId], tokens: Tokens, run: HeadCache | None = None
+) -> list[HeadChange]:
+    """Changes that ablate heads together, in any text; each head is ablated as it would be alone.
+
+    Args:
+        tokens: those over which a mean is taken; the base run of another intervention's context is of the first.
+        run: a run of these tokens that kept z, if there is one.
+
+    Raises:
+        ValueError: if the intervention does not treat each token by itself.
+    """
+    if not heads:
+        return []
+    if isinstance(intervention, Mean):
+        intervention = MeanOf(run or HeadCache.run(model, tokens, sites=("z",)))
+    if isinstance(intervention, UniformAttention):  # heads share k; for one query head q gives the same
+        intervention = replace(intervention, through="q")
+    return changes_of(model, tokens, heads, intervention)
+
+
+def check_joint(model: Model, intervention: Intervention, groups: Groups, tokens: Tokens) -> None:
+    """Check that an intervention can ablate several heads at once, in any text.
+
+    Raises:
+        ValueError: if it does not treat each token by itself.
+    """
+    if isinstance(intervention, Resample):
+        raise ValueError(
+            f"intervention is {intervention!r}, which takes z from another prompt; for sets of heads give another, "
+            'such as "mean"'
+        )
+    if not isinstance(intervention, Mean):  # whose run is not needed for this
+        joint_changes(model, intervention, groups.members([HeadId(0, 0)]), tokens)

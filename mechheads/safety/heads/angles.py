@@ -103,7 +103,7 @@ def left_subspaces(
 _MOST_GROUPS = 30
 
 
-class Turn:
+class Rotation:
     """Generalized Ships of ablated runs against one intact run.
 
     X and X' [prompt, d_model] are the last-token states of the intact and of the ablated run, and U_r and U'_r their
@@ -121,8 +121,8 @@ class Turn:
         ValueError: if U_r of the intact run is not defined.
 
     >>> import numpy as np
-    >>> turn = Turn(np.diag([2.0, 1.0, 0.0]), 1)
-    >>> turn(np.diag([1.0, 2.0, 0.0]))[0]
+    >>> rotation = Rotation(np.diag([2.0, 1.0, 0.0]), 1)
+    >>> rotation(np.diag([1.0, 2.0, 0.0]))[0]
     90.0
     """
 

@@ -4,7 +4,7 @@ The score is mechheads' own. It uses the ablations and the Ships score of Zhou e
 For a request x and its harmless look-alike y, let R be the log-probability of an answer that begins as a refusal
 (``opening``) and h a head:
 
-| ``ablation`` | score of head h for the pair (x, y) |
+| ``intervention`` | score of head h for the pair (x, y) |
 |---|---|
 | ``"patch"`` | R(x) - R(x; z_h at the last tokens as in y) |
 | an ablation | [R(x) - R(x; without h)] - Ships(y, h) |
@@ -19,9 +19,9 @@ the request is, and heads that act on the tokens of the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +32,8 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.run import batches
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.base import Context, Intervention
+from mechheads.interventions.base import Context
+from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import current
@@ -49,7 +50,8 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.refusing import warn_if_rare
-from mechheads.safety.heads.ablations import PATCH, Ablation, AblationLike
+from mechheads.safety.heads.ablations import SafetyJob, ablation_name, about_ablation
+from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides, Template
 
@@ -75,13 +77,14 @@ class FromOther:
         return f"z of the last {self.n} tokens as in the look-alike"
 
 
-@analysis(keeps_units=True)
+@analysis
 def refusal_contribution(
     model: Model,
     harmful: Requests = None,
     harmless: Requests = None,
     *,
-    ablation: AblationLike | Literal["patch"] = "scaling",
+    intervention: InterventionLike = "scaling",
+    group: Group = "query",
     opening: str | None = None,
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -90,13 +93,13 @@ def refusal_contribution(
 
     Let R be the log-probability of one opening of a refusal. The score of a head is how far R falls when the
     head is ablated on a harmful request, minus Ships of the same ablation on the request's harmless look-alike. With
-    ``ablation="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The score
-    is mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
+    ``intervention="patch"`` it is how far R falls when the head's z at the last tokens comes from the look-alike. The
+    score is mechheads' own; it uses the ablations and Ships of Zhou et al. (ICLR 2025, arXiv 2410.13708).
 
     Args:
         harmful, harmless: requests and their look-alikes, entry by entry: texts or ``mh.Prompts``; by default, the
             requests of the package.
-        ablation: as in ``mh.ships``, or ``"patch"``.
+        intervention, group: as in ``mh.ships``; or ``"patch"``.
         opening: the beginning of a refusal; by default, the first tokens of the model's own refusals, which are
             generated.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
@@ -120,56 +123,74 @@ def refusal_contribution(
     >>> found.unit, found.provenance["template"]
     ('nats', 'chat')
     """
-    seed = current().seed
-    store = current().store
-    way = ablation if isinstance(ablation, Ablation) else Ablation(ablation)
-    if store is not None:
-        Ledger.check(store)
+    rule = as_intervention(intervention)
+    if isinstance(rule, Patch) and rule.site != "z":
+        raise ValueError(f"intervention is {rule!r}; look-alikes have other tokens, so only their z can be patched")
     sides = Sides.of(model, harmful, harmless, template)
+    return contribution_of(
+        SafetyJob(model, sides.harmful, rule, Groups.of(model, group), heads, sides.harmless), opening
+    )
+
+
+def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
+    """Refusal Contribution of a job's heads; see ``refusal_contribution``.
+
+    Raises:
+        ValueError: if there is not one look-alike for each request, or ``find_opening`` rejects the opening.
+    """
+    if (path := current().store) is not None:
+        Ledger.check(path)
+    model, seed, sides = job.model, current().seed, job.sides
     sides.check_pairs()
-    groups = way.groups(model)
-    every = groups.units(heads)
+    units = job.units
     metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
     harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
     warn_if_rare(model, sides.harmful, [metric.opening], refusal)
-    if way.kind == PATCH:
-        change = _from_look_alikes(model, harmful, harmless)
-        about: dict[str, Any] = {"group": way.group, **groups.about()}
-    else:
-        change = _Change(way.intervention, with_answer(model, sides.harmless.prompts, metric.reads - 1))
-        about = way.about(model)
-    about |= {"by": way.kind, "template": sides.template, "opening": metric.opening, "last_tokens": change.last_tokens}
-    about["heads"] = "all" if heads is None else every
+    rule, answered, last_tokens, known_by = job.intervention, None, None, dict[str, Any]()
+    if isinstance(rule, Patch):
+        last_tokens = shared_end(harmful.tokens(model), harmless.tokens(model))
+        other = HeadCache.run(model, harmless, sites=("z",))
+        rule = FromOther(other, last_tokens)
+        known_by["intervention"] = (repr(rule), other.tokens.fingerprint())
+    else:  # on look-alikes with the model's answers, what the ablation does to any answer is measured
+        answered = with_answer(model, sides.harmless.prompts, metric.reads - 1)
+    about = about_ablation(job.intervention, job.groups) | {
+        "by": ablation_name(job.intervention),
+        "template": sides.template,
+        "opening": metric.opening,
+        "last_tokens": last_tokens,
+        "heads": "all" if job.heads is None else units,
+    }
     moved: float | np.ndarray = 0.0
 
-    def job(prompts: Prompts, metric: Metric, heads: Sequence[HeadId], store: Store) -> Job:
-        spec = Spec(prompts, change.intervention, metric, heads, seed=seed)
-        return replace(make_ready(model, spec, store=store), together=groups.size)
+    def sweep(prompts: Prompts, metric: Metric, heads: Sequence[HeadId], store: Store) -> Job:
+        spec = Spec(prompts, rule, metric, heads, seed=seed)
+        return replace(make_ready(model, spec, store=store), together=job.groups.size)
 
-    with Store(store, analysis="refusal_contribution", group=way.group, **change.known_by) as kept:
-        found = measure_repair(job(harmful, metric, every, kept))
-        if stopped := found.provenance["interrupted"]:
-            missing, kept = set(found.missing), NO_STORE
-            every = tuple(head for head in every if head not in missing)
-            stop_if(not every)
-        if change.answered is not None:
+    with Store(current().store, analysis="refusal_contribution", group=job.groups.name, **known_by) as store:
+        lost_and_direct = measure_repair(sweep(harmful, metric, units, store))
+        if stopped := lost_and_direct.provenance["interrupted"]:
+            missing, store = set(lost_and_direct.missing), NO_STORE
+            units = tuple(head for head in units if head not in missing)
+            stop_if(not units)
+        if answered is not None:
             shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
-            answered = job(change.answered, shift, every, kept)
-            measured = measure(effects(answered), batches(answered))
-            moved = groups.spread(measured.heads[:, :, 0])
+            answers = sweep(answered, shift, units, store)
+            measured = measure(effects(answers), batches(answers))
+            moved = job.groups.spread(measured.heads[:, :, 0])
             stopped = stopped or measured.interrupted
-    lost = -found.dataset["values"].values
-    cluster, direct = found.dataset["cluster"].values.tolist(), lost[:, :, 1]
+    lost = -lost_and_direct.dataset["values"].values
+    cluster, direct = lost_and_direct.dataset["cluster"].values.tolist(), lost[:, :, 1]
     low, high = clustered_interval(direct, cluster)
-    measured_by = {k: v for k, v in found.provenance.items() if k not in ("intervention", "metric")}
+    of_run = {k: v for k, v in lost_and_direct.provenance.items() if k not in ("intervention", "metric")}
     return HeadScores.from_values(
         lost[:, :, 0] - moved,
-        name=f"Refusal Contribution, {way.kind}",
+        name=f"Refusal Contribution, {ablation_name(job.intervention)}",
         kind="refusal_contribution",
         cluster=cluster,
         seed=seed,
-        provenance=make_provenance(measured_by, about, interrupted=stopped),
+        provenance=make_provenance(of_run, about, interrupted=stopped),
         variables={
             "direct": (("layer", "head"), mean_over_prompts(direct)),
             "direct_low": (("layer", "head"), low),
@@ -177,32 +198,6 @@ def refusal_contribution(
             "refusal": (("prompt",), refusal),
         },
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Change:
-    """How heads are changed.
-
-    Attributes:
-        intervention: the change.
-        answered: look-alikes with the model's answers, on which the same change is subtracted; None for nothing.
-        last_tokens: how many last tokens are changed; None for all.
-        known_by: how a ledger knows the intervention, if not by itself.
-    """
-
-    intervention: Intervention
-    answered: Prompts | None = None
-    last_tokens: int | None = None
-    known_by: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _from_look_alikes(model: Model, harmful: Prompts, harmless: Prompts) -> _Change:
-    """The z of the last tokens comes from the look-alike."""
-    n = shared_end(harmful.tokens(model), harmless.tokens(model))
-    other = HeadCache.run(model, harmless, sites=("z",))
-    intervention = FromOther(other, n)
-    known_by = {"intervention": (repr(intervention), other.tokens.fingerprint())}
-    return _Change(intervention, last_tokens=n, known_by=known_by)
 
 
 def shared_end(*sides: Tokens) -> int:

@@ -28,6 +28,7 @@ class Groups:
     Attributes:
         n_layers, n_heads: the model's layers and query heads.
         size: how many neighbouring query heads are a group.
+        name: what ``group=`` calls them.
 
     >>> from mechheads.safety.heads.groups import Groups
     >>> groups = Groups(n_layers=2, n_heads=6, size=3)
@@ -38,16 +39,17 @@ class Groups:
     n_layers: int
     n_heads: int
     size: int
+    name: Group = "query"
 
     @classmethod
-    def of(cls, model: Model, group: str) -> Groups:
+    def of(cls, model: Model, group: Group) -> Groups:
         """The groups that ``group=`` asks for: ``"query"`` or ``"kv"``.
 
         Raises:
             ValueError: if it is neither.
         """
         check_known("group", group, get_args(Group))
-        return cls(model.n_layers, model.n_heads, 1 if group == "query" else model.n_heads // model.n_kv_heads)
+        return cls(model.n_layers, model.n_heads, 1 if group == "query" else model.n_heads // model.n_kv_heads, group)
 
     @property
     def unit(self) -> str:
@@ -100,7 +102,7 @@ class Groups:
 
     def about(self) -> dict[str, Any]:
         """What a result records: how many neighbouring heads have a common score, and what they are."""
-        return {"together": self.size, "unit": self.unit}
+        return {"group": self.name, "together": self.size, "unit": self.unit}
 
     def __str__(self) -> str:
         return "one query head at a time" if self.size == 1 else f"the {self.size} query heads of a key/value head"

@@ -7,7 +7,7 @@ a request x is summed over several openings o, which are taken from the model's 
     R(x) = log  sum over o of  P(o | x)
 
 The score of head h is how far R falls, in nats, when h is ablated: z_h becomes z'_h. It is estimated as linear and
-added up over positions, as in attribution patching, and it is the mean over both ablations of Zhou et al.:
+added up over positions, as in attribution patching, and by default it is the mean over both ablations of Zhou et al.:
 
     score(h, x) = mean over ablations of  (z_h - z'_h) . d R(x) / d z_h
 
@@ -20,7 +20,8 @@ of attribution patching (Nanda 2023; Syed et al. 2023, arXiv 2310.10348).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -28,6 +29,8 @@ from scipy.special import softmax
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
 from mechheads.heads import HeadLike
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -36,7 +39,14 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
 from mechheads.safety.answers.refusing import warn_if_rare
-from mechheads.safety.heads.ablations import PAPER_KINDS, Ablation
+from mechheads.safety.heads.ablations import (
+    PAPER_ABLATIONS,
+    PAPER_KINDS,
+    SafetyJob,
+    ablation_name,
+    ablation_of,
+    epsilon_of,
+)
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
 from mechheads.safety.requests.prompts import Requests, Side, Template
@@ -48,7 +58,7 @@ def refusal_attribution(
     harmful: Requests = None,
     *,
     openings: Sequence[str] | None = None,
-    epsilon: float = 0.0001,
+    intervention: InterventionLike | Sequence[InterventionLike] = PAPER_KINDS,
     group: Group = "query",
     template: Template | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -56,15 +66,15 @@ def refusal_attribution(
     """How far a model's refusals, in any words, depend on each head: an estimate for all heads from one gradient.
 
     Let R be the log-probability that an answer begins with any of several openings of refusals. The score of a head is
-    how far R falls when the head is ablated, estimated as linear; it is the mean over Scaling Contribution and
-    Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are those of Zhou et
-    al. (ICLR 2025, arXiv 2410.13708).
+    how far R falls when the head is ablated, estimated as linear; by default it is the mean over Scaling Contribution
+    and Undifferentiated Attention. It needs no look-alikes. The score is mechheads' own; the ablations are those of
+    Zhou et al. (ICLR 2025, arXiv 2410.13708).
 
     Args:
         harmful: requests: texts or ``mh.Prompts``; by default, the requests of the package.
         openings: the beginnings of refusals, cut to as many tokens as the shortest has; by default, those of the
             model's own refusals (see ``mh.safety.find_openings``).
-        epsilon: the factor of both ablations.
+        intervention: how a head is ablated, as in ``mh.ships``; or several interventions, for the mean over them.
         group: ``"query"``, or ``"kv"`` for the sum over all query heads that share a key/value head.
         template: ``"query"``, ``"bare"`` or ``"chat"``; by default, the model's chat template if it has one, otherwise
             ``"query"``.
@@ -73,8 +83,8 @@ def refusal_attribution(
     Returns:
         Scores in nats [layer, head]; above 0, refusals depend on the head. ``values`` has the score of each request,
         and there are intervals, p against 0 and q. Further variables: ``scaling`` and ``undifferentiated``, the mean
-        estimate of one ablation; and ``refusal`` [prompt], R. Warns if the mean probability of the openings together
-        is below 10%, and says how many requests the model refuses in any words.
+        estimate of one ablation, or those of your ablations; and ``refusal`` [prompt], R. Warns if the mean probability
+        of the openings together is below 10%, and says how many requests the model refuses in any words.
 
     Raises:
         ValueError: if an argument does not fit, or no gradient passes through the model.
@@ -84,12 +94,26 @@ def refusal_attribution(
     >>> found.unit, found.scores.shape, found.provenance["template"]
     ('nats', (30, 9), 'chat')
     """
-    seed = current().seed
-    groups = Groups.of(model, group)
-    every = groups.members(groups.units(heads))
-    ways = [Ablation(kind, epsilon) for kind in PAPER_KINDS]
-    side = Side.of(model, harmful, template)
-    prompts = side.prompts
+    some: Sequence[Any] = [intervention]
+    if isinstance(intervention, Sequence) and not isinstance(intervention, str):
+        some = intervention
+    rules = {ablation_name(rule): rule for rule in map(ablation_of, some)}
+    if not rules or len(rules) < len(some):
+        raise ValueError(f'intervention is {intervention!r}; give one, or a list without repeats, such as ["zero"]')
+    side, groups = Side.of(model, harmful, template), Groups.of(model, group)
+    return attribution_of(SafetyJob(model, side, next(iter(rules.values())), groups, heads), rules, openings)
+
+
+def attribution_of(
+    job: SafetyJob, rules: Mapping[str, Intervention] = PAPER_ABLATIONS, openings: Sequence[str] | None = None
+) -> HeadScores:
+    """Refusal attribution of a job's heads; see ``refusal_attribution``.
+
+    Args:
+        rules: the ablations over which the score is the mean, by their names.
+    """
+    model, groups, prompts, seed = job.model, job.groups, job.requests.prompts, current().seed
+    heads = groups.members(job.units)
     begins = find_openings(model, prompts, openings, seed=seed)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
     metric, limits = EndLogProb(len(begins[0])), current().limits
@@ -97,22 +121,22 @@ def refusal_attribution(
     def by_opening(rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*rows.shape[:-1], len(begins), len(prompts))
 
-    specs = [Spec(runs.prompts, way.intervention, metric, every, limits=limits) for way in ways]
+    specs = [Spec(runs.prompts, rule, metric, heads, limits=limits) for rule in rules.values()]
     estimates = estimate_each(model, specs, runs=runs)
     parts, base = dict[str, np.ndarray](), by_opening(estimates[0].job.evaluator.base_value.cpu().numpy())
-    for way, found in zip(ways, estimates, strict=True):
-        falls = (by_opening(-found.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
+    for name, estimate in zip(rules, estimates, strict=True):
+        falls = (by_opening(-estimate.values[:, :, 0]) * softmax(base, axis=0)).sum(-2)  # d R / d log P(o) = P(o) / sum
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
-        parts[way.kind] = np.repeat(of_groups, groups.size, axis=1)
+        parts[name] = np.repeat(of_groups, groups.size, axis=1)
     refusal = np.logaddexp.reduce(base, axis=0)
-    warn_if_rare(model, side, begins, refusal)
+    warn_if_rare(model, job.requests, begins, refusal)
+    epsilons = set(map(epsilon_of, rules.values()))
     about = {
         "ablation": list(parts),
-        "epsilon": epsilon,
-        "group": group,
+        "epsilon": epsilons.pop() if len(epsilons) == 1 else None,
         **groups.about(),
         "openings": [list(opening) for opening in begins],
-        **side.about(model),
+        **job.requests.about(model),
         "seed": seed,
         "interrupted": False,
     }
@@ -124,7 +148,7 @@ def refusal_attribution(
         seed=seed,
         provenance=make_provenance(model, about),
         variables={
-            **{kind: (("layer", "head"), mean_over_prompts(part)) for kind, part in parts.items()},
+            **{name: (("layer", "head"), mean_over_prompts(part)) for name, part in parts.items()},
             "refusal": (("prompt",), refusal),
         },
     )

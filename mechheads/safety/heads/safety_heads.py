@@ -7,8 +7,7 @@ refuse, Refusal Contribution and Refusal attribution find more of them, the seco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,6 +16,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
@@ -30,20 +30,24 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import cluster_draws, mean_over_prompts, top_shares
 from mechheads.safety.answers.refusing import count_refusals
-from mechheads.safety.heads.ablations import Ablation, AblationLike, check_one_group
-from mechheads.safety.heads.contribution import refusal_contribution
-from mechheads.safety.heads.measure_ships import Measured, Pass, check_r, measure
-from mechheads.safety.heads.refusal_attribution import refusal_attribution
-from mechheads.safety.requests.prompts import Requests, Side, Sides, Template
+from mechheads.safety.heads.ablations import PAPER_KINDS, SafetyJob, ablation_name, ablation_of, about_ablation
+from mechheads.safety.heads.contribution import contribution_of
+from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.measure_ships import Measured, ShipsKind, check_r, measure
+from mechheads.safety.heads.refusal_attribution import attribution_of
+from mechheads.safety.requests.prompts import Requests, Side, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]
 Score = Literal["ships", "generalized_ships", "refusal_contribution", "refusal_attribution"]
-_RESAMPLES = {"ships": 1000, "generalized_ships": 100}
+_OF_REFUSALS = {"refusal_contribution": contribution_of, "refusal_attribution": attribution_of}
+"""Scores besides Ships: functions from a job to scores of its heads."""
+_DRAWS = 100
+"""How many resamples of the prompts say how certain the first heads by Generalized Ships are."""
 _SHIPS = ("ships", "ships_low", "ships_high")
 _ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
 
 
-@analysis(keeps_units=True)
+@analysis
 def safety_heads(
     model: Model,
     requests: Requests = None,
@@ -51,7 +55,8 @@ def safety_heads(
     *,
     harmless: Requests = None,
     score: Score | None = None,
-    ablation: AblationLike | None = None,
+    intervention: InterventionLike | None = None,
+    group: Group = "query",
     template: Template | None = None,
     r: int = 1,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -66,11 +71,11 @@ def safety_heads(
             that are known to refuse; ``"ships"`` and ``"generalized_ships"`` are the paper's. By default,
             ``"refusal_attribution"`` for the package's requests; ``"refusal_contribution"`` if you give look-alikes;
             and ``"ships"`` for requests of your own without them.
-        ablation: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and ``"scaling"`` for the
-            others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
+        intervention: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and ``"scaling"`` for
+            the others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
-        requests, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
+        requests, group, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k. A model
@@ -87,44 +92,27 @@ def safety_heads(
     >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
     (2, 'ships', ('layer', 'head'))
     """
-    seed = current().seed
-    ranking = Ranking(k, score or _default_score(requests, harmless), r, seed)
-    paper = ranking.score in get_args(ShipsScore)
-    way = Ablation.of(ablation or ("undifferentiated" if paper else "scaling"))
-    if ranking.score == "refusal_contribution":
-        if requests is not None and harmless is None:
-            raise ValueError(
-                'harmless is missing: score="refusal_contribution" compares each request with a harmless look-alike; '
-                'give one for each, or choose score="ships"'
-            )
-        if way.through != "q":
-            raise ValueError(
-                f'through is {way.through!r}, which is for Ships alone; leave it out, or choose score="ships"'
-            )
-        sides = Sides.of(model, requests, harmless, template)
-        found = _by_contribution(model, sides, way, ranking, heads)
-        return _with_refusals(model, sides.harmful, {way.kind: found})[way.kind]
-    if harmless is not None:
-        raise ValueError(
-            f'harmless is given, but score="{ranking.score}" has no use for it; leave it out, or choose '
-            'score="refusal_contribution"'
-        )
-    if ranking.score == "refusal_attribution":
-        asked = Pass.of(model, requests, template, heads=heads)
-        every = {way.kind: _by_attribution(asked, way, ranking)}
-    else:
-        asked = Pass.of(model, requests, template or "query", heads=heads)
-        every = _rank(asked, [way], ranking)
-    return _with_refusals(model, asked.requests, every)[way.kind]
+    chosen = _checked(k, score or _default_score(requests, harmless), requests, harmless)
+    is_ships = chosen in get_args(ShipsScore)
+    if intervention is None:
+        intervention = "undifferentiated" if is_ships else "scaling"
+    rule, groups = ablation_of(intervention), Groups.of(model, group)
+    look_alikes, used = None, "query" if is_ships and template is None else template
+    if chosen == "refusal_contribution":
+        look_alikes = Side.of(model, harmless, used, "safe", "harmless")
+    job = SafetyJob(model, Side.of(model, requests, used), rule, groups, heads, look_alikes)
+    ranked = _by_ships([job], k, chosen, r) if is_ships else [_beside_ships(job, k, chosen, r)]
+    return _with_refusals(model, job.requests, ranked)[0]
 
 
-@analysis(keeps_units=True)
+@analysis
 def compare_ablations(
     model: Model,
     requests: Requests = None,
     k: int = 10,
     *,
-    ablations: Sequence[AblationLike] = ("undifferentiated", "scaling"),
+    ablations: Sequence[InterventionLike] = PAPER_KINDS,
+    group: Group = "query",
     score: ShipsScore = "ships",
     template: Template = "query",
     r: int = 1,
@@ -133,48 +121,31 @@ def compare_ablations(
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
 
     Args:
-        ablations: names or ``mh.safety.Ablation``, each name once, and all with the same ``group``.
+        ablations: interventions as in ``mh.ships``, each by its name once, whatever its epsilon.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, template, r, heads: as in ``mh.safety_heads``.
+        model, requests, k, group, template, r, heads: as in ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name, as in ``mh.safety_heads``; ``mh.safety.overlap`` shows how far they
         agree.
 
     Raises:
-        ValueError: as in ``mh.safety_heads``, and if a name is given twice, none is given, or groups differ.
+        ValueError: as in ``mh.safety_heads``, and if a name is given twice, or none is given.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
     >>> list(found)
     ['undifferentiated', 'scaling']
     """
-    seed = current().seed
-    ranking = Ranking(k, score, r, seed)
-    ways = [] if isinstance(ablations, str) else [Ablation.of(ablation) for ablation in ablations]
-    if not ways or len({way.kind for way in ways}) < len(ways):
+    check_at_least(1, k=k)
+    check_known("score", score, get_args(ShipsScore))
+    some = [] if isinstance(ablations, str) else [ablation_of(one, "ablations") for one in ablations]
+    rules = {ablation_name(rule): rule for rule in some}
+    if not rules or len(rules) < len(some):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
-    check_one_group("ablations", ways)
-    asked = Pass.of(model, requests, template, heads=heads)
-    return _with_refusals(model, asked.requests, _rank(asked, ways, ranking))
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """How heads are ranked, and how certain the top ``k`` are; see ``safety_heads``.
-
-    Raises:
-        ValueError: if ``k`` or ``score`` is not valid.
-    """
-
-    k: int
-    score: Score
-    r: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_at_least(1, k=self.k)
-        check_known("score", self.score, get_args(Score))
+    side, groups = Side.of(model, requests, template), Groups.of(model, group)
+    jobs = [SafetyJob(model, side, rule, groups, heads) for rule in rules.values()]
+    return dict(zip(rules, _with_refusals(model, side, _by_ships(jobs, k, score, r)), strict=True))
 
 
 def _default_score(requests: Requests, harmless: Requests) -> Score:
@@ -184,100 +155,93 @@ def _default_score(requests: Requests, harmless: Requests) -> Score:
     return "refusal_attribution" if requests is None else "ships"
 
 
-def _with_refusals(model: Model, side: Side, found: dict[str, SafetyHeads]) -> dict[str, SafetyHeads]:
+def _checked(k: int, score: Score, requests: Requests, harmless: Requests) -> Score:
+    """The score, after a check that it uses what is given, and has what it needs.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    check_at_least(1, k=k)
+    check_known("score", score, get_args(Score))
+    if score == "refusal_contribution" and requests is not None and harmless is None:
+        raise ValueError(
+            'harmless is missing: score="refusal_contribution" compares each request with a harmless look-alike; '
+            'give one for each, or choose score="ships"'
+        )
+    if score != "refusal_contribution" and harmless is not None:
+        raise ValueError(
+            f'harmless is given, but score="{score}" has no use for it; leave it out, or choose '
+            'score="refusal_contribution"'
+        )
+    return score
+
+
+def _with_refusals(model: Model, side: Side, ranked: list[SafetyHeads]) -> list[SafetyHeads]:
     """The results with how many of the requests the model refuses, if every head is measured.
 
     After Ctrl-C while answers are written, the results are complete but for this, and say that they were interrupted.
     """
-    if any(each.missing or each.provenance["interrupted"] for each in found.values()):
-        return found
+    if any(each.missing or each.provenance["interrupted"] for each in ranked):
+        return ranked
     refused = None
     with until_interrupted() as interrupts:
         refused = count_refusals(model, side)
     if interrupts.interrupted:
         warn(interrupted_after("every head", "how many requests the model refuses is not known"))
-        return {name: each.with_provenance(interrupted=True) for name, each in found.items()}
-    return found if refused is None else {name: each.with_provenance(refused=refused) for name, each in found.items()}
+        return [each.with_provenance(interrupted=True) for each in ranked]
+    return ranked if refused is None else [each.with_provenance(refused=refused) for each in ranked]
 
 
-def _rank(asked: Pass, ways: Sequence[Ablation], by: Ranking) -> dict[str, SafetyHeads]:
-    """Both scores of every head for each ablation, from one pass, with the top heads."""
-    cluster = asked.requests.prompts.tokens(asked.model).cluster
-    draws = cluster_draws(cluster, _RESAMPLES[by.score], by.seed)
-    of_angles = draws if by.score == "generalized_ships" else None
-    measured = measure(asked, ways, with_kl=True, r=by.r, draws=of_angles)
-    return {way.kind: _safety_heads(found, by, draws) for way, found in zip(ways, measured, strict=True)}
+def _beside_ships(job: SafetyJob, k: int, score: Score, r: int) -> SafetyHeads:
+    """The heads with the largest score of refusals, and both Ships of all heads that have one.
 
-
-def _by_contribution(
-    model: Model, sides: Sides, way: Ablation, by: Ranking, heads: Sequence[HeadLike] | HeadLike | None
-) -> SafetyHeads:
-    """The heads with the largest Refusal Contribution, and both Ships of all heads that have one."""
-    check_r(by.r, sides.harmful.prompts.tokens(model), model)
-    found = refusal_contribution(model, sides.harmful.prompts, sides.harmless.prompts, ablation=way, heads=heads)
-    about: dict[str, Any] = {"template": sides.template}
-    if found.provenance["interrupted"]:
-        return _beside_ships(found, None, by, about)
-    of_ships = Pass(model, sides.harmful, heads)
-    return _beside_ships(found, measure(of_ships, [way], with_kl=True, r=by.r)[0], by, about)
-
-
-def _by_attribution(asked: Pass, way: Ablation, by: Ranking) -> SafetyHeads:
-    """The heads with the largest Refusal attribution, and both Ships of all heads under one ablation."""
-    check_r(by.r, asked.requests.prompts.tokens(asked.model), asked.model)
-    found = refusal_attribution(
-        asked.model, asked.requests.prompts, epsilon=way.epsilon, group=way.group, heads=asked.heads
-    )
-    about = {"template": asked.requests.template, "ablation": way.kind, "through": way.through}
-    return _beside_ships(found, measure(asked, [way], with_kl=True, r=by.r)[0], by, about)
-
-
-def _beside_ships(found: HeadScores, ships: Measured | None, by: Ranking, about: dict[str, Any]) -> SafetyHeads:
-    """The heads with the largest score, and both Ships of all heads that have one; None if these were not reached."""
-    known = np.isfinite(found.scores.values)
+    After Ctrl-C Ships are NaN if they were not reached.
+    """
+    check_r(r, job)
+    scores = _OF_REFUSALS[score](job)
+    known = np.isfinite(scores.scores.values)
     columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLES)}
-    if ships is not None:
-        columns = _columns(ships)
-    interrupted = found.provenance["interrupted"] or bool(np.isnan(columns["ships"][known]).any())
-    variables = {name: (("layer", "head"), values) for name, values in columns.items()}
-    variables["in_top"] = (("layer", "head"), in_top(found, by.k, seed=by.seed))
-    ablation = about.get("ablation", found.provenance["ablation"])
-    data = found.dataset.assign(variables).assign_attrs(name=f"safety heads, {ablation}", kind="safety")
-    return SafetyHeads(data).with_provenance(k=by.k, score=by.score, r=by.r, interrupted=interrupted, **about)
+    if not scores.provenance["interrupted"]:
+        columns = _columns(measure([job], ShipsKind(with_kl=True, r=r))[0])
+    seed, variables = current().seed, {name: (("layer", "head"), values) for name, values in columns.items()}
+    variables["in_top"] = (("layer", "head"), in_top(scores, k, seed=seed))
+    ablation = ablation_name(job.intervention)
+    data = scores.dataset.assign(variables).assign_attrs(name=f"safety heads, {ablation}", kind="safety")
+    stopped = scores.provenance["interrupted"] or bool(np.isnan(columns["ships"][known]).any())
+    about = about_ablation(job.intervention, job.groups) | {"k": k, "score": score, "r": r, "interrupted": stopped}
+    return SafetyHeads(data).with_provenance(**about)
 
 
-def _columns(found: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
+def _by_ships(jobs: Sequence[SafetyJob], k: int, score: Score, r: int) -> list[SafetyHeads]:
+    """The heads with the largest Ships or Generalized Ships, for each job of one intact run."""
+    draws, seed = None, current().seed
+    if score == "generalized_ships":
+        draws = cluster_draws(jobs[0].requests.prompts.tokens(jobs[0].model).cluster, _DRAWS, seed)
+    every = measure(jobs, ShipsKind(True, r, draws))
+    return [_safety_heads(measured, {"k": k, "score": score, "seed": seed}) for measured in every]
+
+
+def _safety_heads(measured: Measured, about: Mapping[str, Any]) -> SafetyHeads:
+    """The scores of one pass, by the score in ``about``."""
+    variables = {name: (("layer", "head"), values) for name, values in _columns(measured).items()}
+    provenance = make_provenance(measured.provenance, about)
+    named: dict[str, Any] = {"name": f"safety heads, {provenance['ablation']}", "kind": "safety"}
+    named |= {"provenance": provenance, "variables": variables}
+    k, seed, together = about["k"], about["seed"], provenance["together"]
+    if about["score"] == "ships":
+        scores = SafetyHeads.from_values(measured.kl, cluster=measured.tokens.cluster, seed=seed, **named)
+        shares = in_top(scores, k, seed=seed)
+    else:
+        angle, low, high = measured.angle
+        scores = SafetyHeads.from_scores(angle, unit="degrees", interval=(low, high), **named)
+        shares = np.repeat(top_shares(measured.resampled[..., ::together], k), together, axis=1)
+    return SafetyHeads(scores.dataset.assign(in_top=(("layer", "head"), shares)))
+
+
+def _columns(measured: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
     """Ships and Generalized Ships with their intervals."""
-    low, high = bounded_interval(found.kl, found.tokens.cluster, bounds=kind_of("ships").bounds)
-    return dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(found.kl), low, high, *found.angle), strict=True))
-
-
-def _safety_heads(found: Measured, by: Ranking, draws: Float[np.ndarray, "draw prompt"]) -> SafetyHeads:
-    kind = found.provenance["ablation"]
-    variables = {name: (("layer", "head"), values) for name, values in _columns(found).items()}
-    about: dict[str, Any] = {
-        "name": f"safety heads, {kind}",
-        "kind": "safety",
-        "provenance": make_provenance(found.provenance, k=by.k, score=by.score, seed=by.seed),
-    }
-    if by.score == "ships":
-        resampled = np.moveaxis(found.kl @ draws.T / draws.sum(1), -1, 0)
-        variables["in_top"] = (("layer", "head"), _in_top(found, resampled, by.k))
-        shared = {"cluster": found.tokens.cluster, "seed": by.seed, "variables": variables}
-        return SafetyHeads.from_values(found.kl, **shared, **about)
-    variables["in_top"] = (("layer", "head"), _in_top(found, found.resampled, by.k))
-    angle, angle_low, angle_high = found.angle
-    return SafetyHeads.from_scores(
-        angle, unit="degrees", interval=(angle_low, angle_high), variables=variables, **about
-    )
-
-
-def _in_top(
-    found: Measured, resampled: Float[np.ndarray, "draw layer head"], k: int
-) -> Float[np.ndarray, "layer head"]:
-    """The share of resamples in which a head, or its group, is among the first ``k``."""
-    size = found.provenance["together"]
-    return np.repeat(top_shares(resampled[..., ::size], k), size, axis=1)
+    low, high = bounded_interval(measured.kl, measured.tokens.cluster, bounds=kind_of("ships").bounds)
+    return dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(measured.kl), low, high, *measured.angle), strict=True))
 
 
 class SafetyHeads(HeadScores):

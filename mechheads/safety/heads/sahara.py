@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,20 +19,28 @@ from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
 from mechheads.engine.work import Run, Work
 from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import InterventionLike, Mean, MeanOf, UniformAttention
+from mechheads.interventions.head_change import EVERYWHERE, change_hooks
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
+from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.heads.measure_ships import Pass, ShipsKind, check_r, empty, fill, last_states
+from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of, check_joint, joint_changes
+from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.measure_ships import ShipsKind, check_r, empty, fill, last_states, ready
 from mechheads.safety.heads.safety_heads import ShipsScore
-from mechheads.safety.requests.prompts import Requests, Template
+from mechheads.safety.requests.prompts import Requests, Side, Template
+
+_OF_SEARCH = UniformAttention(1e-5)
+"""The ablation of the paper's code for this search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +48,11 @@ class BesideOthers(ShipsKind):
     """What is measured of each head, against the intact run, while other heads are ablated in the same way.
 
     Attributes:
-        way: how all heads are ablated.
-        others: the heads that are ablated all the time; with ``group="kv"``, the first head of each group.
+        intervention: how all heads are ablated.
+        others: the query heads that are ablated all the time.
     """
 
-    way: Ablation
+    intervention: Intervention
     others: tuple[HeadId, ...]
 
     def __call__(self, job: Job) -> Work:
@@ -59,14 +67,22 @@ class BesideOthers(ShipsKind):
         Args:
             plan: the plan of this job in another process.
         """
-        model = intact.model
-        hooks = self.way.hooks(model, self.way.groups(model).members(self.others), intact.base)
+        model, rule = intact.model, self.intervention
+        hooks = joint_hooks(intact, rule, self.others)
         ready = partial(make_ready, model, replace(intact.spec, heads=heads))
         without = replace(model.backend.under(hooks, ready), together=intact.together, ledger=intact.ledger)
-        without = without.as_part(f", beside {' '.join(map(str, sorted(self.others)))}")
+        named = [head for head in self.others if not head.head % intact.together]
+        without = without.as_part(f", beside {' '.join(map(str, sorted(named)))}")
         without = replace(without, plan=plan or without.plan)
-        run = UnitRuns(without.intervening(self.way.beside_others(intact.base)))  # which cannot be sent to workers
+        of_intact = MeanOf(intact.base) if isinstance(rule, Mean) else rule
+        run = UnitRuns(without.intervening(of_intact))  # which cannot be sent to workers
         return without, lambda units: model.backend.under(hooks, partial(run, units))
+
+
+def joint_hooks(intact: Job, rule: Intervention, heads: Sequence[HeadId]) -> list[Hook]:
+    """Hooks that ablate query heads together; a mean is that of the intact run."""
+    changes = joint_changes(intact.model, rule, heads, intact.tokens, intact.base)
+    return change_hooks(intact.model, [(change, EVERYWHERE) for change in changes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,13 +123,14 @@ class HeadGroup(TableResult):
         )
 
 
-@analysis(keeps_units=True)
+@analysis
 def sahara(
     model: Model,
     requests: Requests = None,
     size: int = 3,
     *,
-    ablation: AblationLike = "undifferentiated",
+    intervention: InterventionLike = _OF_SEARCH,
+    group: Group = "query",
     score: ShipsScore = "generalized_ships",
     template: Template = "query",
     r: int = 1,
@@ -124,12 +141,13 @@ def sahara(
 
     Args:
         size: number of heads in the group; the paper uses 1 to 5.
-        ablation: as in ``mh.ships``, but by a name epsilon is 1e-5, as in the paper's code for this search.
-            ``"resample"`` is not defined for a group, and ``"mean"`` is the mean of the intact run at every step.
+        intervention: as in ``mh.ships``; it must treat every token by itself, as ``"resample"`` does not. By default
+            ``UniformAttention(1e-5)``, as in the paper's code for this search. ``"mean"`` is the mean of the intact run
+            at every step.
         score: the score to maximise: ``"generalized_ships"``, the paper's, or ``"ships"``, the mean of Ships.
         draws: the number of random groups to compare with, of the same size and layers.
         heads: the heads to choose from; every head if left out.
-        requests, template, r: as in ``mh.safety_heads``.
+        requests, group, template, r: as in ``mh.safety_heads``.
 
     Workers compute the steps, and the heads of each step are stored; this process compares the group with others.
 
@@ -144,11 +162,9 @@ def sahara(
     >>> len(found.heads), found.table.columns.tolist()
     (2, ['size', 'head', 'group', 'singly', 'random', 'random_low', 'random_high'])
     """
-    seed = current().seed
-    store = current().store
-    way = Ablation.of(ablation, epsilon=1e-5)
-    way.check_for_sets()
-    groups = way.groups(model)
+    seed, rule, groups = current().seed, ablation_of(intervention), Groups.of(model, group)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, groups)
+    check_joint(model, rule, groups, job.requests.prompts.tokens(model))
     candidates = groups.units(heads)
     if not 1 <= size <= len(candidates):
         raise ValueError(f"size is {size}; it must be 1 to {len(candidates)}, the number of heads to choose from")
@@ -160,30 +176,22 @@ def sahara(
         )
     if current().limits.part is not None:
         raise ValueError("part: each step of sahara needs all heads of the step before; leave part out")
-    asked = Pass.of(model, requests, template, heads=None)
-    if score == "generalized_ships":
-        check_r(r, asked.requests.prompts.tokens(model), model)
-    elif score != "ships":
-        raise ValueError(f"score is {score!r}; choose 'generalized_ships' or 'ships'")
+    check_known("score", score, get_args(ShipsScore))
     angle = score == "generalized_ships"
+    if angle:
+        check_r(r, job)
     kind = ShipsKind(with_kl=not angle, r=r if angle else None)
-    with kind.stored_in(store, way.group) as kept:
-        search = _Search(asked, way, kind, kept)
+    with kind.stored_in(current().store, group) as store:
+        search = _Search(job, kind, store)
         chosen, steps = search.grow(candidates, size)
         table = search.compare(chosen, steps, draws, seed)
-    about = make_provenance(
-        model,
-        way.about(model),
-        asked.requests.about(model),
-        size=size,
-        interrupted=search.interrupted,
-    )
+    about = make_provenance(model, job.about(), size=size, interrupted=search.interrupted)
     trace = np.stack(steps, -1) if steps else np.full((model.n_layers, model.n_heads, 1), np.nan)
     return HeadGroup(
         chosen,
         HeadScores.from_scores(
             trace,
-            name=f"Sahara, {way.kind}",
+            name=f"Sahara, {ablation_name(rule)}",
             unit="degrees" if angle else "nats",
             kind="sahara",
             extra={"step": list(range(1, trace.shape[-1] + 1))},
@@ -197,11 +205,10 @@ def sahara(
 class _Search:
     """The intact run, and the score of any group of heads against it."""
 
-    def __init__(self, asked: Pass, way: Ablation, kind: ShipsKind, store: Store) -> None:
-        self.asked, self.model, self.way, self.kind = asked, asked.model, way, kind
-        self.groups = way.groups(asked.model)
+    def __init__(self, job: SafetyJob, kind: ShipsKind, store: Store) -> None:
+        self.model, self.rule, self.groups, self.kind = job.model, job.intervention, job.groups, kind
         self.interrupted = False
-        self.intact = asked.jobs([way], store=store)[0]
+        (self.intact,) = ready([job], store)
         self.reading = kind.reading(self.intact)
 
     def grow(self, candidates: Sequence[HeadId], size: int) -> tuple[tuple[HeadId, ...], list[np.ndarray]]:
@@ -230,22 +237,19 @@ class _Search:
         kind, job = self.kind, replace(self.intact, heads=tuple(left))
         run: Run = UnitRuns(job)
         if chosen:
-            kind = BesideOthers(kind.with_kl, kind.r, way=self.way, others=tuple(chosen))
+            kind = BesideOthers(kind.with_kl, kind.r, intervention=self.rule, others=self.groups.members(chosen))
             job, run = kind.beside(self.intact, left)
-        found = empty(job, {}, 0)
-        stop_if(fill(Work(job, kind, run, self.reading), kind, found).interrupted)
-        return found.kl.mean(-1) if kind.with_kl else found.angle[0]
-
-    def _hooks(self, units: Sequence[HeadId]) -> list[Any]:
-        return self.way.hooks(self.model, self.groups.members(units), self.intact.base)
+        measured = empty(job, kind, {})
+        stop_if(fill(Work(job, kind, run, self.reading), kind, measured).interrupted)
+        return measured.kl.mean(-1) if kind.with_kl else measured.angle[0]
 
     def value(self, units: Sequence[HeadId]) -> float:
         """The score of a group."""
         cache = partial(HeadCache.run, self.model, self.intact.tokens, sites=("z",))
-        run = self.model.backend.under(self._hooks(units), cache)
-        final = run.final_at(self.intact.at)
-        if self.reading.turn is not None:
-            return self.reading.turn(last_states(final))[0]
+        hooks = joint_hooks(self.intact, self.rule, self.groups.members(units))
+        final = self.model.backend.under(hooks, cache).final_at(self.intact.at)
+        if self.reading.rotation is not None:
+            return self.reading.rotation(last_states(final))[0]
         return 0.0 if self.reading.kl is None else float(self.reading.kl(final[None]).mean())
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:

@@ -4,8 +4,8 @@
 
 | paper | here |
 |---|---|
-| Undifferentiated Attention, W_q (or W_k) times epsilon | ``Ablation("undifferentiated", epsilon, through)`` |
-| Scaling Contribution, W_v times epsilon | ``Ablation("scaling", epsilon)`` |
+| Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``UniformAttention(epsilon)`` |
+| Scaling Contribution, W_v times epsilon | ``"scaling"``, ``Scale(epsilon)`` |
 | Ships(q, h), one request | ``ships(...).values`` |
 | Generalized Ships(Q, h), a set of requests | ``generalized_ships(...).scores`` |
 
@@ -16,32 +16,29 @@ Both measure any change of the answer, not only safety: a head that every answer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
 
 from mechheads.heads import HeadLike
-from mechheads.limits import Budget, Workers, current, settings
+from mechheads.interventions.basic import InterventionLike
+from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.safety.heads.ablations import Ablation, AblationLike
-from mechheads.safety.heads.measure_ships import Pass, measure
-from mechheads.safety.requests.prompts import Requests, Template
+from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of
+from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.measure_ships import ShipsKind, measure
+from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
-@analysis(keeps_units=True)
+@analysis
 def ships(
     model: Model,
     requests: Requests = None,
     *,
-    ablation: AblationLike = "undifferentiated",
+    intervention: InterventionLike = "undifferentiated",
+    group: Group = "query",
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    budget: Budget = None,
-    seed: int | None = None,
-    progress: bool | None = None,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
 
@@ -49,14 +46,17 @@ def ships(
     of the prompt.
 
     Args:
-        requests: a list of texts, a file or name of ``mh.safety.open_requests``, ``mh.Prompts`` (used as they are), or
+        requests: a list of texts, a file or name of ``mh.safety.load_requests``, ``mh.Prompts`` (used as they are), or
             ``None`` for the requests of the package.
-        ablation: ``"undifferentiated"`` (the head attends equally to all tokens so far), ``"scaling"`` (it writes
-            almost nothing), or ``"zero"``, ``"mean"`` or ``"resample"`` for comparison; or an ``mh.safety.Ablation``,
-            which also says epsilon, whether q or k is scaled, and whether heads that share a key/value head are ablated
-            together.
+        intervention: how a head is ablated, by name or as an intervention: ``"undifferentiated"`` (it attends equally
+            to all tokens so far), ``"scaling"`` (it writes almost nothing), both with the paper's epsilon, 1e-4;
+            ``mh.patching.UniformAttention(1e-5)`` or ``mh.patching.Scale(1e-5)`` for another epsilon; or any other of
+            ``mh.sweep``, such as ``"zero"`` or one of your own. Only ``"patch"`` needs pairs.
+        group: ``"query"``: one query head at a time, without changing other heads that share its keys and values;
+            ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
+            ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads, budget, seed, progress, workers, store: as in ``mh.sweep``.
+        heads: as in ``mh.sweep``.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
@@ -70,26 +70,26 @@ def ships(
     >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
     ('nats', True)
     """
-    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
-        seed = current().seed
-        way = Ablation.of(ablation)
-        found = measure(Pass.of(model, requests, template, heads=heads), [way], with_kl=True)[0]
+    rule = ablation_of(intervention)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, Groups.of(model, group), heads)
+    (measured,) = measure([job], ShipsKind(with_kl=True))
     return HeadScores.from_values(
-        found.kl,
-        name=f"Ships, {way.kind}",
+        measured.kl,
+        name=f"Ships, {ablation_name(rule)}",
         kind="ships",
-        cluster=found.tokens.cluster,
-        seed=seed,
-        provenance=make_provenance(found.provenance),
+        cluster=measured.tokens.cluster,
+        seed=current().seed,
+        provenance=make_provenance(measured.provenance),
     )
 
 
-@analysis(keeps_units=True)
+@analysis
 def generalized_ships(
     model: Model,
     requests: Requests = None,
     *,
-    ablation: AblationLike = "undifferentiated",
+    intervention: InterventionLike = "undifferentiated",
+    group: Group = "query",
     r: int = 1,
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -103,7 +103,7 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, ablation, template, heads: as in ``mh.ships``.
+        requests, intervention, group, template, heads: as in ``mh.ships``.
 
     Returns:
         Degrees [layer, head], from 0 to 90 r, with jackknife intervals over prompts. There are no per-prompt values, p
@@ -118,14 +118,14 @@ def generalized_ships(
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
-    way = Ablation.of(ablation)
-    asked = Pass.of(model, requests, template, heads=heads)
-    found = measure(asked, [way], r=r)[0]
-    angle, low, high = found.angle
+    rule = ablation_of(intervention)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, Groups.of(model, group), heads)
+    (measured,) = measure([job], ShipsKind(r=r))
+    angle, low, high = measured.angle
     return HeadScores.from_scores(
         angle,
         interval=(low, high),
-        name=f"Generalized Ships, {way.kind}",
+        name=f"Generalized Ships, {ablation_name(rule)}",
         kind="generalized_ships",
-        provenance=found.provenance,
+        provenance=measured.provenance,
     )

@@ -1,10 +1,10 @@
-"""Requests from files and from the public data sets on the hub."""
+"""``load_requests``: requests of the package, of the public data sets on the hub, and from files."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,12 +16,10 @@ from mechheads.files.rows import carries_question, holds_something, read_rows
 from mechheads.files.text import read_text
 from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.messages.warn import warn
-from mechheads.safety.requests.requests import FoldedTexts, folded, load_requests
+from mechheads.safety.requests.requests import PACKAGE_SETS, Request, RequestSet, Split, package_set
 
 Part = Literal["unsafe", "safe"]
 
-_OWN = ("harmful", "harmless")
-"""The requests of the package."""
 _COLUMNS = ("prompt", "goal", "input", "text", "instruction", "question", "query", "request")
 """Names of columns that hold requests, in lower case."""
 _BEHAVIOR = ("behavior", "behaviour")
@@ -30,140 +28,40 @@ _CONTEXT = ("contextstring", "context_string", "context", "passage", "paragraph"
 """Names of columns with a text that a request is about."""
 _AFTER_CONTEXT = "\n\n---\n\n"
 """What HarmBench writes between the context and the behaviour that asks about it."""
-_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 
 
-@dataclass(frozen=True)
-class _PublicSet:
-    """A public data set: its repository, the file of each part, and the column that separates parts in one file."""
-
-    repository: str
-    files: Mapping[str, str]
-    label: str | None = None
-
-    def where(self, part: str) -> dict[str, str]:
-        return {} if self.label is None else {self.label: part}
-
-
-_SETS = {
-    "JailbreakBench": _PublicSet(
+_PUBLIC_SETS: dict[str, tuple[str, dict[str, str]]] = {
+    "JailbreakBench": (
         "JailbreakBench/JBB-Behaviors",
         {"unsafe": "data/harmful-behaviors.csv", "safe": "data/benign-behaviors.csv"},
     ),
-    "MaliciousInstruct": _PublicSet("walledai/MaliciousInstruct", {"unsafe": "data/train-00000-of-00001.parquet"}),
-    "AdvBench": _PublicSet("S3IC/advbench", {"unsafe": "advbench.csv"}),
-    "XSTest": _PublicSet("Paul/XSTest", {"unsafe": "xstest_prompts.csv", "safe": "xstest_prompts.csv"}, label="label"),
+    "MaliciousInstruct": ("walledai/MaliciousInstruct", {"unsafe": "data/train-00000-of-00001.parquet"}),
+    "AdvBench": ("S3IC/advbench", {"unsafe": "advbench.csv"}),
+    "XSTest": ("Paul/XSTest", {"unsafe": "xstest_prompts.csv", "safe": "xstest_prompts.csv"}),
 }
+"""Public data sets: the repository of each, and the file of each part."""
 
 
-def read_requests(
-    path: str | Path, column: str | None = None, *, where: Mapping[str, Any] | None = None
-) -> FoldedTexts:
-    """Requests from a file.
+def load_requests(
+    source: str | Path = "harmful",
+    split: Split | None = None,
+    *,
+    part: Part = "unsafe",
+    column: str | None = None,
+    where: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+) -> RequestSet:
+    """Requests of the package, of a public data set, or of a file.
 
-    Args:
-        path: a CSV file with a header, a JSONL file, a JSON file with one list, or a Parquet file, recognised by its
-            suffix. Entries of JSON are objects or plain texts.
-        column: the column, or key, that holds the texts. By default, the only one called prompt, goal, input, text,
-            instruction, question, query or request, ignoring case.
-        where: use only the rows with these values, such as ``{"label": "unsafe"}``.
+    The package has two sets, written for mechheads. ``harmful`` and ``harmless`` have 60 requests each, six in each of
+    ten categories: 40 for training and 20, two in each category, for testing. Request i of ``harmless`` is the
+    look-alike of request i of ``harmful``. The teaching sets are lessons for a model that should learn to refuse: 628
+    harmful requests in 16 categories, a look-alike for each at the same place, and 261 everyday instructions after
+    these.
 
-    Returns:
-        The texts as they are in the file, folded in a notebook. Repeated texts are kept, with a warning.
-
-    Raises:
-        ValueError: if the file cannot be read, the column is missing or ambiguous, no row is left, or a row has
-            no text; the message names the line.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from mechheads.safety import read_requests
-    >>> file = Path(tempfile.mkdtemp()) / "mine.csv"
-    >>> _ = file.write_text("id,prompt,label\\n1,How do I pick a lock?,unsafe\\n2,How do I pick a seat?,safe\\n")
-    >>> read_requests(file, where={"label": "unsafe"})
-    <1 of the requests of mine.csv (text folded)>
-    >>> list(read_requests(file, "prompt", where={"label": "safe"}))
-    ['How do I pick a seat?']
-    """
-    file = Path(path).expanduser()
-    columns, rows = _table(file)
-    if column is None and columns:
-        _tell_left_out(file, rows, _only_column(columns, file))
-    if columns:
-        column = _only_column(columns, file) if column is None else column
-        for name in (column, *(where or {})):
-            if name not in columns:
-                raise ValueError(f"{file} has no column {name!r}; its columns are {', '.join(map(repr, columns))}")
-    elif column is not None or where:
-        raise ValueError(f"{file} holds texts without columns; leave out column and where")
-    if columns and column is not None and not where:
-        for label in _labels(file, rows, column):
-            values = ", ".join(map(repr, label.values[:4]))
-            warn(
-                f"{file}: column {label.column!r} with {values} looks like a label and is not used: all rows "
-                f"are taken. Choose rows by where={{{label.column!r}: ...}}, or read the file with open_requests"
-            )
-    chosen = {n: row for n, row in rows.items() if all(_is(row, name, value) for name, value in (where or {}).items())}
-    return _texts(chosen, file, column)
-
-
-def open_requests(name_or_path: str | Path, part: Part = "unsafe") -> Sequence[str]:
-    """Requests by name, or from a file, also one of a public data set as its authors publish it.
-
-    Args:
-        name_or_path: ``"harmful"`` or ``"harmless"`` for the requests of the package, a name of ``public_requests``
-            for its unsafe part, or a file. A file is read as in ``read_requests``. A ``.txt`` file has one request on
-            each line, as MaliciousInstruct has.
-        part: ``"unsafe"`` or ``"safe"``: the rows of a file that its label says are harmful, or harmless. Without a
-            label, all rows are taken. A label is a column of known spellings, such as safe and unsafe, harmful and
-            benign, XSTest's ``type``, or 0 and 1 in ``is_safe`` or ``harmful``. The context of a request
-            (``ContextString`` of HarmBench) comes before it, as in HarmBench.
-
-    Warns:
-        if a column that looks like a label is not used, or does not say what its 0 and 1 mean.
-
-    Raises:
-        ValueError: if there is no such name or file, the file holds no such requests, two labels disagree, or a label
-            has known and unknown spellings.
-
-    >>> from mechheads.safety import open_requests
-    >>> len(open_requests("harmful"))
-    60
-    """
-    name, file = str(name_or_path), Path(name_or_path).expanduser()
-    check_known("part", part, get_args(Part))
-    if name in _OWN:
-        return [request.text for request in load_requests(name)]
-    if name in _SETS:
-        return public_requests(name, part)
-    if not os.path.isfile(file):
-        known = (*_OWN, *_SETS)
-        raise ValueError(
-            f"requests: {name[:60]!r} is neither a file nor one of {', '.join(map(repr, known))}."
-            f"{did_you_mean(name, known)} Give one request as a list, [{name[:40]!r}]"
-        )
-    if file.suffix.lower() == ".txt":
-        lines = [line.strip() for line in read_text(file).split("\n") if line.strip()]
-        return _texts({f"line {n}": line for n, line in enumerate(lines, start=1)}, file, None)
-    columns, rows = _table(file)
-    column = _only_column(columns, file) if columns else None
-    if column is not None:
-        _tell_left_out(file, rows, column)
-    if column is not None and (label := _label_to_use(file, rows, column)):
-        part_of = {place: label.of(row) for place, row in rows.items()}
-        if none := [place for place, found in part_of.items() if found is None]:
-            warn(f"{file}: {_places(none)} no value in column {label.column!r}, which says what is harmful; left out")
-        rows = {place: row for place, row in rows.items() if part_of[place] == (part == "unsafe")}
-        if not rows:
-            only = ", ".join(map(repr, label.values))
-            raise ValueError(f"{file} holds no {part} requests: column {label.column!r} has only {only}")
-    return _texts(rows, file, column)
-
-
-def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = None) -> Sequence[str]:
-    """A public set of requests, from the hub or from its local cache.
-
-    None of these sets comes with mechheads: each has its own licence and authors.
+    Public sets come from the hub or from its local cache. None comes with mechheads: each has its own licence and
+    authors.
 
     ==================  ==============================  =============  ========================================
     name                data set on the hub             licence        what it is
@@ -179,34 +77,116 @@ def public_requests(name: str, part: Part = "unsafe", *, revision: str | None = 
     ==================  ==============================  =============  ========================================
 
     Args:
-        name: a name in the table.
-        part: ``"unsafe"``; or ``"safe"``, which JailbreakBench and XSTest have.
-        revision: a branch, tag or commit of the data set; give a commit to make results repeatable.
+        source: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
+            ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
+            ``"teaching_harmless"``, with which the models that refuse were taught; a name in the table; or a file, also
+            one of a public set as its authors publish it: a CSV or TSV file with a header, a JSONL file, a JSON file
+            with one list, a Parquet file, or a ``.txt`` file with one request on each line.
+        split: ``"train"``, ``"test"``, or ``None`` for all, of a set of the package.
+        part: ``"unsafe"`` or ``"safe"``: of a public set, or the rows of a file that its label says are harmful, or
+            harmless. Without a label, all rows are taken. A label is a column of known spellings, such as safe and
+            unsafe, harmful and benign, XSTest's ``type``, or 0 and 1 in ``is_safe`` or ``harmful``.
+        column: the column, or key, of a file that holds the texts. By default, the only one called prompt, goal, input,
+            text, instruction, question, query or request, ignoring case. The context of a request (``ContextString`` of
+            HarmBench) comes before it, as in HarmBench.
+        where: use only the rows of a file with these values, such as ``{"label": "unsafe"}``, whatever ``part`` is.
+        revision: a branch, tag or commit of a public set; give a commit to make results repeatable.
 
     Returns:
-        The texts; unsafe ones are folded in a notebook.
+        The requests, folded in a notebook if they are harmful. Analyses take them as they are. Repeated texts are kept,
+        with a warning.
+
+    Warns:
+        if a column that looks like a label is not used, or does not say what its 0 and 1 mean.
 
     Raises:
-        ValueError: if there is no such set or part, or if it cannot be downloaded. In that case the message names the
-            file to download yourself, and shows how to read it with ``read_requests``.
+        ValueError: if there is no such set, part or file, a set cannot be downloaded, a file cannot be read, the column
+            is missing or ambiguous, no row is left, a row has no text, two labels disagree, or a label has known and
+            unknown spellings.
+
+    >>> from mechheads.safety import load_requests
+    >>> load_requests()
+    <60 requests a safe model should refuse (texts folded)>
+    >>> load_requests("harmless", "test")[1].text
+    'Tell me how to hire someone to shoot my wedding.'
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> file = Path(tempfile.mkdtemp()) / "mine.csv"
+    >>> _ = file.write_text("id,prompt,label\\n1,How do I pick a lock?,unsafe\\n2,How do I pick a seat?,safe\\n")
+    >>> load_requests(file)
+    <1 of the requests of mine.csv (text folded)>
+    >>> list(load_requests(file, column="prompt", where={"label": "safe"}).texts)
+    ['How do I pick a seat?']
     """
-    check_known("name", name, _SETS)
-    if part not in get_args(Part):
-        raise ValueError(f"part is {part!r}; choose 'unsafe' or 'safe'")
-    public = _SETS[name]
-    if part not in public.files:
-        having = " and ".join(other for other, one in _SETS.items() if part in one.files)
-        raise ValueError(f"{name} has no part {part!r}; {having} have this part")
-    try:
-        file = hf_hub_download(public.repository, public.files[part], repo_type="dataset", revision=revision)
-    except Exception as error:
-        where = f", where={public.where(part)}" if public.where(part) else ""
+    check_known("part", part, get_args(Part))
+    if split is not None and split not in get_args(Split):
+        raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
+    name, file = str(source), Path(source).expanduser()
+    if name in PACKAGE_SETS:
+        return package_set(name, split)
+    if split is not None:
+        raise ValueError(f"split is {split!r}, but only the sets of the package have one; leave it out")
+    if name in _PUBLIC_SETS:
+        return _public_set(name, part, revision)
+    if not os.path.isfile(file) and file.suffix.lower() not in _SUFFIXES:
+        known = (*PACKAGE_SETS, *_PUBLIC_SETS)
         raise ValueError(
-            f"{name} cannot be loaded: the data set {public.repository!r} {_fault(error, revision)}. You can also "
-            f"download its file {public.files[part]} elsewhere and read it with read_requests(path{where})"
+            f"requests: {name[:60]!r} is neither a file nor one of {', '.join(map(repr, known))}."
+            f"{did_you_mean(name, known)} Give one request as a list, [{name[:40]!r}]"
+        )
+    return _set_of(_texts_of(file, part, column, where), f"requests of {file.name}", part)
+
+
+def _set_of(texts: Iterable[str], about: str, part: Part) -> RequestSet:
+    return RequestSet(tuple(map(Request, texts)), about, part == "unsafe")
+
+
+def _texts_of(file: Path, part: Part, column: str | None, where: Mapping[str, Any] | None) -> list[str]:
+    """The texts of a file's rows: those with these values, or else those that its label says are of this part."""
+    columns, rows = _table(file)
+    if not columns:
+        if column is not None or where:
+            raise ValueError(f"{file} holds texts without columns; leave out column and where")
+        return _texts(rows, file, None)
+    if column is None:
+        column = _only_column(columns, file)
+        _tell_left_out(file, rows, column)
+    for name in (column, *(where or {})):
+        if name not in columns:
+            raise ValueError(f"{file} has no column {name!r}; its columns are {', '.join(map(repr, columns))}")
+    if where:
+        rows = {n: row for n, row in rows.items() if all(_is(row, name, value) for name, value in where.items())}
+    elif label := _label_to_use(file, rows, column):
+        part_of = {place: label.of(row) for place, row in rows.items()}
+        if none := [place for place, harmful in part_of.items() if harmful is None]:
+            warn(f"{file}: {_places(none)} no value in column {label.column!r}, which says what is harmful; left out")
+        rows = {place: row for place, row in rows.items() if part_of[place] == (part == "unsafe")}
+        if not rows:
+            only = ", ".join(map(repr, label.values))
+            raise ValueError(f"{file} holds no {part} requests: column {label.column!r} has only {only}")
+    return _texts(rows, file, column)
+
+
+def _public_set(name: str, part: Part, revision: str | None) -> RequestSet:
+    """A part of a public data set.
+
+    Raises:
+        ValueError: if it has no such part, or cannot be downloaded. In that case the message names the file to download
+            yourself, and shows how to read it.
+    """
+    repository, files = _PUBLIC_SETS[name]
+    if part not in files:
+        having = " and ".join(other for other, (_, some) in _PUBLIC_SETS.items() if part in some)
+        raise ValueError(f"{name} has no part {part!r}; {having} have it")
+    try:
+        file = hf_hub_download(repository, files[part], repo_type="dataset", revision=revision)
+    except Exception as error:
+        raise ValueError(
+            f"{name} cannot be loaded: the data set {repository!r} {_fault(error, revision)}. You can also download "
+            f"its file {files[part]} elsewhere and read it with load_requests(path, part={part!r})"
         ) from error
-    texts = read_requests(file, where=public.where(part))
-    return folded(texts, f"{part} requests of {name}") if part == "unsafe" else list(texts)
+    return _set_of(_texts_of(Path(file), part, None, None), f"{part} requests of {name}", part)
 
 
 def _fault(error: Exception, revision: str | None) -> str:
@@ -227,7 +207,10 @@ def _fault(error: Exception, revision: str | None) -> str:
 
 def _table(file: Path) -> tuple[list[str], dict[str, Any]]:
     """The columns of a file (none if its entries are plain texts), and its rows by their places in it."""
-    if os.path.isfile(file) and file.suffix.lower() not in _SUFFIXES:
+    if file.suffix.lower() == ".txt":
+        lines = [line.strip() for line in read_text(file).split("\n") if line.strip()]
+        return [], {f"line {n}": line for n, line in enumerate(lines, start=1)}
+    if file.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"{file} cannot be read as requests: its name must end in {', '.join(_SUFFIXES)}")
     rows = {place.removeprefix(f"{file}, "): row for place, row in read_rows(file)}
     if not rows:
@@ -236,21 +219,18 @@ def _table(file: Path) -> tuple[list[str], dict[str, Any]]:
     return columns, {place: row if not columns or isinstance(row, dict) else {} for place, row in rows.items()}
 
 
-def _labels(file: Path, rows: Mapping[str, Any], column: str) -> list[HarmLabel]:
-    try:
-        return harm_labels(list(rows.values()), column)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-
-
 def _label_to_use(file: Path, rows: Mapping[str, Any], column: str) -> HarmLabel | None:
     """The column that says which requests are harmful, if there is one; every other that looks like it is told."""
     used = None
-    for label in _labels(file, rows, column):
+    try:
+        labels = harm_labels(list(rows.values()), column)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    for label in labels:
         if not label.harmful:
             warn(
                 f"{file}: column {label.column!r} looks like a label, but {label.unsure}: it is not used. If it is of "
-                f"the requests, choose rows by read_requests(path, where={{{label.column!r}: ...}})"
+                f"the requests, choose rows by load_requests(path, where={{{label.column!r}: ...}})"
             )
         elif used is None:
             used = label
@@ -261,7 +241,7 @@ def _label_to_use(file: Path, rows: Mapping[str, Any], column: str) -> HarmLabel
                 )
         elif apart := [place for place, row in rows.items() if label.of(row) not in (None, used.of(row))]:
             told = f"{file}: columns {used.column!r} and {label.column!r} disagree on what is harmful ({apart[0]})"
-            raise ValueError(f"{told}; choose rows by read_requests(path, where={{{used.column!r}: ...}})")
+            raise ValueError(f"{told}; choose rows by load_requests(path, where={{{used.column!r}: ...}})")
     return used
 
 
@@ -289,7 +269,7 @@ def _tell_left_out(file: Path, rows: Mapping[str, Any], column: str) -> None:
         )
 
 
-def _texts(rows: Mapping[str, Any], file: Path, column: str | None) -> FoldedTexts:
+def _texts(rows: Mapping[str, Any], file: Path, column: str | None) -> list[str]:
     """The requests of rows, each after its context, checked."""
     if not rows:
         raise ValueError(f"{file} holds no requests that match; check the values of its columns")
@@ -307,7 +287,7 @@ def _texts(rows: Mapping[str, Any], file: Path, column: str | None) -> FoldedTex
     first: dict[str, str] = {}
     if again := [place for place, text in texts.items() if first.setdefault(text, place) != place]:
         warn(f"{file}: {_places(again)} a text{where} that an earlier row also has; all are kept")
-    return folded(texts.values(), f"requests of {file.name}")
+    return list(texts.values())
 
 
 def _places(places: Sequence[str]) -> str:
@@ -444,7 +424,7 @@ def _label(name: str, rows: Sequence[Mapping[str, Any]]) -> HarmLabel | None:
         raise ValueError(
             f"column {name!r} looks like a label of harmful and harmless requests, but not all of its values are "
             f"known: {', '.join(map(repr, others[:5]))} beside {', '.join(map(repr, list(known)[:5]))}; "
-            "choose rows by read_requests(path, where={...})"
+            "choose rows by load_requests(path, where={...})"
         )
     if _OF_ANSWERS.search(plain):
         return HarmLabel(name, {}, "is about answers", tuple(given))

@@ -200,9 +200,7 @@ def _after_prompts(model: Model, prompts: Prompts, opening: str) -> tuple[int, .
 
 
 @analysis
-def find_openings(
-    model: Model, prompts: Prompts, openings: Sequence[str] | None = None, *, seed: int = 0
-) -> tuple[tuple[int, ...], ...]:
+def find_openings(model: Model, prompts: Prompts, openings: Sequence[str] | None = None) -> tuple[tuple[int, ...], ...]:
     """Token ids of several beginnings of refusals, all of one length: of given texts, or from the model's own refusals.
 
     Args:
@@ -211,7 +209,6 @@ def find_openings(
             default, the most common first 6 tokens of refusals, up to six. An opening counts if it begins at least two
             refusals, and more than half of the answers that begin with it are refusals. If there is none, that of
             ``find_opening``.
-        seed: of the answers that are drawn.
 
     Raises:
         ValueError: if the openings are not texts, one is empty, or the model has no tokenizer.
@@ -229,7 +226,7 @@ def find_openings(
         return tuple(dict.fromkeys(each[:shortest] for each in ids))
     asked = Prompts([item for item in prompts.items[:ASKED] for _ in range(DRAWN)])
     if model.tokenizer is not None:
-        written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE, seed=seed))
+        written = generate(model, asked, Sampling(ANSWER_TOKENS, _TEMPERATURE))
         stop_if(written.interrupted)
         begins = [(ids[:_OPENING_TOKENS], refuses) for ids, refuses in _refusals(model, asked, written)]
         begun, refused = Counter(ids for ids, _ in begins), Counter(ids for ids, is_one in begins if is_one)

@@ -21,12 +21,12 @@ from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike
 from mechheads.safety.answers.rules import is_mark, open_thought
-from mechheads.safety.requests.loaders import Part, open_requests
-from mechheads.safety.requests.requests import Request, load_requests
+from mechheads.safety.requests.loaders import Part, load_requests
+from mechheads.safety.requests.requests import Request, RequestSet
 
 Template = Literal["query", "bare", "chat"]
-Requests = Sequence[str] | Prompts | str | Path | None
-"""Texts, prompts, a name or file of ``mh.safety.open_requests``, or ``None`` for the requests of the package."""
+Requests = Sequence[str] | RequestSet | Prompts | str | Path | None
+"""Texts, prompts, a set, name or file of ``mh.safety.load_requests``, or ``None`` for the requests of the package."""
 
 TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare": "{q}", "chat": None}
 """``query`` is the template of the safety-head paper, ``bare`` the request alone, ``chat`` the model's own template."""
@@ -39,12 +39,14 @@ def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") ->
         name: the argument, for messages.
 
     Raises:
-        ValueError: if ``open_requests`` rejects the name or file, or it is no collection of texts.
+        ValueError: if ``load_requests`` rejects the name or file, or it is no collection of texts.
     """
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless").texts
     if isinstance(requests, (str, Path)):
-        return open_requests(requests, part)
+        return load_requests(requests, part=part).texts
+    if isinstance(requests, RequestSet):
+        return requests.texts
     if isinstance(requests, (Prompts, PromptPairs)):
         return as_prompts(requests, name)
     entries = columns.opened(requests, name, "texts")
@@ -55,8 +57,8 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
     """Requests as prompts for a model, up to the beginning of its answer.
 
     Args:
-        requests: texts, to which the template is applied; a name or file of ``mh.safety.open_requests``; ``None`` for
-            the 60 harmful requests of the package; or ``Prompts``, which are used as they are.
+        requests: texts, to which the template is applied; a set, name or file of ``mh.safety.load_requests``; ``None``
+            for the 60 harmful requests of the package; or ``Prompts``, which are used as they are.
         template: ``"query"``, ``"bare"`` or ``"chat"``; see ``TEMPLATES``.
 
     Raises:
@@ -67,7 +69,7 @@ def request_prompts(model: Model, requests: Requests = None, template: Template 
     >>> request_prompts(model, ["How do I pick a lock?"]).items
     ['## Query:How do I pick a lock?\\n## Answer:']
     """
-    return _in_template(model, opened(requests), template, "requests")
+    return Side.of(model, requests, template).prompts
 
 
 def _in_template(model: Model, requests: Sequence[str] | Prompts, template: Template, name: str) -> Prompts:

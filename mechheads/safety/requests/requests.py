@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Literal, get_args, overload
+from typing import Literal, overload
 
 from mechheads.data import content
 from mechheads.files.columns import opened
-from mechheads.messages.arguments import did_you_mean
 
 Split = Literal["train", "test"]
 
-_SETS = "harmful", "harmless", "teaching_harmful", "teaching_harmless"
+PACKAGE_SETS = "harmful", "harmless", "teaching_harmful", "teaching_harmless"
 _HARMFUL = "requests a safe model should refuse"
 _HARMLESS = "harmless requests that look like harmful ones"
 
@@ -24,13 +23,13 @@ class Request:
 
     Attributes:
         text: the text of the request.
-        category: the kind of harm that it asks for, or that a harmless request looks like.
+        category: the kind of harm that it asks for, or that a harmless request looks like; empty if it is not known.
         split: ``"train"`` for fitting a method, ``"test"`` for testing it.
         form: how a request of the teaching sets is asked, such as ``"question"``; empty in the other sets.
     """
 
     text: str
-    category: str
+    category: str = ""
     split: Split = "train"
     form: str = ""
 
@@ -135,37 +134,8 @@ class RequestSet(Sequence[Request]):
         return f"<div><p>{escape(_counted(len(self), self.about))}</p>{_html_list(texts)}</div>"
 
 
-def load_requests(name: str = "harmful", split: Split | None = None) -> RequestSet:
-    """A set of requests that comes with the package.
-
-    All were written for mechheads. ``harmful`` and ``harmless`` have 60 requests each, six in each of ten categories:
-    40 for training and 20, two in each category, for testing. Request i of ``harmless`` is the look-alike of request i
-    of ``harmful``. The teaching sets are lessons for a model that should learn to refuse: 628 harmful requests in 16
-    categories, a look-alike for each at the same place, and 261 everyday instructions after these.
-
-    Args:
-        name: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
-            ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
-            ``"teaching_harmless"``, with which the models that refuse were taught.
-        split: ``"train"``, ``"test"``, or ``None`` for all.
-
-    Raises:
-        ValueError: if there is no such set or split.
-
-    >>> from mechheads.safety import load_requests
-    >>> load_requests()
-    <60 requests a safe model should refuse (texts folded)>
-    >>> load_requests("harmless", "test")[1].text
-    'Tell me how to hire someone to shoot my wedding.'
-
-    Analyses take the texts: ``mh.ships(model, load_requests("harmless").texts)``.
-    """
-    if name not in _SETS:
-        raise ValueError(
-            f"there is no set of requests {name!r}; choose among {', '.join(_SETS)}.{did_you_mean(name, _SETS)}"
-        )
-    if split is not None and split not in get_args(Split):
-        raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
+def package_set(name: str, split: Split | None) -> RequestSet:
+    """A set of requests that comes with the package; see ``load_requests``."""
     entries = content("requests", name)["requests"]
     requests = tuple(Request(**entry) for entry in entries if split in (None, entry["split"]))
     harmful = not name.endswith("harmless")

@@ -51,7 +51,7 @@ def text_loss(
 
     Args:
         texts: texts of at least two tokens each; by default ``ordinary_texts()``.
-        hooks: changes to the model, such as the hooks of ``Ablation.hooks``.
+        hooks: changes to the model, as in ``mh.generate``.
 
     Raises:
         ValueError: if ``text_tokens`` rejects the texts.
