@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from mechheads._version import __version__
 from mechheads.cli.figures import figure
-from mechheads.cli.options import (
-    TASKS,
-    Device,
-    MinPairs,
-    ModelName,
-    OnDisk,
-    Only,
-    Out,
-    Pairs,
-    Relations,
-    Requests,
-    Rule,
-    Skip,
-    Source,
-    Texts,
-    WorkersOption,
-)
+from mechheads.cli.options import Device, Labelling, Machine, ModelName, Out, Question, grouped
 from mechheads.cli.results import PAGE, errors_shown, results_in
-from mechheads.cli.runs import merge, run, runs
+from mechheads.cli.runs import merge, runs
 from mechheads.limits import settings, without_collecting
 
+_NOW = {"profile": "atlas --only text", "roles": "figure roles"}
+"""What does the work of a command of earlier versions."""
+
+
+class _Commands(TyperGroup):
+    """The commands, and what has become of earlier ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _NOW:
+            ctx.fail(f"'mechheads {args[0]}' is now 'mechheads {_NOW[args[0]]}'")
+        return super().resolve_command(ctx, args)
+
+
 main = typer.Typer(
+    cls=_Commands,
     help="What does each attention head of a language model do, and how sure are we?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 main.add_typer(figure, name="figure")
 main.add_typer(runs, name="runs")
-main.command()(run)
 main.command()(merge)
 
 
@@ -58,27 +57,37 @@ def _options(
 
 
 @main.command()
+@grouped
 def atlas(
     model: ModelName = None,
     out: Out = Path("atlas"),
-    device: Device = "auto",
-    pairs: Pairs = None,
-    relations: Relations = None,
-    requests: Requests = None,
-    task: Annotated[str | None, typer.Option(help=f"Default: naming capitals. Or: {TASKS}")] = None,
-    texts: Texts = None,
-    only: Only = None,
-    skip: Skip = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Parts to do, with commas between: patching, text, labels, weights, causes, safety, roles. Default: "
+            "all."
+        ),
+    ] = None,
+    skip: Annotated[str | None, typer.Option(help="Parts to leave out, such as safety,roles.")] = None,
     quick: Annotated[
         bool, typer.Option(help="Fewer of the package's relations, pairs and requests, no roles: a first look.")
     ] = False,
-    workers: WorkersOption = "1",
+    *,
+    question: Question,
+    machine: Machine,
 ) -> None:
     """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore.
 
     After Ctrl-C or a kill, the same command continues. With --pairs, --relations, --requests, --task and --texts it is
     the same study of your own question.
     """
+    given = asdict(question) | {"only": _names(only), "skip": _names(skip), "quick": quick}
+    with settings(workers=machine.workers):
+        _build(out, model, machine.device, given)
+
+
+def _build(out: Path, model: str | None, device: str, given: dict[str, Any]) -> None:
+    """Build an atlas of a model in a folder, or go on with the one that is there, and print what it found."""
     with without_collecting():
         from mechheads.explorer.page import write_page
         from mechheads.model.load import load
@@ -87,10 +96,8 @@ def atlas(
         from mechheads.studies.questions import Given, Questions, chosen
 
     ledger = "atlas.ledger"
-    with results_in(out, (*ATLAS_FILES, PAGE, ledger)) as results, settings(workers=workers):
-        given: dict[str, Any] = {"pairs": pairs, "relations": relations or None, "requests": requests, "task": task}
-        given |= {"texts": texts, "only": _names(only), "skip": _names(skip), "quick": quick}
-        chosen(given["only"], given["skip"])
+    with results_in(out, (*ATLAS_FILES, PAGE, ledger)) as results:
+        chosen(given.get("only"), given.get("skip"))
         with without_collecting():
             loaded = load(model, device=device)
         results.of(Questions.of(loaded, Given(**given)).study)
@@ -101,48 +108,36 @@ def atlas(
 
 
 @main.command()
-def label(
-    model: ModelName = None,
-    relations: Relations = None,
-    out: Out = Path("labels"),
-    rule: Rule = "null",
-    source: Source = "all",
-    device: Device = "auto",
-    min_pairs: MinPairs = 30,
-    on_disk: OnDisk = False,
-) -> None:
+@grouped
+def label(model: ModelName = None, out: Out = Path("labels"), device: Device = "auto", *, labels: Labelling) -> None:
     """Labels of every head from its weights, as scores, a table and a category map.
 
-    After Ctrl-C or a kill, the same command continues, unless weights are read from disk.
+    After Ctrl-C or a kill, the same command continues.
     """
     from mechheads.labels import label_heads, load_relations, relation_scores
     from mechheads.model.load import load
-    from mechheads.model.stored_weights import open_weights
     from mechheads.plots.saving import save
     from mechheads.studies.study import study_of
 
     ledger = "labels.ledger"
     with results_in(out, ("relations.nc", "labels.nc", "heads.csv", "categories.html", ledger)) as results:
-        if on_disk and model is None:
-            raise ValueError("--on-disk needs --model: a folder of safetensors or a hub name")
-        if on_disk and device not in ("cpu", "auto"):
-            raise ValueError(f"--on-disk computes on the CPU; leave out --device {device} or --on-disk")
-        wanted = load_relations(relations or None)
-        weights = open_weights(model) if on_disk and model else load(model, device=device)
+        wanted = load_relations(labels.relations)
+        weights = load(model, device=device, max_memory="least" if labels.on_disk else None)
         marks = [relation.fingerprint for relation in wanted]
-        results.of(study_of(weights, study="labels", relations=marks, rule=rule, source=source, min_pairs=min_pairs))
-        kept = settings(store=None if on_disk else out / ledger)(relation_scores)
-        scores = kept(weights, wanted, min_pairs=min_pairs, source=source)  # type: ignore[arg-type]
-        labels = label_heads(scores, rule=rule)  # type: ignore[arg-type]
+        how = {"rule": labels.rule, "source": labels.source, "min_pairs": labels.min_pairs}
+        results.of(study_of(weights, study="labels", relations=marks, **how))
+        kept = settings(store=out / ledger)(relation_scores)
+        scores = kept(weights, wanted, min_pairs=labels.min_pairs, source=labels.source)  # type: ignore[arg-type]
+        found = label_heads(scores, rule=labels.rule)  # type: ignore[arg-type]
         results.write("relations.nc", scores.save)
-        results.write("labels.nc", labels.save)
-        results.table("heads", labels.table())
-        results.write("categories.html", partial(save, labels.plot()))
-        counts = labels.counts(once=True) | ({"not reached": len(labels.missing)} if labels.missing else {})
-        results.interrupted = bool(labels.missing)
+        results.write("labels.nc", found.save)
+        results.table("heads", found.table())
+        results.write("categories.html", partial(save, found.plot()))
+        counts = found.counts(once=True) | ({"not reached": len(found.missing)} if found.missing else {})
+        results.interrupted = bool(found.missing)
         results.finish(ledger)
         results.lines.append("Heads      " + ", ".join(f"{name} {n}" for name, n in counts.items()))
-        best = labels.table().query("is_evidence").nlargest(10, "phi")
+        best = found.table().query("is_evidence").nlargest(10, "phi")
         for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
             results.lines.append(f"{_line(head, *phi)}  {relation}")
 
@@ -151,7 +146,7 @@ def label(
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="The prompts to continue.")],
     off: Annotated[list[str] | None, typer.Option(help="A head that is off, such as L23H4; can be repeated.")] = None,
-    ablation: Annotated[str, typer.Option(help='What such a head gives: "mean", "zero" or "uniform".')] = "mean",
+    intervention: Annotated[str, typer.Option(help='What such a head gives: "mean", "zero", "uniform", ...')] = "mean",
     tokens: Annotated[int, typer.Option(help="The largest number of new tokens for each prompt.")] = 64,
     chat: Annotated[bool, typer.Option(help="Ask each prompt in the model's chat template.")] = False,
     model: ModelName = None,
@@ -164,7 +159,7 @@ def generate(
     with errors_shown():
         asked = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
         shown = [f"{prompt}\n" if chat else prompt for prompt in prompts]
-        options = {"off": off or [], "ablation": ablation}
+        options = {"off": off or [], "intervention": intervention}
         if len(prompts) == 1:
             typer.echo(shown[0], nl=False)
             options["stream"] = lambda prompt, text: typer.echo(text, nl=False)
@@ -177,6 +172,7 @@ def generate(
 
 
 @main.command()
+@grouped
 def safety(
     model: Annotated[
         str | None,
@@ -193,117 +189,27 @@ def safety(
         ),
     ] = None,
     out: Out = Path("safety"),
-    device: Device = "auto",
     k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
     group: Annotated[
         str, typer.Option(help='"query": one query head at a time; "kv": all query heads of a key/value head at once.')
     ] = "query",
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
     seed: Annotated[int, typer.Option(help="Seed for resampling, random heads and sampling.")] = 0,
-    workers: WorkersOption = "1",
+    *,
+    machine: Machine,
 ) -> None:
-    """Whether a model refuses, how brittle that is, which heads it depends on, and what else breaks without them."""
-    from mechheads.model.load import load
+    """Whether a model refuses, how brittle that is, which heads it depends on, and what else breaks without them.
+
+    It is an atlas of this alone: after Ctrl-C or a kill, the same command continues.
+    """
     from mechheads.model.sources import REFUSING_MODEL
-    from mechheads.studies.report import write_safety_page
-    from mechheads.studies.safety import CRITICAL, safety_settings, safety_study
-    from mechheads.studies.safety_result import SAFETY_FILES
+    from mechheads.studies.refusals import RefusalSettings
 
-    ledger = "safety.ledger"
-    with results_in(out, (*SAFETY_FILES, PAGE, ledger)) as results, settings(workers=workers, seed=seed):
-        loaded = load(model or REFUSING_MODEL, device=device)
-        options: dict[str, Any] = {"quick": quick, "k": k, "critical": CRITICAL, "group": group}
-        results.of(safety_settings(loaded, requests, **options, seed=seed))
-        study = settings(store=out / ledger)(safety_study)(loaded, requests=requests, **options)
-        results.take(study, write_safety_page)
-        results.finish(ledger)
-
-
-@main.command()
-def profile(
-    model: ModelName = None,
-    texts: Texts = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to read.")] = 20_000,
-    window: Annotated[int | None, typer.Option(help="Tokens in a window. Default: 256.")] = None,
-    out: Out = Path("profile"),
-    device: Device = "auto",
-    workers: WorkersOption = "1",
-) -> None:
-    """What every head does on ordinary text. After Ctrl-C, the same command continues."""
-    from mechheads.behaviour import profile_heads
-    from mechheads.behaviour.head_profile import NAMES
-    from mechheads.files.checksums import file_sha256
-    from mechheads.model.load import load
-    from mechheads.plots.saving import save
-    from mechheads.studies.study import study_of
-
-    ledger = "profile.ledger"
-    names = ("profile.nc", "heads.csv", "profile.html", ledger)
-    with results_in(out, names) as results, settings(workers=workers):
-        if texts is not None and not texts.is_file():
-            raise ValueError(f"--texts {texts} is not a file; give a text file with empty lines between the texts")
-        loaded = load(model, device=device)
-        read = "of the package" if texts is None else file_sha256(texts)
-        results.of(study_of(loaded, study="profile", texts=read, tokens=tokens, window=window))
-        found = settings(store=out / ledger)(profile_heads)(loaded, texts, window=window, n_tokens=tokens)
-        results.interrupted = found.provenance["interrupted"]
-        results.write("profile.nc", found.save)
-        results.table("heads", found.table())
-        results.write("profile.html", partial(save, found.plot()))
-        results.finish(ledger)
-        for name in NAMES.values():
-            heads = found.named(name)
-            shown = ", ".join(map(str, heads[:8])) + (", ..." if len(heads) > 8 else "")
-            results.lines.append(f"{name:<16}{len(heads):>4}  {shown}".rstrip())
-
-
-@main.command()
-def roles(
-    task: Annotated[str, typer.Option(help=TASKS)] = "capitals",
-    model: ModelName = None,
-    device: Device = "auto",
-    seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10,
-    updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500,
-    batch: Annotated[int, typer.Option(help="Number of items in an update.")] = 64,
-    n: Annotated[int | None, typer.Option(help="Number of items of the task. Default: all.")] = None,
-    most: Annotated[int, typer.Option(help="Largest number of heads to gate off in the curves.")] = 50,
-    out: Annotated[Path, typer.Option(help="Folder for the results, and for the ledger that keeps the fits.")] = Path(
-        "roles"
-    ),
-    workers: WorkersOption = "1",
-) -> None:
-    """Which heads facilitate a task, interfere with it or do not matter. After Ctrl-C, the same command continues."""
-    from mechheads.gating import fit_gates, head_roles, role_curve
-    from mechheads.gating.tasks.open_task import open_task
-    from mechheads.ledger.fingerprints import fingerprint
-    from mechheads.model.load import load
-    from mechheads.results.dataset import shown_ends
-    from mechheads.studies.report import role_shares, write_roles_page
-    from mechheads.studies.study import study_of
-
-    ledger = out / "gates.ledger"
-    names = ("gates.nc", "heads.csv", "curves.csv", PAGE, ledger.name)
-    with results_in(out, names) as results, settings(workers=workers):
-        loaded = load(model, device=device)
-        items = open_task(task, model=loaded, n=n)
-        fitted_on, tried_on = items.split(0.8)
-        fit: dict[str, Any] = {"seeds": seeds, "updates": updates, "batch": batch}
-        results.of(study_of(loaded, study="roles", task=fingerprint(items, "task"), most=most, **fit))
-        gates = settings(store=ledger)(fit_gates)(loaded, fitted_on, **fit)
-        results.write("gates.nc", gates.save)
-        if gates.interrupted:
-            raise KeyboardInterrupt(f"Interrupted; the same command continues from {ledger}.")
-        found = head_roles(gates)
-        curves = role_curve(loaded, tried_on, gates, found, most=most)
-        results.interrupted = curves.interrupted
-        results.table("heads", found.to_dataframe())
-        results.table("curves", curves.table)
-        results.write(PAGE, partial(write_roles_page, loaded.name, found, curves))
-        for share, scores in zip(role_shares(found), found.values(), strict=True):
-            results.lines.append(share)
-            for row in scores.top(5).to_dict("records"):
-                head = f"L{row['layer']}H{row['head']}"
-                results.lines.append(f"  {head:>7}  {row['score']:.2f}{shown_ends(row, '.2f')}")
+    with settings(workers=machine.workers, seed=seed):
+        with errors_shown():
+            refusals = RefusalSettings(k=k, group=group)  # type: ignore[arg-type]
+        given = {"requests": requests, "refusals": refusals, "only": ["safety"], "quick": quick}
+        _build(out, model or REFUSING_MODEL, machine.device, given)
 
 
 @main.command()

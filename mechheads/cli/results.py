@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from mechheads.studies.atlas import Atlas
     from mechheads.studies.figures.panels import PaperFigure
-    from mechheads.studies.safety_result import SafetyStudy
 
 PAGE = "index.html"
 _ON_PAGES = 0.03
@@ -66,14 +65,14 @@ class Results:
 
         return Atlas.load(self.out) if (self.out / "atlas.json").is_file() else None
 
-    def take(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save an atlas or a study, with its page.
+    def take(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
+        """Save an atlas with its page.
 
         Raises:
             KeyboardInterrupt: if it was interrupted before there was a result.
             ValueError: if nothing could be done.
         """
-        if not found.results and not getattr(found, "tables", None):
+        if not found.results and not found.tables:
             if found.interrupted:
                 raise KeyboardInterrupt
             raise ValueError("; ".join(["there is no result", *found.notes]))
@@ -93,7 +92,7 @@ class Results:
         self._save(found, write_page)
         self._pages.append(time.perf_counter() - start)
 
-    def _save(self, found: Atlas | SafetyStudy, write_page: Callable[[Any, Path], Path]) -> None:
+    def _save(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
         self.files = found.save(self.out)
         self.write(PAGE, partial(write_page, found))
 

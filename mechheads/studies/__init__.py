@@ -10,8 +10,7 @@ from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
 from mechheads.studies.findings import Finding
 from mechheads.studies.head_space import HeadSpace, head_space
-from mechheads.studies.safety import safety_study
-from mechheads.studies.safety_result import SafetyStudy
+from mechheads.studies.refusals import Refusals, RefusalSettings
 
 __all__ = [
     "Atlas",
@@ -20,7 +19,8 @@ __all__ = [
     "HeadSpace",
     "PaperFigure",
     "Recipe",
-    "SafetyStudy",
+    "RefusalSettings",
+    "Refusals",
     "build_atlas",
     "categories_figure",
     "describe",
@@ -29,5 +29,4 @@ __all__ = [
     "recipe_figure",
     "roles_figure",
     "safety_figure",
-    "safety_study",
 ]

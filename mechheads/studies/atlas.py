@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
-from mechheads.behaviour.head_profile import NAMES, PROFILED
+from mechheads.behaviour.profile import NAMES, PROFILED
 from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
@@ -24,7 +24,7 @@ from mechheads.results.dataset import shown_ends
 from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.tables import TableResult
-from mechheads.results.words import ASKED
+from mechheads.results.words import ASKED, heading
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.by_question import Question, question_of, questions
@@ -34,7 +34,8 @@ from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
-from mechheads.studies.study import Stages, Written, save_parts
+from mechheads.studies.refusals import RANKINGS, REFUSAL_TABLES, Refusals
+from mechheads.studies.study import Stages, Written, check_no_old_study, save_parts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -77,6 +78,10 @@ class Atlas(Stages):
         patching: activation patching of ``pairs``: the share of the logit difference that each head's z restores, 0
             for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head (see ``mh.safety_heads``).
+        refusals: whether the model refuses, and what is left of it without the first heads of each ranking; this and
+            the next two only with ``mh.build_atlas(refusals=)``.
+        refusal_attribution: how far the openings of refusals depend on each head.
+        refusal_direction: what each head writes along the refusal direction.
         roles: which heads facilitate the task, interfere with it or do not matter, by a short fit of gates.
         direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
         repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
@@ -104,6 +109,9 @@ class Atlas(Stages):
     examples: HeadExamples | None = None
     patching: HeadScores | None = None
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
+    refusals: Refusals | None = None
+    refusal_attribution: HeadScores | None = None
+    refusal_direction: HeadScores | None = None
     roles: Roles | None = None
     direct: HeadScores | None = None
     repair: HeadScores | None = None
@@ -134,6 +142,8 @@ class Atlas(Stages):
             return known[0].n_layers, known[0].n_heads
         if self.patterns is not None:
             return self.patterns.first.shape[0], self.patterns.first.shape[1]
+        if self.refusals is not None:
+            return self.refusals.provenance["n_layers"], self.refusals.provenance["n_heads"]
         if self.shape is not None:
             return self.shape
         raise ValueError(f"the atlas of {self.model!r} has no result")
@@ -149,6 +159,8 @@ class Atlas(Stages):
             "direct": self.direct,
             "repair": self.repair,
             "paths": self.paths,
+            "refusal_attribution": self.refusal_attribution,
+            "refusal_direction": self.refusal_direction,
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
         parts |= {own_file(name): scores for name, scores in self.own.items()}
@@ -166,9 +178,19 @@ class Atlas(Stages):
             views["patching"] = self.patching
         if self.direct is not None:
             views["direct"] = self.direct
+        if self.refusal_attribution is not None:
+            views["refusal_attribution"] = self.refusal_attribution
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
+        if self.refusal_direction is not None:
+            views["refusal_direction"] = self.refusal_direction
         views |= dict(self.roles or {})
         return views | {column: view.scores for column, view in self.own_views.items()}
+
+    @property
+    def rankings(self) -> dict[str, HeadScores]:
+        """The scores whose first heads the tests of ``refusals`` ablate, by what sentences call them."""
+        views = {} if self.refusals is None else self.views
+        return {name: views[column] for column, name in RANKINGS.items() if column in views}
 
     @property
     def own_views(self) -> dict[str, OwnView]:
@@ -180,6 +202,8 @@ class Atlas(Stages):
             taken |= {"copying_by_weights": self.weights}
         if self.patching is not None or self.direct is not None or self.repair is not None:
             taken |= dict.fromkeys(_EFFECTS)
+        if self.refusals is not None:
+            taken |= dict.fromkeys(RANKINGS)
         return own_views(self.own, taken)
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -188,12 +212,12 @@ class Atlas(Stages):
         Columns: layer, head, names, the shares of attention ``to_first``, ``to_self``, ``to_previous``,
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
         and ``copying`` (see ``mh.profile_heads``), categories, best_relation (empty if the head maps no pair of any),
-        ``copying_by_weights``, then ``phi`` (of the best relation), ``patching``, ``direct``,
+        ``copying_by_weights``, then ``phi`` (of the best relation), ``patching``, ``direct``, ``refusal_attribution``,
         ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
-        ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``. Each number also has
-        ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two clusters, such as two
-        seeds; and if it was tested, ``_q`` and ``_p``, the p of the head in the family of all heads. Analyses that were
-        not run have no columns.
+        ``generalized_ships_scaling``, ``refusal_direction``, ``facilitation``, ``interference`` and ``irrelevance``.
+        Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two
+        clusters, such as two seeds; and if it was tested, ``_q`` and ``_p``, the p of the head in the family of all
+        heads. Analyses that were not run have no columns.
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})
@@ -247,7 +271,8 @@ class Atlas(Stages):
     def save(self, folder: str | Path) -> list[Path]:
         """Write every result (.nc), the table (heads.csv), ``agreement()`` (agreement.csv) and the rest (atlas.json).
 
-        ``Atlas.load`` reads them; ``mh.explore`` writes the page.
+        With ``refusals`` also first_heads.csv, overlap.csv, brittleness.csv, tests.csv and curve.csv. ``Atlas.load``
+        reads the folder; ``mh.explore`` writes the page.
 
         Returns:
             The paths of the files.
@@ -257,7 +282,7 @@ class Atlas(Stages):
                 names that no atlas wrote, or that changed since. Nothing is written then.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
-        tables = {"heads": self.to_dataframe(), "agreement": self.agreement()}
+        tables = {"heads": self.to_dataframe(), "agreement": self.agreement(), **self.refusal_tables()}
         about = sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)})
         return save_parts(folder, parts, tables, self.study, self._written, {_ABOUT: about})
 
@@ -267,10 +292,12 @@ class Atlas(Stages):
 
         Raises:
             FileNotFoundError: if the folder has no atlas.
-            ValueError: if a file is damaged, or was written by a newer version.
+            ValueError: if a file is damaged or was written by a newer version, or the folder holds a safety study of an
+                earlier one.
         """
         folder = Path(folder)
         if not (folder / _ABOUT).is_file():
+            check_no_old_study(folder)
             raise FileNotFoundError(
                 f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
             )
@@ -299,8 +326,13 @@ class Atlas(Stages):
             "patterns": self.patterns,
             "space": self.space,
             "circuit": self.circuit,
+            "refusals": self.refusals,
         }
         return {name: table for name, table in tables.items() if table is not None}
+
+    def refusal_tables(self) -> dict[str, pd.DataFrame]:
+        """The tables of ``refusals`` and of the heads that its rankings share, by the names of their files."""
+        return {} if self.refusals is None else self.refusals.tables(self.rankings)
 
     def __repr__(self) -> str:
         parts = [*self.results, *self.tables]
@@ -320,7 +352,7 @@ class Atlas(Stages):
         """The findings as lines, under the title of each question."""
         lines = []
         for question in self.questions():
-            lines += [f"{question.title[0].upper()}{question.title[1:]}", *_listed(question.findings)]
+            lines += [heading(question.title), *_listed(question.findings)]
         if lines:
             lines += _listed(self._rest())
         return [*lines, _INTERVALS] if any("[" in line for line in lines) else lines
@@ -329,7 +361,7 @@ class Atlas(Stages):
         said = ""
         for question in self.questions():
             sentences = "".join(f"<li>{escape(each.text)}</li>" for each in question.findings)
-            said += f"<p>{escape(question.title)}</p><ul>{sentences}</ul>"
+            said += f"<p>{escape(heading(question.title))}</p><ul>{sentences}</ul>"
         said += "".join(f"<p>{escape(each.text)}</p>" for each in self._rest()) + f"<p>{_INTERVALS}</p>" if said else ""
         return f"<p>{escape(repr(self))}</p>{said}"
 
@@ -357,7 +389,7 @@ class Atlas(Stages):
         >>> atlas = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"})
         >>> print(atlas.findings()[0].text)
         Patched for the capital, L0H0 restores 74% [69%, 80%] of the logit difference; 1 of 2 heads differs from 0
-        (family p at most 0.05, 6 prompts).
+        (family p at most 0.05, 6 pairs).
         """
         found = [finding for question in self.questions() for finding in question.findings]
         return found + self._rest() if found else found
@@ -426,6 +458,7 @@ class Atlas(Stages):
 
 _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     **dict.fromkeys(("relations", "patching", "direct", "repair", "paths"), HeadScores),
+    **dict.fromkeys(("refusal_attribution", "refusal_direction"), HeadScores),
     "labels": HeadLabels,
     "profile": HeadProfile,
     "examples": HeadExamples,
@@ -433,12 +466,12 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "patterns": HeadPatterns,
     "space": HeadSpace,
     "circuit": Curves,
+    "refusals": Refusals,
 }
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
 ATLAS_FILES = (
     *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS), *ROLES)),
-    "heads.csv",
-    "agreement.csv",
+    *(f"{name}.csv" for name in ("heads", "agreement", *REFUSAL_TABLES)),
     _ABOUT,
 )
 """The files that ``save`` writes, besides scores of your own."""

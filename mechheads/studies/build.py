@@ -26,6 +26,7 @@ from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
 from mechheads.limits import current, settings, show_seconds
+from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
@@ -42,8 +43,8 @@ from mechheads.results.words import ASKED
 from mechheads.safety.answers.refusing import in_sweeps
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
+from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.prompts import Requests, Side, request_prompts
-from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
 from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
@@ -63,6 +64,8 @@ from mechheads.studies.questions import (
     first,
     mark_of,
 )
+from mechheads.studies.refusal_stages import RefusalStages
+from mechheads.studies.refusals import FULL, QUICK, RefusalSettings
 from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
 
 if TYPE_CHECKING:
@@ -107,11 +110,12 @@ def build_atlas(
     requests: Requests = None,
     task: TaskLike | None = None,
     texts: Texts = None,
+    refusals: RefusalSettings | None = None,
     own: Own | None = None,
     only: Names = None,
     skip: Names = None,
     quick: bool = False,
-    updates: int = 22,
+    updates: Positive = 22,
     resume: Atlas | None = None,
     after_each: Callable[[Atlas], object] | None = None,
 ) -> Atlas:
@@ -125,8 +129,12 @@ def build_atlas(
             both on the next-token distribution, as KL divergence.
         relations: as in ``mh.relation_scores``: names, files or relations.
         requests: as in ``mh.safety_heads``.
-        task: an ``mh.Task``, or a name or file of ``mh.gating.open_task``. The gates are fitted on 32 of its items.
+        task: an ``mh.Task``, or a name or file of ``mh.gating.load_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
+        refusals: measure more than Ships in the part "safety": whether the model refuses, how brittle that is, which
+            heads it depends on, and what else breaks without them. ``requests`` are then texts, a name or a file: of
+            every three, two rank heads and one is answered, as are requests that the file labels as safe, or the
+            package's. If the model refuses hardly any request, no heads are ranked.
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels",
@@ -158,24 +166,26 @@ def build_atlas(
         requests=requests,
         task=task,
         texts=texts,
+        refusals=refusals,
         own=own or {},
         only=only,
         skip=skip,
     )
     if not callable(after_each or print):
         raise ValueError(f"after_each is {after_each!r}; give a function of the atlas")
-    work = _Work(model, Questions.of(model, given), resume, after_each or (lambda atlas: None))
+    work = _Builder(model, Questions.of(model, given), resume, after_each or (lambda atlas: None))
     # Files and names of the questions are in ``study``, as hashes, and not in the provenance of each result.
     in_call({"seed": current().seed, "quick": quick, "updates": updates}, work.run)
     return work.atlas
 
 
-class _Work:
+class _Builder:
     """The parts of an atlas that are still to do, and what they need.
 
     Attributes:
         left: the parts to do.
         pairs, requests: those of the user, or of the package; None if there are too few capitals.
+        refusals: the stages of the part "safety", if more than Ships is asked for.
         metric: what the patching measures.
         scorer, task, starts: what labels and roles need, once it is there.
     """
@@ -191,6 +201,21 @@ class _Work:
         every = 5 if asked.quick else 2
         package = [request.text for request in load_requests(split="test")[::every]] if asked.requests is None else []
         self.requests = package if asked.requests is None else asked.requests
+        self.refusals: RefusalStages | None = None
+        if asked.by_use is not None and asked.refusals is not None:
+            self.requests = asked.by_use.ranked[0]
+            sizes = QUICK if asked.quick else FULL
+            self.refusals = RefusalStages(model, self.atlas, asked.refusals, asked.by_use, sizes)
+        self._do_part: dict[str, Callable[[], None]] = {
+            "patching": self._patching,
+            "text": self._text,
+            "labels": self._labels,
+            "weights": self._weights,
+            "causes": self._causes,
+            "safety": self._safety,
+            "roles": self._roles,
+            "own": self._own,
+        }
         self.scorer: RelationScorer | None = None
         self.task: Task | None = None
         self.starts: list[int] = []
@@ -231,7 +256,7 @@ class _Work:
         """Do one part if it is left, and show the atlas."""
         if part in self.left:
             self.left.remove(part)
-            getattr(self, f"_{part}")()
+            self._do_part[part]()
             if self.atlas.results or self.atlas.tables:
                 self._show(self.atlas)
 
@@ -270,7 +295,10 @@ class _Work:
         if "safety" in self.left:
             with self._or_not_left("safety"):
                 plan = timed_plan(model, request_prompts(model, self.requests), intervention=UniformAttention())
-                seconds["safety"] = (len(PAPER_KINDS) + in_sweeps(model, plan.prompts)) * (plan.seconds or 0.0)
+                sweeps = len(PAPER_KINDS) + in_sweeps(model, plan.prompts)
+                if self.refusals is not None:
+                    sweeps += self.refusals.in_sweeps
+                seconds["safety"] = sweeps * (plan.seconds or 0.0)
         if "text" in self.left and (plan := plan or _plan_of_text(model)):
             tokens = plan.forwards * plan.prompts * plan.pos
             seconds["text"] = _ON_TEXT * self._n_tokens * (plan.seconds or 0.0) / tokens
@@ -388,6 +416,11 @@ class _Work:
             atlas.paths = _finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
 
     def _safety(self) -> None:
+        if self.refusals is not None:
+            with self.atlas.or_left_out(PARTS["safety"][0]):
+                self.refusals.run()
+                self.atlas.done.append("safety")
+            return
         with self._part("safety"):
             self.atlas.safety = compare_ablations(self.model, self.requests, _SAFETY_HEADS, ablations=PAPER_KINDS)
             for scores in self.atlas.safety.values():
@@ -404,7 +437,7 @@ class _Work:
                 self.atlas.note(
                     f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
                     f"{self.asked.updates} updates of each fit on {gates.provenance['n_items']} {about}; "
-                    "`mechheads roles` fits longer"
+                    "`mechheads figure roles` fits longer"
                 )
 
     def _own(self) -> None:
@@ -449,7 +482,8 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     if differs := difference(asked.study, resume.study):
         raise ValueError(f"resume is an atlas of another study: {differs}")
     # a part whose file was deleted is done again
-    done = [part for part in resume.done if part not in _RESULTS or getattr(resume, _RESULTS[part])]
+    kept = _RESULTS if asked.by_use is None else _RESULTS | {"safety": "refusals"}
+    done = [part for part in resume.done if part not in kept or getattr(resume, kept[part])]
     again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
         resume,
@@ -561,7 +595,6 @@ def fit_briefly(model: Model, task: Task, seeds: list[int], updates: int) -> Gat
 
 
 def _fit_gates(model: Model, task: Task, seeds: list[int], updates: tuple[int, int, int]) -> Gates:
-    options: dict[str, Any] = SHORT_FIT | {"batch": len(task)}
-    gates = fit_gates(model, task, seeds=seeds, updates=updates, **options)
+    gates = fit_gates(model, task, seeds=seeds, updates=updates, **SHORT_FIT | {"batch": len(task)})
     stop_if(gates.interrupted)
     return gates

@@ -20,6 +20,7 @@ from mechheads.gating import ROLES, Roles
 from mechheads.labels import HeadLabels
 from mechheads.results.curves import Curves
 from mechheads.results.evidence import clusters_needed, differs, has_null, null_of
+from mechheads.results.kinds import sample_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.words import ASKED
 from mechheads.safety.heads.safety_heads import SafetyHeads
@@ -41,6 +42,8 @@ from mechheads.studies.findings import (
 )
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_file
+from mechheads.studies.refusal_findings import of_refusals
+from mechheads.studies.refusals import Refusals
 
 Kind = Literal["own", "pairs", "requests", "task", "text", "weights"]
 _TITLES = {ASKED["pairs"]: "naming the capital", ASKED["task"]: "naming the capital"}
@@ -60,6 +63,7 @@ class Results(Protocol):
     patching: HeadScores | None
     direct: HeadScores | None
     safety: dict[str, SafetyHeads]
+    refusals: Refusals | None
     roles: Roles | None
     circuit: Curves | None
     weights: HeadWeights | None
@@ -68,6 +72,8 @@ class Results(Protocol):
 
     @property
     def views(self) -> dict[str, HeadScores]: ...
+    @property
+    def rankings(self) -> dict[str, HeadScores]: ...
     @property
     def own_views(self) -> dict[str, OwnView]: ...
     def agreement(self) -> pd.DataFrame: ...
@@ -151,6 +157,8 @@ def questions(atlas: Results) -> list[Question]:
         say("pairs", of_circuit(atlas.circuit, asked["pairs"]))
     if atlas.direct is not None and atlas.patching is None:
         say("pairs", of_direct(atlas.direct, asked["pairs"], [pair["clean"] for pair in atlas.pairs]))
+    for finding in [] if atlas.refusals is None else of_refusals(atlas.refusals, atlas.rankings):
+        say("requests", finding)
     if atlas.safety:
         say("requests", of_ships(atlas.safety, asked["requests"]))
     if atlas.roles is not None:
@@ -220,12 +228,12 @@ def _settles(scores: HeadScores) -> str:
     if not has_null(scores):
         return ""
     if (enough := clusters_needed(scores)) is not None:
-        return f"{enough} prompts or more would allow a test over heads."
-    return "" if differs(scores).any() else "More prompts would narrow the intervals."
+        return f"{enough} {sample_of(scores.kind)}s or more would allow a test over heads."
+    return "" if differs(scores).any() else f"More {sample_of(scores.kind)}s would narrow the intervals."
 
 
 def _key(column: str) -> str:
-    if column.startswith("ships_"):
+    if column.startswith(("ships_", "refusal_")):
         return "requests"
     if column in ROLES:
         return "task"

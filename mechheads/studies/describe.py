@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from mechheads.behaviour import HeadExamples
 from mechheads.heads import HeadId, HeadLike, check_head, check_heads
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive, Within, checked
 from mechheads.results.correlation import pearson
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
@@ -81,8 +81,14 @@ class Description(TableResult):
         return self.table, [repr(self)]
 
 
+@checked
 def describe(
-    atlas: Atlas, head: HeadLike, llm: Callable[[str], str], *, tested: int = 48, others: int = 3
+    atlas: Atlas,
+    head: HeadLike,
+    llm: Callable[[str], str],
+    *,
+    tested: Annotated[int, Within(least=8)] = 48,
+    others: Positive = 3,
 ) -> Description:
     """Have a language model describe a head in words, and test the description.
 
@@ -117,8 +123,6 @@ def describe(
     >>> mh.studies.describe(atlas, "L0H0", silent)
     <Description of L0H0: no description that the test bears out (score 0.00; descriptions of other heads at most 0.00)>
     """
-    check_at_least(1, others=others)
-    check_at_least(8, tested=tested)
     examples, space = atlas.examples, atlas.space
     if examples is None or space is None:
         raise ValueError("the atlas has no examples or no space; build_atlas makes both")

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.stats import binom
 
 from mechheads.behaviour import HeadProfile
-from mechheads.behaviour.head_profile import FDR as FDR_OF_NAMES, NAMES, PROFILED
+from mechheads.behaviour.profile import FDR as FDR_OF_NAMES, NAMES, PROFILED
 from mechheads.gating import Roles
 from mechheads.heads import HeadId
 from mechheads.labels import HeadLabels
@@ -27,6 +27,7 @@ from mechheads.results.curves import Curves, is_random
 from mechheads.results.dataset import RANGE
 from mechheads.results.digits import rounded
 from mechheads.results.evidence import (
+    LEAST_GATE,
     carrying_prompt,
     clusters_needed,
     criterion,
@@ -37,10 +38,10 @@ from mechheads.results.evidence import (
     n_prompts,
     null_of,
 )
+from mechheads.results.kinds import sample_of
 from mechheads.results.record import FIRST
 from mechheads.results.refused import refuses
 from mechheads.results.scores import HeadScores
-from mechheads.results.verdicts import LEAST_GATE
 from mechheads.results.words import ABLATED, METRICS, shortened
 from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.safety_heads import SafetyHeads
@@ -143,7 +144,7 @@ def of_labels(labels: HeadLabels) -> Finding:
         text = f"By their weights, none of {of} has a category from {relations} tested ({how}){hint}."
         return Finding(text, {"colour": "phi", "by": "phi"} if _is_any(labels) else {})
     some = f", {several} of them several (counted in each)" if several else ""
-    kinds = _listed([f"{counts[name]} {one_line(name)}" for name in having])
+    kinds = listed([f"{counts[name]} {one_line(name)}" for name in having])
     text = f"By their weights, {n} of {of} {_have(n)} a category{some}: {kinds} ({how}){hint}."
     return Finding(text, {"filter": " or ".join(_quoted(name) for name in having)})
 
@@ -166,7 +167,7 @@ def of_profile(profile: HeadProfile) -> Finding:
     column = f"by_{behaviour}" if behaviour == "position" else f"to_{behaviour}"
     link = {"filter": told[0], "colour": column, "by": column, "head": str(heads[told[0]][0]), "pane": "text"}
     missing = f", of {_among(profile)}" if profile.missing else ""
-    return Finding(f"On ordinary text, {_listed(parts)} ({sure}{missing}).", link)
+    return Finding(f"On ordinary text, {listed(parts)} ({sure}{missing}).", link)
 
 
 def of_ships(safety: Mapping[str, SafetyHeads], requests: str) -> Finding | None:
@@ -239,8 +240,8 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     first = f", {heads[0]} alone {number_of(alone.iloc[0], 'share')}" if k > 1 and len(alone) else ""
     who = f"{heads[0]} alone" if k == 1 else f"{which} first {k} heads by patching"
     n = curve.values.shape[-1]
-    prompts = f"the {_count(n, 'prompt')} that ranked {'it' if k == 1 else 'them'}"
-    text = f"With all others patched for {one_line(about)}, {who} {kept}{first} ({prompts})."
+    pairs = f"the {_count(n, 'pair')} that ranked {'it' if k == 1 else 'them'}"
+    text = f"With all others patched for {one_line(about)}, {who} {kept}{first} ({pairs})."
     link = {"filter": " ".join(heads[:k]), "by": "patching", "colour": "patching", "section": "circuits"}
     return Finding(text, link)
 
@@ -307,7 +308,7 @@ def of_rest(missing: Sequence[str], measured: int, interrupted: bool) -> Finding
     if missing and measured <= 1:
         said = "Nothing else was measured."
     else:
-        said = f"Not measured: {_listed(missing)}." if missing else ""
+        said = f"Not measured: {listed(missing)}." if missing else ""
     return Finding(f"{stopped}{said}".strip(), {"section": "left-out"}) if stopped or said else None
 
 
@@ -349,7 +350,7 @@ def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, st
         marked += f" and ({low} > {null:g} or {high} < {null:g})"
     sure = f"{sure} ({_joined(str(test), counted(scores))})."
     carried = "".join(_carried(scores, row, words) for _, row in first.iterrows())
-    text = f"{words.lead}, {_listed(said)}{''.join(against)}{carried}{sure}"
+    text = f"{words.lead}, {listed(said)}{''.join(against)}{carried}{sure}"
     return Finding(text, link | {"head": str(first.index[0]), "filter": marked})
 
 
@@ -359,7 +360,7 @@ def _carried(scores: HeadScores, row: Any, words: _Words) -> str:
     if at is None:
         return ""
     which = f'"{one_line(words.texts[at])}"' if at < len(words.texts) else f"number {at + 1}"
-    return f"; one {_sample(scores)} carries {row.name}: {which}"
+    return f"; one {sample_of(scores.kind)} carries {row.name}: {which}"
 
 
 def _largest(scores: HeadScores, rows: Any, words: _Words) -> str:
@@ -403,17 +404,12 @@ def number_of(row: Any, unit: str) -> str:
     return rounded(row["score"], unit=unit)
 
 
-def _sample(scores: HeadScores) -> str:
-    """What the scores are means over."""
-    return "pair" if scores.unit == "share of pairs" else "prompt"
-
-
 def counted(scores: HeadScores) -> str:
     """How many prompts the scores are means of."""
     clusters = n_clusters(scores)
     if clusters is None:
         return ""
-    prompts = _count(n_prompts(scores), _sample(scores))
+    prompts = _count(n_prompts(scores), sample_of(scores.kind))
     within = f"{prompts} in {_count(clusters, 'cluster')}" if clusters < n_prompts(scores) else prompts
     return within if scores.level in (None, LEVEL) else f"{within}, intervals of {scores.level:.0%}"
 
@@ -457,11 +453,16 @@ def _some(heads: Sequence[HeadId], n: int) -> str:
     """
     more = len(heads) - n
     names = list(map(str, heads[:n]))
-    return f"{', '.join(names)} and {more} more" if more > 0 else _listed(names)
+    return f"{', '.join(names)} and {more} more" if more > 0 else listed(names)
 
 
-def _listed(parts: Sequence[str]) -> str:
-    """Parts with commas, or with semicolons if they have commas themselves."""
+def listed(parts: Sequence[str]) -> str:
+    """Parts with commas, or with semicolons if they have commas themselves.
+
+    >>> from mechheads.studies.findings import listed
+    >>> listed(["one", "two", "three"]), listed(["a, b", "c"])
+    ('one, two and three', 'a, b; c')
+    """
     if len(parts) < 2:
         return "".join(parts)
     if any("," in re.sub(r"\[[^]]*]", "", part) for part in parts[:-1]):
@@ -494,6 +495,8 @@ def _view(name: str) -> str:
         return f"Ships ({one_line(name.removeprefix('ships_'))})"
     if name.startswith("phi_"):
         return f"phi of {one_line(name.removeprefix('phi_')).replace('_', ' ')}"
+    if name.startswith("refusal_"):
+        return name.replace("_", " ")
     return {"direct": "direct parts"}.get(name, one_line(name))
 
 

@@ -18,7 +18,7 @@ from mechheads.behaviour.measure import each_layer
 from mechheads.behaviour.windows import Texts, windows_of
 from mechheads.heads import HeadLike, check_head
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive, check_at_least
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import token_strings
@@ -104,7 +104,7 @@ class HeadSpace(TableResult):
 
 @analysis
 @torch.no_grad()
-def head_space(model: Model, texts: Texts = None, *, n_tokens: int = 1024, shown: int = 96) -> HeadSpace:
+def head_space(model: Model, texts: Texts = None, *, n_tokens: int = 1024, shown: Positive = 96) -> HeadSpace:
     """Find the plane in which each head's q, k and z vary most over tokens of text, and where tokens lie in it.
 
     A head may do one thing for some tokens and another for others. If so, its q, k or z often form groups. This is a
@@ -138,7 +138,6 @@ def head_space(model: Model, texts: Texts = None, *, n_tokens: int = 1024, shown
     >>> bool((space.shares.sum(-1) <= 1).all()), space.chance
     (True, 0.03125)
     """
-    check_at_least(1, shown=shown)
     window = min(WINDOW, model.n_ctx)
     check_at_least(2 * window, n_tokens=n_tokens)
     if model.d_head < AXES:

@@ -13,7 +13,7 @@ import torch
 
 from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_of
 from mechheads.files.checksums import file_sha256
-from mechheads.gating.tasks.open_task import open_task
+from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.classify import check_categories
 from mechheads.labels.relations import Relation, RelationLike, load_relations
@@ -21,10 +21,12 @@ from mechheads.labels.static import Scoring
 from mechheads.labels.usable_pairs import check_any, keep_pairs
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.arguments import check_known
+from mechheads.model.model import source_of
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.results.scores import HeadScores
 from mechheads.safety.requests.prompts import Requests, Side, opened
+from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RequestsByUse
 from mechheads.studies.study import short_hash, study_of
 
 if TYPE_CHECKING:
@@ -66,30 +68,29 @@ class Given:
     requests: Requests = None
     task: TaskLike | None = None
     texts: Texts = None
+    refusals: RefusalSettings | None = None
     own: Own = field(default_factory=dict)
     only: Names = None
     skip: Names = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
-    """Questions that a model can be asked. ``None`` stands for those of the package.
+class Questions(Given):
+    """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package.
 
     Attributes:
         texts: a file or a list.
+        by_use: the requests that rank heads and those that are answered, if refusals are asked for.
         parts: the parts to do, of ``PARTS``.
         names: what ``pairs``, ``requests`` and ``task`` are called, if they have a name.
         study: what the atlas is of: the model with its weights, the seed, and all of these but ``parts`` and ``own``.
     """
 
-    quick: bool
-    updates: int
-    pairs: PromptPairs | None
-    relations: tuple[Relation, ...] | None
-    requests: Sequence[str] | Prompts | None
-    task: Task | None
-    texts: Texts
-    own: Own
+    pairs: PromptPairs | None = None
+    relations: tuple[Relation, ...] | None = None
+    requests: Sequence[str] | Prompts | None = None
+    task: Task | None = None
+    by_use: RequestsByUse | None
     parts: tuple[str, ...]
     names: Mapping[str, str]
     study: dict[str, str]
@@ -102,16 +103,16 @@ class Questions:
             ValueError: if something does not exist, cannot be read or does not fit the model.
         """
         parts = chosen(given.only, given.skip)
-        check_at_least(1, updates=given.updates)
         with _named("pairs"):
             pairs = _pairs(model, given.pairs)
         with _named("relations"):
             relations = None if given.relations is None else load_relations(given.relations)
             if relations is not None and "labels" in parts:
                 _check_relations(model, relations)
+        by_use = _by_use(model, given) if given.refusals is not None and "safety" in parts else None
         with _named("requests"):
             requests = _requests(model, given.requests)
-            if requests is not None and "safety" in parts:
+            if requests is not None and by_use is None and "safety" in parts:
                 _check_requests(model, requests)
         with _named("task"):
             task = _task(model, given.task)
@@ -132,15 +133,21 @@ class Questions:
             "task": _PACKAGE if task is None else _mark(task, fingerprint(task, "task")),
             "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
         }
+        if by_use is not None:
+            about["refusals"] = f"{given.refusals} ({short_hash([by_use.ranked, by_use.answered])})"
+        own = dict(given.own)
+        opened = {
+            "pairs": pairs,
+            "relations": relations,
+            "requests": requests,
+            "task": task,
+            "texts": texts,
+            "own": own,
+        }
+        every: dict[str, Any] = vars(given) | opened
         return cls(
-            quick=given.quick,
-            updates=given.updates,
-            pairs=pairs,
-            relations=relations,
-            requests=requests,
-            task=task,
-            texts=texts,
-            own=dict(given.own),
+            **every,
+            by_use=by_use,
             parts=parts,
             names={what: name for what, name in names.items() if name},
             study=study_of(
@@ -253,12 +260,26 @@ def _check_requests(model: Model, requests: Sequence[str] | Prompts) -> None:
         raise ValueError("these are one request; give at least two different ones")
 
 
+def _by_use(model: Model, given: Given) -> RequestsByUse:
+    """The requests for everything about refusals, checked with its settings.
+
+    Raises:
+        ValueError: if they do not fit each other or the model.
+    """
+    if not isinstance(given.refusals, RefusalSettings):
+        raise ValueError(f"refusals is {given.refusals!r}; give mh.studies.RefusalSettings()")
+    given.refusals.groups(model)
+    if current().limits.workers is not None:
+        source_of(model)  # the answers to come need workers that can load it
+    return RequestsByUse.of(given.requests, QUICK if given.quick else FULL)
+
+
 def _task(model: Model, task: TaskLike | None) -> Task | None:
     """A task, of which the items that the model cannot read are left out."""
     if task is None:
         return None
     if not isinstance(task, Task):
-        return open_task(task, model=model)
+        return load_task(task, model=model)
     return task.items(task.tokens(model).kept)
 
 

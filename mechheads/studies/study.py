@@ -21,7 +21,6 @@ from mechheads.ledger.fingerprints import weights_fingerprint
 from mechheads.limits import current, show_seconds
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
-from mechheads.model.stored_weights import StoredWeights
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 
@@ -116,14 +115,13 @@ class Stages:
         return [f"Time       {self.times or 'none'}", *(f"Note       {note}" for note in self.notes)]
 
 
-def study_of(model: Model | StoredWeights, **settings: object) -> dict[str, str]:
+def study_of(model: Model, **settings: object) -> dict[str, str]:
     """What a study is of: the model with its weights, configuration and tokenizer, and the settings, as text."""
-    about = {"model": model.name}
-    if isinstance(model, Model):
-        about["weights"] = weights_fingerprint(model.model)[:16]
-        about["configuration"] = short_hash(model.backend.configuration)
-    else:
-        about["weights"] = f"as stored, revision {model.revision}"
+    about = {
+        "model": model.name,
+        "weights": weights_fingerprint(model.model)[:16],
+        "configuration": short_hash(model.backend.configuration),
+    }
     if (tokenizer := model.tokenizer) is not None:
         about["tokenizer"] = short_hash([tokenizer.get_vocab(), getattr(tokenizer, "chat_template", None)])
     return about | {name: str(value) for name, value in settings.items()}
@@ -150,9 +148,24 @@ def check_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[s
     there |= {name for name in held.files if (folder / name).exists()}
     if there and not (folder / _HELD).is_file():
         raise ValueError(f"{folder} holds {min(there)}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
+    if there:
+        check_no_old_study(folder)
     if there and (differs := difference(study, held.study)):
         raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
     _check_files(folder, files, held.files)
+
+
+def check_no_old_study(folder: Path) -> None:
+    """Check that a folder holds no study of safety heads as earlier versions wrote it.
+
+    Raises:
+        ValueError: if it does.
+    """
+    if _held(folder).study.get("study") == "safety":
+        raise ValueError(
+            f"{folder} holds a safety study of an earlier version, and such a study is an atlas now: run "
+            "`mechheads safety` again, with another folder"
+        )
 
 
 def check_files(folder: str | Path, files: Iterable[str]) -> None:

@@ -12,16 +12,15 @@ from mechheads.labels.classify import Rule
 from mechheads.labels.readings import Source
 from mechheads.labels.relations import CATEGORIES, load_relations
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.arguments import Positive, checked
 from mechheads.model.load import load
 from mechheads.model.model import Model
-from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS, default_folder
-from mechheads.model.stored_weights import StoredWeights, open_weights
+from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS
 from mechheads.plots.category_map import Marks, category_map
 from mechheads.studies.figures.panels import (
     ModelNames,
+    PanelMaker,
     PaperFigure,
-    Work,
     compute_panels,
     file_hashes,
     joined,
@@ -42,6 +41,7 @@ _RULES = {
 }
 
 
+@checked
 def categories_figure(
     models: ModelNames = None,
     relations: str | Path | Sequence[str | Path] | None = None,
@@ -49,7 +49,7 @@ def categories_figure(
     out: str | Path = "categories-figure",
     rule: Rule = "null",
     source: Source = "all",
-    min_pairs: int = 30,
+    min_pairs: Positive = 30,
     on_disk: bool = False,
     quick: bool = False,
     marks: Marks = "cells",
@@ -68,8 +68,8 @@ def categories_figure(
         out: the folder for the figure and its numbers, with a folder for each panel.
         rule: what gives a category, as in ``mh.label_heads``.
         source, min_pairs: as in ``mh.relation_scores``.
-        on_disk: read the weights from safetensors layer by layer, without loading the models. A GGUF file is loaded,
-            and so is a model that is stored as changes to another.
+        on_disk: leave all blocks on disk, as ``mh.load(max_memory="least")`` does. A GGUF file is loaded, and so is a
+            model that is stored as changes to another.
         quick: four of the package's relations, for a first look.
         marks: as in ``mh.plots.category_map``.
         device: the device of the models.
@@ -83,15 +83,13 @@ def categories_figure(
     if relations is None and quick:
         relations = QUICK_RELATIONS
     asked = None if relations is None else list(short_names(relations, "relations").values())
-    check_known("marks", marks, Marks)
-    _check(asked, rule, source, min_pairs)
+    _check(asked)
 
-    def open_model(name: str, revision: str | None) -> Model | StoredWeights:
-        if on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf")):
-            return open_weights(default_folder() if name == DEFAULT_MODEL else name, revision=revision)
-        return load(name, revision=revision, device=device)
+    def open_model(name: str, revision: str | None) -> Model:
+        stays = on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf"))
+        return load(name, revision=revision, device=device, max_memory="least" if stays else None)
 
-    def compute(model: Model | StoredWeights, _: str, place: Path) -> HeadLabels:
+    def compute(model: Model, _: str, place: Path) -> HeadLabels:
         usable = None if asked is None else in_vocabulary(load_relations(asked), model.tokenizer)
         scores = relation_scores(model, usable, min_pairs=min_pairs, source=source)
         stop_if_partial(scores)
@@ -106,7 +104,7 @@ def categories_figure(
         names,
         {"": {}},
         {"study": "figure of categories", **settings, **file_hashes(asked or ())},
-        Work(
+        PanelMaker(
             open_model,
             compute,
             lambda place: HeadLabels.load(place / "labels.nc"),
@@ -129,10 +127,7 @@ def categories_figure(
     )
 
 
-def _check(relations: list[str] | None, rule: str, source: str, min_pairs: int) -> None:
-    check_known("rule", rule, Rule)
-    check_known("source", source, Source)
-    check_at_least(1, min_pairs=min_pairs)
+def _check(relations: list[str] | None) -> None:
     for relation in load_relations(relations):
         if relation.category is None:
             raise ValueError(

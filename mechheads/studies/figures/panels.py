@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.metadata
 import os
 import re
@@ -16,10 +17,10 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.files.checksums import file_sha256
 from mechheads.files.folder_lock import folder_locked
+from mechheads.files.replacing import write_file
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.load import free_memory
 from mechheads.plots.saving import IMAGES, save
-from mechheads.studies.report import write_figure_page
 from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller, writing
 
 if TYPE_CHECKING:
@@ -36,6 +37,18 @@ ModelNames = str | Path | Sequence[str | Path] | None
 PRINTED = "printed.csv"
 """The table that compares a figure with the paper's."""
 _PAGE, _FIGURE = "index.html", "figure.html"
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1380px; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.6rem; }
+p { max-width: 46rem; overflow-wrap: anywhere; }
+pre { background: #f6f6f6; padding: 1rem; white-space: pre-wrap; font-size: 0.85rem; }
+.figure { overflow-x: auto; background: #fff; }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #181818; } pre { background: #262626; }
+}
+"""
 _DRAWN = (_PAGE, _FIGURE, *(f"figure.{kind}" for kind in IMAGES))
 
 
@@ -68,7 +81,7 @@ class PaperFigure:
 
 
 @dataclass(frozen=True)
-class Work(Generic[M, R]):
+class PanelMaker(Generic[M, R]):
     """How panels are made.
 
     Attributes:
@@ -119,7 +132,7 @@ class Panels(Stages, Generic[R]):
         with writing(self.out, _DRAWN):
             images, why = _write_images(figure, self.out)
             lines = [*lines, *self.closing_lines, *([f"Note       {why}"] if why else [])]
-            page = write_figure_page(self.out / _PAGE, title, text, "\n".join(lines), figure)
+            page = write_file(self.out / _PAGE, _page(title, text, "\n".join(lines), figure))
             drawn = save(figure, self.out / _FIGURE)
         files = [page, drawn, *images, *save_parts(self.out, {}, tables)]
         files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
@@ -131,7 +144,7 @@ def compute_panels(
     models: Mapping[str, str],
     data: Mapping[str, Mapping[str, object]],
     study: Mapping[str, object],
-    work: Work[M, R],
+    work: PanelMaker[M, R],
 ) -> Panels[R]:
     """The panels of a figure: those in its folder as they are, the others computed and saved.
 
@@ -163,7 +176,7 @@ def compute_panels(
 
 
 def _computed(
-    panels: Panels[R], models: Mapping[str, str], studies: Mapping[Panel, Mapping[str, str]], work: Work[M, R]
+    panels: Panels[R], models: Mapping[str, str], studies: Mapping[Panel, Mapping[str, str]], work: PanelMaker[M, R]
 ) -> Panels[R]:
     """The panels, once their folders are known to be theirs; see ``compute_panels``."""
     say, out = teller(), panels.out
@@ -283,6 +296,25 @@ def _short(name: str) -> str:
     if not path.is_absolute():
         return name
     return path.name if path.is_dir() else path.stem
+
+
+def _page(title: str, text: str, summary: str, figure: go.Figure) -> str:
+    """A page that shows a figure and needs no network.
+
+    Args:
+        text: what the figure shows.
+        summary: the result in a few lines, above the figure.
+    """
+    from plotly.offline import get_plotlyjs
+
+    drawn = figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
+        f"<h1>{html.escape(title)}</h1><pre>{html.escape(summary)}</pre>"
+        f'<p>{html.escape(text)}</p><div class="figure">{drawn}</div></body></html>'
+    )
 
 
 def _write_images(figure: go.Figure, folder: Path) -> tuple[list[Path], str]:

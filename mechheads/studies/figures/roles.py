@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
-from mechheads.gating.fit.arguments import check_seeds, check_updates
-from mechheads.gating.tasks.open_task import needs_model, open_task
+from mechheads.gating.tasks.load_task import load_task, needs_model
 from mechheads.limits import settings
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import AboveZero, Positive, Within, checked
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import DEFAULT_MODEL
-from mechheads.plots.curves import check_symlog, curves as draw_curves
+from mechheads.plots.curves import curves as draw_curves
 from mechheads.results.curves import Curves
 from mechheads.studies.figures.panels import (
     ModelNames,
+    PanelMaker,
     PaperFigure,
-    Work,
     compute_panels,
     file_hashes,
     joined,
@@ -40,16 +39,17 @@ _TEXT = (
 )
 
 
+@checked
 def roles_figure(
     models: ModelNames = None,
     tasks: str | Path | Sequence[str | Path] = ("syntax", "common_sense", "math"),
     *,
     out: str | Path = "roles-figure",
-    seeds: int = 10,
-    updates: int = 500,
-    n: int | None = None,
-    most: int = 50,
-    symlog: float | None = None,
+    seeds: Positive = 10,
+    updates: Positive = 500,
+    n: Annotated[int, Within(least=2)] | None = None,
+    most: Positive = 50,
+    symlog: AboveZero | None = None,
     quick: bool = False,
     device: str = "auto",
 ) -> PaperFigure:
@@ -62,7 +62,7 @@ def roles_figure(
 
     Args:
         models: as in ``mh.studies.categories_figure``.
-        tasks: names and files, as ``mh.gating.open_task`` takes them.
+        tasks: names and files, as ``mh.gating.load_task`` takes them.
         out: the folder for the figure and its numbers, with a folder for each panel.
         seeds, updates: as in ``mh.fit_gates``.
         n: the number of items of each task; ``None`` for all.
@@ -76,7 +76,9 @@ def roles_figure(
     """
     names = short_names(DEFAULT_MODEL if models is None else models, "models")
     paths = short_names(tasks, "tasks")
-    _check(seeds, updates, n, most, symlog, paths.values())
+    for name in paths.values():
+        if not needs_model(name):
+            load_task(name, n=n)
     asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
     fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
     draws = 5
@@ -86,7 +88,7 @@ def roles_figure(
 
     def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
         """A ledger in the folder keeps an interrupted fit."""
-        task = open_task(paths[title], model=model, n=n)
+        task = load_task(paths[title], model=model, n=n)
         if quick and len(task) > _QUICK["n"]:
             task = task.items(np.random.default_rng(0).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)
@@ -106,7 +108,7 @@ def roles_figure(
         names,
         {title: {"task": name, **file_hashes([name])} for title, name in paths.items()},
         {"study": "figure of roles", **asked},
-        Work(
+        PanelMaker(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
             lambda place: (Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")),
@@ -133,15 +135,3 @@ def roles_figure(
         title="Roles of heads",
         text=_TEXT,
     )
-
-
-def _check(seeds: int, updates: int, n: int | None, most: int, symlog: float | None, tasks: Iterable[str]) -> None:
-    check_seeds(seeds)
-    check_updates(updates)
-    check_at_least(1, most=most)
-    check_symlog(symlog)
-    if n is not None and n < 2:
-        raise ValueError(f"n is {n}; give at least 2 items, or None for all")
-    for name in tasks:
-        if not needs_model(name):
-            open_task(name, n=n)

@@ -9,23 +9,24 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from mechheads.interventions.basic import InterventionName
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.arguments import Positive, check_known, checked
 from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
 from mechheads.results.html import head_names
 from mechheads.safety.answers.refusing import refusing
-from mechheads.safety.heads.ablations import Kind
+from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
-from mechheads.safety.requests.loaders import open_requests
-from mechheads.safety.requests.prompts import TEMPLATES, Template
+from mechheads.safety.requests.loaders import load_requests
+from mechheads.safety.requests.prompts import Template
 from mechheads.studies.figures.panels import (
     ModelNames,
     Panel,
+    PanelMaker,
     PaperFigure,
-    Work,
     check_different,
     compute_panels,
     joined,
@@ -56,6 +57,7 @@ _Drawn = tuple[dict[str, dict[str, SafetyHeads]], dict[str, str], str]
 """Panels by name, a heading for each, and the title of the figure."""
 
 
+@checked
 def safety_figure(
     models: ModelNames = None,
     requests: str | Path | Sequence[str | Path] = "harmful",
@@ -63,8 +65,8 @@ def safety_figure(
     out: str | Path = "safety-figure",
     by: Layout = "requests",
     score: Literal["ships", "generalized"] = "ships",
-    ablations: Sequence[Kind] = ("undifferentiated", "scaling"),
-    k: int = 10,
+    ablations: Sequence[InterventionName] = PAPER_KINDS,
+    k: Positive = 10,
     template: Template = "query",
     quick: bool = False,
     device: str = "auto",
@@ -78,7 +80,7 @@ def safety_figure(
 
     Args:
         models: as in ``mh.studies.categories_figure``; by default, ``"smollm2-135m-refusal"``.
-        requests: sets of requests, as ``mh.safety.open_requests`` takes them: names such as ``"AdvBench"``, or files.
+        requests: sets of requests, as ``mh.safety.load_requests`` takes them: names such as ``"AdvBench"``, or files.
         out: the folder for the figure and its numbers, with a folder for each panel.
         by: ``"requests"``: a panel for each model and set of requests, with a marker for each ablation.
             ``"ablation"``: a panel for each ablation and set of requests, with a marker for each model.
@@ -95,16 +97,14 @@ def safety_figure(
     seed = current().seed
     names = short_names(REFUSING_MODEL if models is None else models, "models")
     sets = short_names(requests, "requests")
-    _check(ablations, k, template)
-    check_known("by", by, Layout)
-    check_known("score", score, _SCORES)
+    _check(ablations)
     if by == "ablation" and len(names) > len(SYMBOLS):
         raise ValueError(
             f"models has {len(names)} models, but there are only {len(SYMBOLS)} markers for one panel; give fewer, or "
             'choose by="requests"'
         )
     ranking, does = _SCORES[score]
-    texts = {short: list(open_requests(name)) for short, name in sets.items()}
+    texts = {short: list(load_requests(name).texts) for short, name in sets.items()}
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}
 
@@ -128,7 +128,7 @@ def safety_figure(
             "template": template,
             "seed": seed,
         },
-        Work(
+        PanelMaker(
             lambda name, revision: load(name, revision=revision, device=device),
             compute,
             lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
@@ -190,7 +190,7 @@ def _by_ablation(results: _Results, sets: Sequence[str], k: int) -> _Drawn:
         for ablation in next(iter(of_set.values()), {}):
             name = f"{ablation}, {data}" if len(sets) > 1 else ablation
             shown[name] = {model: found[ablation] for model, found in of_set.items()}
-            headings[name] = NAMES[ablation] + (f" on {_requests(data)}" if len(sets) > 1 else "")
+            headings[name] = NAMES.get(ablation, ablation) + (f" on {_requests(data)}" if len(sets) > 1 else "")
     first = heads_title([scores for found in results.values() for scores in found.values()], k)
     return shown, headings, f"{first} on {' and '.join(map(_requests, sets))}"
 
@@ -199,11 +199,10 @@ def _requests(name: str) -> str:
     return "harmful requests" if name == "harmful" else name
 
 
-def _check(ablations: Any, k: int, template: str) -> None:
+def _check(ablations: Any) -> None:
     if isinstance(ablations, str):
         raise ValueError(f"ablations is {ablations!r}; give a list, such as [{ablations!r}]")
     check_different(list(ablations), "ablations")
     for i, ablation in enumerate(ablations):
-        check_known(f"ablations[{i}]", ablation, Kind)
-    check_at_least(1, k=k)
-    check_known("template", template, TEMPLATES)
+        check_known(f"ablations[{i}]", ablation, InterventionName)
+        ablation_of(ablation, f"ablations[{i}]")

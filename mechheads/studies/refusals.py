@@ -1,0 +1,255 @@
+"""``Refusals``: what an atlas knows of a model's refusals besides scores of heads, and what it is asked about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+
+from mechheads.heads import HeadId
+from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.model.model import Model
+from mechheads.prompts.prompts import Prompts
+from mechheads.results.agreement import in_top, overlap
+from mechheads.results.curves import Curves
+from mechheads.results.kinds import KINDS
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
+from mechheads.safety.answers.brittleness import RefusalBrittleness
+from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
+from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.requests.loaders import load_requests
+from mechheads.safety.requests.prompts import Requests, opened
+from mechheads.safety.requests.requests import Split
+
+RANKINGS = {
+    "refusal_attribution": "refusal attribution",
+    "ships_undifferentiated": "Ships, undifferentiated",
+    "ships_scaling": "Ships, scaling",
+    "refusal_direction": "refusal direction",
+}
+"""The views of an atlas whose first heads are tested, and what a sentence calls each."""
+TOGETHER = "all rankings together"
+REFUSAL_TABLES = ("first_heads", "overlap", "brittleness", "tests", "curve")
+"""The tables that an atlas with refusals writes."""
+_LEAST_LOST = 0.5
+"""Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
+
+
+@dataclass(frozen=True)
+class RefusalSettings:
+    """What ``mh.build_atlas(refusals=)`` measures besides Ships: whether a model refuses, and which heads that needs.
+
+    Args:
+        k: number of heads at the top of each ranking.
+        critical: how many of each ranking's first heads are ablated together in the tests.
+        group: ``"query"`` ranks and ablates single query heads, ``"kv"`` all query heads that share a key/value head;
+            ``k`` and ``critical`` then count groups.
+
+    Raises:
+        ValueError: if an argument is not valid.
+
+    >>> mh.studies.RefusalSettings(critical=4)
+    RefusalSettings(k=10, critical=4, group='query')
+    """
+
+    k: int = 10
+    critical: int = 6
+    group: Group = "query"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, k=self.k, critical=self.critical)
+        check_known("group", self.group, get_args(Group))
+
+    def groups(self, model: Model) -> Groups:
+        """What is ablated as one.
+
+        Raises:
+            ValueError: if the model has too few heads to compare the tested ones with others.
+        """
+        groups = Groups.of(model, self.group)
+        if self.critical > (units := len(groups.units(None))) // 2:
+            raise ValueError(
+                f"critical is {self.critical}; the model has {units} {groups.unit}s, so give {units // 2} or fewer"
+            )
+        return groups
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: every n-th request, tokens of an answer, random draws, and points of the curve."""
+
+    ranked_every: int = 3
+    tested_every: int = 1
+    tokens: int = 20
+    draws: int = 2
+    draws_of_any: int = 3
+    curve: tuple[int, ...] = (1, 3)
+    draws_of_curve: int = 1
+
+    def answers(self, harmful: int, harmless: int) -> int:
+        """The number of answers to so many harmful and harmless requests."""
+        both, points = harmful + harmless, 1 + (1 + len(self.curve)) * (1 + self.draws_of_curve)
+        sets = len(RANKINGS) + 1
+        return both * (2 + self.draws_of_any + sets * (1 + self.draws)) + (harmful + harmless // 4) * points
+
+
+FULL = Sizes()
+QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,))
+
+
+@dataclass(frozen=True)
+class RequestsByUse:
+    """Requests to rank heads, and others to be answered: of each kind a list of harmful and one of harmless ones."""
+
+    ranked: tuple[list[str], list[str]]
+    answered: tuple[list[str], list[str]]
+
+    @classmethod
+    def of(cls, requests: Requests, sizes: Sizes) -> RequestsByUse:
+        """The package's requests; or of every three given ones two to rank heads, and one to be answered.
+
+        Raises:
+            ValueError: if they cannot be read, are no texts, or are too few to test anything.
+        """
+        if requests is None:
+            return cls(_of_package("train", sizes.ranked_every), _of_package("test", sizes.tested_every))
+        given = opened(requests)
+        if isinstance(given, Prompts):
+            raise ValueError("requests are prompts, but refusals= needs texts; give texts, a name or a file")
+        harmful = list(given)
+        harmless = _safe(requests, harmful)
+        for name, some in (("harmful", harmful), ("harmless", harmless)):
+            if len(some) < 3 * LEAST_REQUESTS:
+                whose = f"{requests} has" if isinstance(requests, (str, Path)) else "there are"
+                raise ValueError(f"requests: {whose} {len(some)} {name} requests; give at least {3 * LEAST_REQUESTS}")
+
+        def part(some: list[str], is_test: bool, every: int) -> list[str]:
+            return [text for i, text in enumerate(some) if (i % 3 == 2) == is_test][::every]
+
+        return cls(
+            (part(harmful, False, sizes.ranked_every), part(harmless, False, sizes.ranked_every)),
+            (part(harmful, True, sizes.tested_every), part(harmless, True, sizes.tested_every)),
+        )
+
+
+def _of_package(split: Split, every: int) -> tuple[list[str], list[str]]:
+    """Every n-th harmful and every n-th harmless request of the package."""
+    harmful, harmless = ([one.text for one in load_requests(name, split)][::every] for name in ("harmful", "harmless"))
+    return harmful, harmless
+
+
+def _safe(requests: Any, harmful: list[str]) -> list[str]:
+    """The requests that a file or set labels as safe; the package's harmless ones if it labels none."""
+    safe = harmful
+    if isinstance(requests, (str, Path)):
+        with suppress(ValueError):  # of a set of harmful requests alone
+            safe = list(load_requests(requests, part="safe").texts)
+    return [one.text for one in load_requests("harmless")] if safe == harmful else safe
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Refusals(TableResult):
+    """A model's refusals: whether there are any, how brittle they are, and what is left without the first heads.
+
+    Attributes:
+        k, critical: as in ``RefusalSettings``.
+        brittleness: whether the model refuses at all, and what is left of it without random heads.
+        openings: how the model's refusals begin, from drawn answers.
+        tests: for each ranking, whether refusals depend on its first heads together; and for the first heads of all
+            rankings together.
+        curve: attack success with more and more heads ablated, in the order of Refusal attribution.
+        provenance: what is needed to repeat it.
+    """
+
+    KIND = "refusals"
+    name, unit = "refusals", KINDS[KIND].unit
+
+    k: int
+    critical: int
+    brittleness: RefusalBrittleness
+    openings: tuple[str, ...]
+    tests: dict[str, RefusalTest]
+    curve: Curves | None
+    provenance: dict[str, Any]
+
+    @property
+    def table(self) -> pd.DataFrame:  # type: ignore[override]
+        """One row for each condition of each test: ``without`` names the ranking whose first heads are ablated."""
+        parts = {"random heads": self.brittleness.table, **{name: test.table for name, test in self.tests.items()}}
+        return pd.concat([part.assign(without=name) for name, part in parts.items()], ignore_index=True)
+
+    @property
+    def ablated(self) -> str:
+        """What is ablated as one: "head" or "key/value group"."""
+        return str(self.brittleness.provenance["unit"])
+
+    @property
+    def carriers(self) -> dict[str, RefusalTest]:
+        """The tests by which a few heads carry the refusals.
+
+        Without these heads, compliance rises more than without random heads, the model still works, and at least half
+        of its refusals turn into compliance.
+        """
+        return {name: test for name, test in self.tests.items() if test.critical and test.lost >= _LEAST_LOST}
+
+    @property
+    def spread(self) -> bool:
+        """Whether no few heads carry the refusals: the model refuses, all tests are done, and none shows it."""
+        if not self.brittleness.refuses or not self.tests or self.carriers:
+            return False
+        rows = next(iter(self.tests.values())).answers
+        enough = rows.loc[rows["kind"] == "harmful", "request"].nunique() >= LEAST_REQUESTS
+        return enough and not any(test.provenance["interrupted"] for test in self.tests.values())
+
+    def tables(self, rankings: Mapping[str, HeadScores]) -> dict[str, pd.DataFrame]:
+        """The tables of ``REFUSAL_TABLES`` that have rows.
+
+        Args:
+            rankings: the scores that rank heads, by the names of ``RANKINGS``.
+        """
+        tests = [test.table.assign(heads=name) for name, test in self.tests.items()]
+        made = {
+            "first_heads": first_heads(rankings, self.k),
+            "overlap": overlap(rankings, self.k) if len(rankings) > 1 else pd.DataFrame(),
+            "brittleness": self.brittleness.table,
+            "tests": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(),
+            "curve": pd.DataFrame() if self.curve is None else self.curve.table,
+        }
+        return {name: table for name, table in made.items() if len(table)}
+
+    def answers(self) -> pd.DataFrame:
+        """The answers of the intact model, and of the model without the first heads of each ranking."""
+        parts = {"no heads": self.brittleness.answers.query("condition == 'intact'")}
+        parts |= {name: test.answers.query("condition == 'ablated'") for name, test in self.tests.items()}
+        every = [part.drop(columns="condition").assign(without=name) for name, part in parts.items()]
+        return pd.concat(every, ignore_index=True)
+
+
+def first_heads(rankings: Mapping[str, HeadScores], k: int) -> pd.DataFrame:
+    """The heads among the first ``k`` of any ranking, those of the most rankings first.
+
+    Returns:
+        One row per head: its name; ``rankings``, how many have it among their first k; and for each ranking its rank,
+        and ``in_top``, the share of resamples of the requests in which it is among the first k.
+    """
+    ranks: dict[str, dict[HeadId, int]] = {}
+    stable: dict[str, np.ndarray] = {}
+    for name, scores in rankings.items():
+        ranks[name] = {head: rank for rank, head in enumerate(scores.heads(k), 1)}
+        stable[name] = in_top(scores, k, seed=scores.provenance.get("seed", 0))
+    count = {head: sum(head in of for of in ranks.values()) for of in ranks.values() for head in of}
+    order = sorted(count, key=lambda head: (-count[head], min(of.get(head, k + 1) for of in ranks.values())))
+    rows = []
+    for head in order:
+        row: dict[str, Any] = {"head": str(head), "rankings": count[head]}
+        for name, of in ranks.items():
+            row[f"rank by {name}"] = of.get(head, pd.NA)
+            row[f"in_top by {name}"] = float(stable[name][head.layer, head.head])
+        rows.append(row)
+    return pd.DataFrame(rows)
