@@ -23,7 +23,7 @@ def names(kind: str) -> tuple[str, ...]:
 
     >>> from mechheads.data import names
     >>> names("tasks")
-    ('common_sense', 'syntax')
+    ('common_sense', 'math', 'syntax')
     """
     files = (item.name for item in folder(kind).iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))

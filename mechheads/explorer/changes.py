@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from mechheads.explorer import contract
 from mechheads.explorer.encode import plain
 from mechheads.heads import check_heads
 from mechheads.results.evidence import differs, n_prompts
@@ -63,12 +63,12 @@ def change_of(before: HeadScores, after: HeadScores) -> Change:
     """How the scores of two models of the same sizes differ, prompt by prompt if both saw the same prompts."""
     old, new = (each.dataset["score"].values.ravel().astype(np.float64) for each in (before, after))
     try:
-        told = after - before
+        difference = after - before
     except ValueError:  # other prompts
-        told = None
-    if told is not None and told.values is not None:
-        low, high, q = (told.dataset[name].values.ravel() for name in ("ci_low", "ci_high", "q_value"))
-        paired, beyond, surely = n_prompts(told), (low > 0) | (high < 0), differs(told).ravel()
+        difference = None
+    if difference is not None and difference.values is not None:
+        low, high, q = (difference.dataset[name].values.ravel() for name in ("ci_low", "ci_high", "q_value"))
+        paired, beyond, surely = n_prompts(difference), (low > 0) | (high < 0), differs(difference).ravel()
     else:
         paired, surely = None, np.zeros(old.shape, dtype=bool)
         low, high, q = (np.full_like(old, np.nan) for _ in range(3))
@@ -80,45 +80,55 @@ def change_of(before: HeadScores, after: HeadScores) -> Change:
     return Change(paired, bool(known.any()), old, new, low, high, q, beyond, surely)
 
 
-def compared(atlases: Sequence[Atlas], models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the page says of each model that can be compared with the first; ``Change`` in ``front/src/data.ts``."""
+def compared(atlases: Sequence[Atlas], models: Sequence[contract.Model]) -> list[contract.Change]:
+    """What the page says of each model that can be compared with the first, whose columns get the differences."""
     base, *others = atlases
-    return [
-        _page_entry(number, base, atlas, models)
-        for number, atlas in enumerate(others, 1)
-        if atlas.sizes == base.sizes and _common(base, atlas)
-    ]
+    made = []
+    for number, atlas in enumerate(others, 1):
+        if atlas.sizes == base.sizes and (both := _common(base, atlas)):
+            changes = {name: change_of(*scores) for name, scores in both.items()}
+            shown = {view["name"]: view for view in models[number]["views"] if view["name"] in changes}
+            unlike = _OTHER_RELATIONS if _has_other_relations(base, atlas) else ""
+            views = [_view(shown[name], change) for name, change in changes.items()]
+            rows, within = _listed(changes, [str(head) for head in check_heads(None, *base.sizes)])
+            made.append(contract.Change(model=number, of=0, views=views, unlike=unlike, rows=rows, within=within))
+            models[number]["columns"] += [
+                _column(shown[name], change, models[0]["name"]) for name, change in changes.items()
+            ]
+    return made
 
 
-def change_columns(entry: dict[str, Any], base: str) -> list[dict[str, Any]]:
-    """Columns of the changed model: the differences from the first model, which they take out of the entry."""
-    nothing = {"of": None, "low": None, "high": None, "range": False, "q": None, "p": None}
-    return [
-        nothing
-        | {
-            "name": f"{view['name']}_change",
-            "label": f"{view['title']}, change",
-            "unit": view["unit"],
-            "meaning": f"{view['title']} minus that of {base}.",
-            "kind": "number",
-            "group": f"Changed from {base}",
-            "role": "value",
-            "signed": True,
-            "question": view.pop("question"),
-            "values": view.pop("differences"),
-        }
-        for view in entry["views"]
-    ]
+def _column(view: contract.View, change: Change, base: str) -> contract.Column:
+    """The differences from the first model, a column of the changed one."""
+    return {
+        "name": f"{view['name']}_change",
+        "label": f"{view['title']}, change",
+        "unit": view["unit"],
+        "meaning": f"{view['title']} minus that of {base}.",
+        "kind": "number",
+        "group": f"Changed from {base}",
+        "role": "value",
+        "of": None,
+        "low": None,
+        "high": None,
+        "p": None,
+        "q": None,
+        "range": False,
+        "signed": True,
+        "question": view["question"],
+        "values": plain(change.difference),
+    }
 
 
-def start_with(changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def start_with(changes: Sequence[contract.Change]) -> contract.Start | None:
     """What a page with such changes shows first: the second model against the first, and the maps of both."""
     if not changes:
-        return {}
+        return None
     first = changes[0]
     most = max(first["views"], key=lambda view: (view["surely"], view["beyond"]))
-    chosen = {"versus": 0, "together": True, "colour": f"{most['name']}_change", "by": f"{most['name']}_change"}
-    return {"start": {"model": first["model"], "head": None, "chosen": chosen}}
+    column = f"{most['name']}_change"
+    chosen = contract.Chosen(versus=0, together=True, colour=column, by=column)
+    return {"model": first["model"], "head": None, "chosen": chosen}
 
 
 def _common(base: Atlas, atlas: Atlas) -> dict[str, tuple[HeadScores, HeadScores]]:
@@ -137,38 +147,34 @@ def _has_other_relations(base: Atlas, atlas: Atlas) -> bool:
     return first != second
 
 
-def _page_entry(number: int, base: Atlas, atlas: Atlas, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    told = {view["name"]: view for view in models[number]["views"]}
-    changes = {name: change_of(*scores) for name, scores in _common(base, atlas).items()}
-    views = [_view(told[name], change) for name, change in changes.items()]
+def _listed(
+    changes: Mapping[str, Change], heads: Sequence[str]
+) -> tuple[list[contract.ChangedHead], list[contract.ChangedHead]]:
+    """The heads that changed most, by certainty and then by size; and larger changes within their intervals."""
     rows = [
         (not surely, not beyond, -size, name, head)
         for name, change in changes.items()
         for head, (size, beyond, surely) in enumerate(zip(change.size, change.beyond, change.surely, strict=True))
         if np.isfinite(size) and size > 0
     ]
-    heads = [str(head) for head in check_heads(None, *base.sizes)]
     first, largest = sorted(rows)[:SHOWN], sorted(rows, key=lambda row: row[2])[:SHOWN]
     within = [row for row in largest if row[1] and row not in first][:WITHIN]
-    listed = {"rows": first, "within": within}
-    unlike = _OTHER_RELATIONS if _has_other_relations(base, atlas) else ""
-    return {"model": number, "of": 0, "views": views, "unlike": unlike} | {
-        part: [_row(changes[name], name, head, heads[head]) for *_, name, head in each] for part, each in listed.items()
-    }
+    shown, larger = (
+        [_row(changes[name], name, head, heads[head]) for *_, name, head in each] for each in (first, within)
+    )
+    return shown, larger
 
 
-def _view(told: dict[str, Any], change: Change) -> dict[str, Any]:
+def _view(view: contract.View, change: Change) -> contract.ChangedView:
     known = int(np.isfinite(change.difference).sum())
     return {
-        "name": told["name"],
-        "title": told["title"],
-        "unit": told["unit"],
+        "name": view["name"],
+        "title": view["title"],
+        "unit": view["unit"],
         "how": _how(change, known),
         "beyond": int(change.beyond.sum()),
         "surely": int(change.surely.sum()),
         "known": known,
-        "question": told["question"],
-        "differences": plain(change.difference),
     }
 
 
@@ -185,15 +191,16 @@ def _how(change: Change, known: int) -> str:
     return "There are no intervals, so nothing says which differences are more than chance."
 
 
-def _row(change: Change, view: str, head: int, name: str) -> dict[str, Any]:
-    values = {
-        "before": change.before[head],
-        "after": change.after[head],
-        "difference": change.difference[head],
-        "low": change.low[head],
-        "high": change.high[head],
-        "q": change.q[head],
-        "size": change.size[head],
+def _row(change: Change, view: str, head: int, name: str) -> contract.ChangedHead:
+    return {
+        "view": view,
+        "head": name,
+        "before": plain(change.before[head]),
+        "after": plain(change.after[head]),
+        "difference": plain(change.difference[head]),
+        "low": plain(change.low[head]),
+        "high": plain(change.high[head]),
+        "q": plain(change.q[head]),
+        "size": plain(change.size[head]),
         "beyond": bool(change.beyond[head]),
     }
-    return {"view": view, "head": name, **plain(values)}

@@ -80,11 +80,11 @@ def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) 
     Raises:
         ValueError: if something cannot be shown, or sizes do not fit; before a model is run.
     """
-    given = list(_flat("what", None, what))
+    items = list(_flat("what", None, what))
     groups: list[_Group] = []
-    for one in sorted(given, key=lambda one: not one.model):  # what names no model goes to one that is known
+    for one in sorted(items, key=lambda one: not one.model):  # what names no model goes to one that is known
         _group_of(one, groups).add(one)
-    groups.sort(key=lambda group: min(map(given.index, group.everything)))
+    groups.sort(key=lambda group: min(map(items.index, group.everything)))
     for group in groups:
         group.check()
     if len(groups) == 1 and groups[0].name not in ("", groups[0].shown):
@@ -107,7 +107,7 @@ def check_size(model: Model, sizes: Sizes | None) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
+class _Item:
     """One thing that was given.
 
     Attributes:
@@ -124,10 +124,10 @@ class _Given:
     sizes: Sizes | None
 
 
-def _flat(where: str, name: str | None, what: Any) -> Iterator[_Given]:
+def _flat(where: str, name: str | None, what: Any) -> Iterator[_Item]:
     """Everything in lists and dicts, with the nearest key."""
     if isinstance(what, _KNOWN):
-        yield _Given(where, name, what, *_of_model(where, what))
+        yield _Item(where, name, what, *_of_model(where, what))
     elif isinstance(what, Mapping):
         if not what:
             raise ValueError(f"{where} is an empty dict; {_WANTED}")
@@ -170,24 +170,24 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
     return name, (layers, heads) if isinstance(layers, int) and isinstance(heads, int) else None
 
 
-def _group_of(one: _Given, groups: list[_Group]) -> _Group:
+def _group_of(one: _Item, groups: list[_Group]) -> _Group:
     """The group of the model that something is about; a new one if there is none."""
     if one.model and not isinstance(one.thing, Atlas):
-        found = [group for group in groups if group.name == one.model]
-        if found and None not in (one.sizes, found[0].sizes) and one.sizes != found[0].sizes:
+        fitting = [group for group in groups if group.name == one.model]
+        if fitting and None not in (one.sizes, fitting[0].sizes) and one.sizes != fitting[0].sizes:
             raise ValueError(
                 f"{one.where} is of {_size(one.sizes)} heads of {one.model!r}, but other results of this model are of "
-                f"{_size(found[0].sizes)}; give results of one size for each model"
+                f"{_size(fitting[0].sizes)}; give results of one size for each model"
             )
     elif one.model:
-        found = [group for group in groups if group.name == one.model and group.atlas is None]
+        fitting = [group for group in groups if group.name == one.model and group.atlas is None]
     else:
-        found = [group for group in groups if one.sizes is None or group.sizes in (None, one.sizes)]
-        found = found if len(found) == 1 else [group for group in found if not group.name]
-    if not found:
+        fitting = [group for group in groups if one.sizes is None or group.sizes in (None, one.sizes)]
+        fitting = fitting if len(fitting) == 1 else [group for group in fitting if not group.name]
+    if not fitting:
         groups.append(_Group(one.model))
-        found = groups[-1:]
-    return found[0]
+        fitting = groups[-1:]
+    return fitting[0]
 
 
 class _Group:
@@ -199,10 +199,10 @@ class _Group:
         self.sizes: Sizes | None = None
         self.atlas: Atlas | None = None
         self.model: Model | None = None
-        self.given: list[_Given] = []
-        self.everything: list[_Given] = []
+        self.given: list[_Item] = []
+        self.everything: list[_Item] = []
 
-    def add(self, one: _Given) -> None:
+    def add(self, one: _Item) -> None:
         self.everything.append(one)
         self.sizes = self.sizes or one.sizes
         if isinstance(one.thing, (Atlas, Model)):
@@ -251,7 +251,7 @@ class _Group:
         return made
 
 
-def _put(one: _Given, made: Collected) -> None:
+def _put(one: _Item, made: Collected) -> None:
     """Put one result in its place in the atlas, or beside it."""
     atlas, thing = made.atlas, one.thing
     place = next((place for kind, place in _PLACES.items() if isinstance(thing, kind)), None)
@@ -283,7 +283,7 @@ def _ablation(safety: SafetyHeads) -> str:
     return str(safety.provenance.get("ablation", "unknown"))
 
 
-def _patterns(one: _Given) -> HeadPatterns:
+def _patterns(one: _Item) -> HeadPatterns:
     """The patterns of a run, whose prompts have the name of the run and a number."""
     if isinstance(one.thing, HeadPatterns):
         return one.thing

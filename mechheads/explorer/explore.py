@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechheads.explorer import contract
 from mechheads.explorer.collect import Collected, check_size, collect, patterns_of
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.head_payload import linked_heads
@@ -62,14 +63,14 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     'page.html'
     """
     _check_path(path)
-    found = collect(what, model)
-    live = _live(found, model)
-    patterns = found[0].patterns
-    if len(found) == 1 and patterns is not None:
-        (name,) = shown_names([found[0].atlas.model])
-        table = run_table(found[0].runs) if found[0].runs else None
+    collected = collect(what, model)
+    live = _live(collected, model)
+    patterns = collected[0].patterns
+    if len(collected) == 1 and patterns is not None:
+        (name,) = shown_names([collected[0].atlas.model])
+        table = run_table(collected[0].runs) if collected[0].runs else None
         return _shown(run_payload(name, patterns, table), path, _PATTERNS, live)
-    payload = atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
+    payload = atlas_payload([one.atlas for one in collected], tables=[one.tables for one in collected])
     return _shown(payload, path, _PAGE, live)
 
 
@@ -94,13 +95,13 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
     'card.html'
     """
     _check_path(path)
-    found = collect(what, model, head)
-    one = found[0]
+    collected = collect(what, model, head)
+    one = collected[0]
     at = check_head(head, *one.atlas.sizes)
     payload = atlas_payload([one.atlas], heads=linked_heads(one.atlas, at), tables=[one.tables])
     name = payload.page["models"][0]["name"]
-    start = {"start": {"model": 0, "head": str(at)}, "title": f"{at} of {name}"}
-    return _shown(Payload(payload.page | start, payload.blocks), path, _CARD.format(at), _live(found, model))
+    payload.page["start"], payload.page["title"] = {"model": 0, "head": str(at), "chosen": None}, f"{at} of {name}"
+    return _shown(payload, path, _CARD.format(at), _live(collected, model))
 
 
 def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
@@ -143,9 +144,9 @@ def _check_own(page: Path) -> None:
         raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
 
 
-def _live(found: Sequence[Collected], model: Model | None) -> Live | None:
+def _live(collected: Sequence[Collected], model: Model | None) -> Live | None:
     """What runs own texts: the model that was given beside the results, or the first among them."""
-    return live_for(found[0].atlas, model or found[0].model)
+    return live_for(collected[0].atlas, model or collected[0].model)
 
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:
@@ -155,8 +156,11 @@ def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | N
         return write(payload, usual if path is None else path)
     if live is None and len(page_html(payload)) <= _SAVED:
         return Framed(payload)
-    entry = None if live is None else live.page_entry("widget")
-    return widget(Payload(payload.page | {"live": entry}, payload.blocks), live)
+    return widget(_with_live(payload, None if live is None else live.page_entry("widget")), live)
+
+
+def _with_live(payload: Payload, live: contract.Live | None) -> Payload:
+    return Payload({**payload.page, "live": live}, payload.blocks)
 
 
 _SAVED = 12 * 2**20
@@ -255,7 +259,7 @@ def receive(widget: Any, content: Any, payload: Payload, live: Live | None) -> t
 
 def _saved_page(payload: Payload) -> str:
     """The page as a file, which has no kernel."""
-    return page_html(Payload({**payload.page, "live": None}, payload.blocks))
+    return page_html(_with_live(payload, None))
 
 
 def _answer(widget: Any, content: Mapping[str, Any], live: Live) -> None:

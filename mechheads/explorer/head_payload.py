@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, UInt8
 
-from mechheads.behaviour.head_examples import PARTS, HeadExamples
+from mechheads.behaviour.examples import PARTS, HeadExamples
+from mechheads.explorer import contract
 from mechheads.explorer.encode import plain
 from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
@@ -18,7 +19,7 @@ from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
 from mechheads.results.evidence import carrying_prompt
 from mechheads.results.scores import HeadScores
-from mechheads.results.words import About
+from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import SPACES, HeadSpace
@@ -40,32 +41,19 @@ _ALIKE = 8
 _TO_COMPARE = 3
 """Heads are compared if so many columns vary."""
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
-_REPAIR = {
-    "total": (
-        "Total effect",
-        "The change of {metric} if its output comes from the corrupted run and everything after it reacts.",
-    ),
-    "direct": ("Direct effect", "The same with all other heads and MLPs frozen: only the logits see the change."),
-    "repair": (
-        "Reaction of later layers",
-        "Total minus direct effect. If the direct effect is negative, a positive reaction is self-repair.",
-    ),
-}
 
 
-def shared(atlas: Atlas) -> dict[str, Any]:
+def shared(atlas: Atlas) -> contract.Shared:
     """The texts that all heads' cards share."""
     examples, patterns = atlas.examples, atlas.patterns
-    prompts = (
-        []
-        if patterns is None
-        else [{"name": name, "tokens": patterns.tokens(i)} for i, name in enumerate(patterns.table["name"])]
-    )
+    prompts: list[contract.Prompt] = []
+    if patterns is not None:
+        prompts = [{"name": name, "tokens": patterns.tokens(i)} for i, name in enumerate(patterns.table["name"])]
     return {
         "words": [] if examples is None else list(examples.words),
         "windows": [] if examples is None else [row[row >= 0].tolist() for row in examples.tokens],
         "prompts": prompts,
-        "pairs": atlas.pairs,
+        "pairs": [contract.Pair(**pair) for pair in atlas.pairs],
         "requests": atlas.requests,
         "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
         "labels": {effect.name: _prompts(effect.scores) for effect in _effects(atlas) if effect.own},
@@ -91,7 +79,7 @@ def panes(atlas: Atlas) -> list[str]:
     return [name for name in PANES if has[name] or atlas.study]
 
 
-def head_blocks(atlas: Atlas, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def head_blocks(atlas: Atlas, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, contract.HeadBlock]]:
     """The cards of all heads, or of some, by layer."""
     cards = _Cards(atlas)
     wanted = check_heads(None, *atlas.sizes) if heads is None else sorted(heads)
@@ -102,10 +90,13 @@ def head_blocks(atlas: Atlas, heads: Collection[HeadId] | None = None) -> Iterat
 def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
     card = _Cards(atlas).of(head)
-    paths, alike = card["paths"] or {}, card["alike"] or {}
-    lists = [paths.get("senders", []), paths.get("receivers", []), alike.get("heads", [])]
-    lists += [way[side] for way in paths.get("composition", []) for side in ("senders", "receivers")]
-    return {head, *(HeadId.parse(each["head"]) for found in lists for each in found if each["head"] is not None)}
+    linked: list[str | None] = []
+    if (alike := card["alike"]) is not None:
+        linked += [each["head"] for each in alike["heads"]]
+    if (paths := card["paths"]) is not None:
+        for sides in (paths, *paths["composition"]):
+            linked += [each["head"] for each in (*sides["senders"], *sides["receivers"])]
+    return {head, *(HeadId.parse(name) for name in linked if name is not None)}
 
 
 class _Cards:
@@ -119,7 +110,7 @@ class _Cards:
         self._composed = None if atlas.weights is None else compositions(atlas.weights.table)
         self._effects = _effects(atlas)
 
-    def of(self, head: HeadId) -> dict[str, Any]:
+    def of(self, head: HeadId) -> contract.Head:
         """The card of one head."""
         atlas = self.atlas
         return {
@@ -130,25 +121,21 @@ class _Cards:
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
             "space": None if atlas.space is None else True,
             "weights": weights_pane(atlas, head),
-            "cause": self._cause(head),
+            "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
             "paths": paths_pane(atlas, head, self._composed),
             "safety": _safety_pane(atlas, head),
             "roles": _roles_pane(atlas, head),
             "alike": self._alike(head),
         }
 
-    def _text(self, head: HeadId) -> dict[str, Any] | None:
+    def _text(self, head: HeadId) -> contract.TextPane | None:
         if self.atlas.examples is None:
             return None if self.atlas.profile is None else {"parts": [], "activity": ACTIVITY}
         rows = self._texts.get(str(head))
         return None if rows is None else _text_pane(self.atlas.examples, rows, self._each)
 
-    def _cause(self, head: HeadId) -> dict[str, Any] | None:
-        effects = [effect.of(head) for effect in self._effects if effect.has[head.layer, head.head]]
-        return {"effects": effects} if effects else None
 
-
-def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> dict[str, Any]:
+def attention(keys: np.ndarray, weights: np.ndarray, first: np.ndarray) -> contract.Attention:
     """Sparse attention of one head in one text; keys without attention are left out.
 
     Args:
@@ -170,36 +157,32 @@ def rounded(shares: UInt8[np.ndarray, "*any"], step: int) -> UInt8[np.ndarray, "
     return (np.rint(shares / step) * step).astype(np.uint8)
 
 
-def pattern_pane(patterns: HeadPatterns, head: HeadId) -> dict[str, Any]:
+def pattern_pane(patterns: HeadPatterns, head: HeadId) -> list[contract.Pattern]:
     """What a head attends to in prompts."""
     keys, weights, first = (each[head.layer, head.head] for each in (patterns.keys, patterns.weights, patterns.first))
     spans = [slice(start, stop) for start, stop in patterns.table[["start", "stop"]].to_numpy().tolist()]
-    found = [attention(keys[span], weights[span], first[span]) for span in spans]
-    return {"prompts": [{"prompt": i, "attention": each} for i, each in enumerate(found)]}
+    return [
+        {"prompt": i, "attention": attention(keys[span], weights[span], first[span])} for i, span in enumerate(spans)
+    ]
 
 
-def space_block(space: HeadSpace, heads: Collection[HeadId] | None = None) -> dict[str, Any]:
+def space_block(space: HeadSpace, heads: Collection[HeadId] | None = None) -> contract.Space:
     """Where tokens lie in the space of all heads, or of some: a block of its own, as few readers open it."""
     wanted = check_heads(None, *space.activity.shape[:2]) if heads is None else sorted(heads)
     group = space.activity.shape[1] // space.provenance["n_kv_heads"]
     first: dict[tuple[int, int], str] = {}
-    panes: dict[str, Any] = {}
+    panes: dict[str, contract.SpacePane] = {}
     for head in wanted:
         at = head.layer, head.head
-        clouds: dict[str, Any] = {
-            name: {
-                "points": _signs(space.points[i][at].ravel()),
-                "ends": [[_short(end) for end in axis] for axis in space.ends[i][at]],
-                "shares": [_short(share) for share in space.shares[i][at]],
-                "held": _short(space.held[i][at]),
-            }
-            for i, name in enumerate(SPACES)
-        }
+        q, k, z = (_cloud(space, i, at) for i in range(len(SPACES)))
         same = first.setdefault((head.layer, head.head // group), str(head))
-        if same != str(head):
-            clouds["k"] = same
-        most = _short(space.most_active[at])
-        panes[str(head)] = {**clouds, "activity": _signs(space.activity[at]), "mostActive": most}
+        panes[str(head)] = {
+            "q": q,
+            "k": k if same == str(head) else same,
+            "z": z,
+            "activity": _signs(space.activity[at]),
+            "mostActive": _short(space.most_active[at]),
+        }
     return {
         "words": list(space.words),
         "windows": space.tokens.tolist(),
@@ -211,6 +194,17 @@ def space_block(space: HeadSpace, heads: Collection[HeadId] | None = None) -> di
     }
 
 
+def _cloud(space: HeadSpace, i: int, at: tuple[int, int]) -> contract.Cloud:
+    """The tokens in the i-th space of a head."""
+    across, up = ((_short(low), _short(high)) for low, high in space.ends[i][at])
+    return {
+        "points": _signs(space.points[i][at].ravel()),
+        "ends": (across, up),
+        "shares": [_short(share) for share in space.shares[i][at]],
+        "held": _short(space.held[i][at]),
+    }
+
+
 _SIGNS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
 
@@ -219,34 +213,36 @@ def _signs(shares: UInt8[np.ndarray, " any"]) -> str:
     return _SIGNS[np.rint(shares * (63 / 255)).astype(int)].tobytes().decode("ascii")
 
 
-def _short(value: float) -> float | None:
+def _short(value: float) -> Any:
     return plain(float(f"{value:.4g}"))
 
 
 def _by_head(examples: HeadExamples) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     """The examples of each head, each with its row in the table."""
-    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    of: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for at, row in enumerate(pd.DataFrame(examples.table[["head", "part", *_OF_EXAMPLES]]).to_dict("records")):
-        found.setdefault(row["head"], []).append((at, row))
-    return found
+        of.setdefault(row["head"], []).append((at, row))
+    return of
 
 
-def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], each: int) -> dict[str, Any]:
+def _text_pane(examples: HeadExamples, rows: list[tuple[int, dict[str, Any]]], each: int) -> contract.TextPane:
     """The examples of a head; of each part the first few."""
-    parts: dict[str, list[Any]] = {part: [] for part in PARTS}
+    parts: dict[str, list[contract.Example]] = {part: [] for part in PARTS}
     for at, row in rows:
         if len(parts[row["part"]]) < each:
             n = int((examples.tokens[row["window"]] >= 0).sum())
-            one = {name: plain(row[name]) for name in _OF_EXAMPLES}
             keys, weights, first, sizes = (
                 of[at, :n] for of in (examples.keys, examples.weights, examples.first, examples.sizes)
             )
             kept = weights * (weights >= LEAST)
-            one["attention"] = attention(keys, rounded(kept, STEP), rounded(first, STEP))
-            one["sizes"] = rounded(sizes, SIZES_STEP).tolist()
-            parts[row["part"]].append(one)
-    found = [{"name": name, "examples": of} for name, of in parts.items() if of]
-    return {"parts": found, "activity": ACTIVITY}
+            parts[row["part"]].append(
+                contract.Example(
+                    **{name: plain(row[name]) for name in _OF_EXAMPLES},
+                    attention=attention(keys, rounded(kept, STEP), rounded(first, STEP)),
+                    sizes=rounded(sizes, SIZES_STEP).tolist(),
+                )
+            )
+    return {"parts": [{"name": name, "examples": of} for name, of in parts.items() if of], "activity": ACTIVITY}
 
 
 @dataclass(frozen=True)
@@ -264,12 +260,12 @@ class _Effect:
     has: Bool[np.ndarray, "layer head"]
     own: bool = False
 
-    def of(self, head: HeadId) -> dict[str, Any]:
+    def of(self, head: HeadId) -> contract.Effect:
         """The effect of one head."""
         carried = carrying_prompt(self.scores, head)
         meaning = self.meaning if carried is None else f"{self.meaning} One prompt carries it: number {carried + 1}."
-        about = {"name": self.name, "title": self.title, "unit": self.scores.unit, "meaning": meaning}
-        return about | _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
+        numbers = _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
+        return contract.Effect(name=self.name, title=self.title, unit=self.scores.unit, meaning=meaning, **numbers)
 
 
 def _effects(atlas: Atlas) -> list[_Effect]:
@@ -279,11 +275,10 @@ def _effects(atlas: Atlas) -> list[_Effect]:
         effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
-        metric = About(atlas.repair, atlas.asked).metric
-        effects += [
-            _Effect(atlas.repair.select(effect=name), name, title, meaning.format(metric=metric), some)
-            for name, (title, meaning) in _REPAIR.items()
-        ]
+        for name in atlas.repair.dataset["effect"].values.tolist():
+            part = atlas.repair.select(effect=name)
+            about = words_of(part, atlas.asked)
+            effects.append(_Effect(part, name, about.label, about.meaning, some))
     if atlas.direct is not None:
         meaning = said["direct"].meaning
         effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
@@ -294,7 +289,7 @@ def _effects(atlas: Atlas) -> list[_Effect]:
     return effects
 
 
-def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+def _safety_pane(atlas: Atlas, head: HeadId) -> list[contract.Ships] | None:
     if not atlas.safety:
         return None
     names = {
@@ -306,14 +301,13 @@ def _safety_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
         "generalizedHigh": "generalized_ships_high",
         **_VALUES,
     }
-    found = [
-        {"ablation": ablation, "unit": scores.unit} | _numbers(scores, (head.layer, head.head), names)
+    return [
+        contract.Ships(ablation=ablation, unit=scores.unit, **_numbers(scores, (head.layer, head.head), names))
         for ablation, scores in atlas.safety.items()
     ]
-    return {"ships": found}
 
 
-def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+def _roles_pane(atlas: Atlas, head: HeadId) -> list[contract.Role] | None:
     if atlas.roles is None:
         return None
     at = head.layer, head.head
@@ -323,8 +317,8 @@ def _roles_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
         ranged = RANGE[0] in data and not np.isfinite(data["ci_low"].values[at])
         low, high = RANGE if ranged else ("ci_low", "ci_high")
         names = {"score": "score", "low": low, "high": high, **_VALUES}
-        roles.append({"role": role, "range": ranged} | _numbers(scores, at, names))
-    return {"roles": roles}
+        roles.append(contract.Role(role=role, range=ranged, **_numbers(scores, at, names)))
+    return roles
 
 
 _STATISTICS = {"score": "score", "low": "ci_low", "high": "ci_high", "p": "p_family", "q": "q_value"}
@@ -358,7 +352,7 @@ def _nearest(table: pd.DataFrame) -> Any:
     np.fill_diagonal(near, -np.inf)
     n_heads = heads[-1].head + 1
 
-    def of(head: HeadId) -> dict[str, Any]:
+    def of(head: HeadId) -> contract.AlikePane:
         row = near[head.layer * n_heads + head.head]
         first = np.argsort(-row, kind="stable")[: min(_ALIKE, len(row) - 1)]
         return {"heads": [{"head": str(heads[i]), "similarity": float(row[i])} for i in first], "columns": names}
@@ -376,7 +370,7 @@ PATHS = (
 _LISTED = 6
 
 
-def weights_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
+def weights_pane(atlas: Atlas, head: HeadId) -> contract.WeightsPane | None:
     """What a head does by its weights; None if that was not read."""
     weights, labels = atlas.weights, atlas.labels
     if weights is None and labels is None:
@@ -391,7 +385,9 @@ def weights_pane(atlas: Atlas, head: HeadId) -> dict[str, Any] | None:
     }
 
 
-def paths_pane(atlas: Atlas, head: HeadId, composed: Mapping[str, list[Any]] | None) -> dict[str, Any] | None:
+def paths_pane(
+    atlas: Atlas, head: HeadId, composed: Mapping[str, list[contract.Composition]] | None
+) -> contract.PathsPane | None:
     """The heads that a head reads from and writes to, by weights and by path patching; None if neither was done."""
     if composed is None and atlas.paths is None:
         return None
@@ -405,10 +401,10 @@ def paths_pane(atlas: Atlas, head: HeadId, composed: Mapping[str, list[Any]] | N
     }
 
 
-def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> dict[str, Any]:
+def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> contract.Spectrum:
     singular = weights.singular[circuit, head.layer, head.head]
     total = float((singular**2).sum()) or 1.0
-    directions = []
+    directions: list[contract.Direction] = []
     for i, ends in enumerate(weights.directions[circuit, head.layer, head.head]):
         reads, writes, reads_negative, writes_negative = ([weights.words[at] for at in end] for end in ends)
         directions.append(
@@ -422,95 +418,91 @@ def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> dict[str, Any
     return {"singular": [_short(value) for value in singular], "directions": directions}
 
 
-def _copying(copying: HeadScores, head: HeadId) -> dict[str, Any]:
+def _copying(copying: HeadScores, head: HeadId) -> contract.Copying:
     names = {"value": "score", "q": "q_value", "null": "null"}
-    return _numbers(copying, (head.layer, head.head), names) | {"meaning": COPYING}
+    return contract.Copying(meaning=COPYING, **_numbers(copying, (head.layer, head.head), names))
 
 
-def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[dict[str, Any]]:
+def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[contract.RelationEvidence]:
     """The relations with most evidence of a head, and all that are evidence for a label."""
     data, at = labels.dataset.variables, (head.layer, head.head)
     names = {"phi": "phi", "low": "phi_low", "high": "phi_high", "q": "q", "null": "null_phi"}
     evidence, below = data["is_evidence"].values[at], data["is_below_floor"].values[at]
     reading = data["relation_reading"].values[at] if "relation_reading" in data else None
     order = np.argsort(-np.nan_to_num(data["phi"].values[at], nan=-1.0), kind="stable")
-    found = []
-    for rank, i in enumerate(order.tolist()):
-        if rank >= _LISTED and not evidence[i]:
-            continue
-        found.append(
-            {
-                "relation": str(data["relation"].values[i]),
-                "category": str(data["category_of"].values[i]),
-                **_numbers(labels, (*at, i), names),
-                "reading": "" if reading is None else str(reading[i]),
-                "evidence": bool(evidence[i]),
-                "below": bool(below[i]),
-                "pairs": _pairs(relations, head, i) if evidence[i] and relations is not None else None,
-            }
+    listed = [i for rank, i in enumerate(order.tolist()) if rank < _LISTED or evidence[i]]
+    return [
+        contract.RelationEvidence(
+            relation=str(data["relation"].values[i]),
+            category=str(data["category_of"].values[i]),
+            reading="" if reading is None else str(reading[i]),
+            evidence=bool(evidence[i]),
+            below=bool(below[i]),
+            pairs=_pairs(relations, head, i) if evidence[i] and relations is not None else None,
+            **_numbers(labels, (*at, i), names),
         )
-    return found
+        for i in listed
+    ]
 
 
-def _pairs(relations: HeadScores, head: HeadId, relation: int) -> list[dict[str, Any]] | None:
+def _pairs(relations: HeadScores, head: HeadId, relation: int) -> list[contract.RelationPair] | None:
     """The pairs of a relation, and whether the head hits them."""
     if relations.values is None or "pair" not in relations.dataset:
         return None
     hits = relations.values.values[head.layer, head.head, relation]
     pairs = relations.dataset.variables["pair"].values[relation]
-    found = []
-    for pair, hit in zip(pairs, hits, strict=True):
-        if np.isfinite(hit):
-            source, _, target = str(pair).partition(" -> ")
-            found.append({"source": source, "target": target, "hit": bool(hit)})
-    return found
+    measured = [(str(pair).partition(" -> "), hit) for pair, hit in zip(pairs, hits, strict=True) if np.isfinite(hit)]
+    return [{"source": source, "target": target, "hit": bool(hit)} for (source, _, target), hit in measured]
 
 
-def _operations(weights: HeadWeights, head: HeadId) -> list[dict[str, Any]]:
+def _operations(weights: HeadWeights, head: HeadId) -> list[contract.Operation]:
     at = head.layer, head.head
-    found = []
+    operations: list[contract.Operation] = []
     for ids, sigma in zip(weights.operations[at], weights.sigma[at], strict=True):
         token, *others = (weights.words[i] for i in ids)
         half = len(others) // 2
-        found.append({"token": token, "sigma": float(sigma), "mapsTo": others[:half], "suppresses": others[half:]})
-    return found
+        operations.append({"token": token, "sigma": float(sigma), "mapsTo": others[:half], "suppresses": others[half:]})
+    return operations
 
 
-def compositions(table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def compositions(table: pd.DataFrame) -> dict[str, list[contract.Composition]]:
     """For every head and each way of reading, the senders and receivers that stand out most by weights.
 
     Args:
         table: one row for each pair of heads: sender, receiver, way, score, z and p.
     """
     columns = ["sender", "receiver", "way", "score", "z", "p"]
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    ways: dict[tuple[str, str], dict[str, Any]] = {}
     for side, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
         in_order = pd.DataFrame(table[columns]).sort_values("z", ascending=False, kind="stable")
         for row in in_order.groupby(["way", mine], sort=False).head(_LISTED).to_dict("records"):
-            sides = found.setdefault((row["way"], row[mine]), {"senders": [], "receivers": []})
+            sides = ways.setdefault((row["way"], row[mine]), {"senders": [], "receivers": []})
             sides[side].append(plain({"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}))
-    by_head: dict[str, list[dict[str, Any]]] = {}
-    for (way, head), sides in sorted(found.items(), key=lambda item: "QKV".index(item[0][0])):
-        by_head.setdefault(head, []).append({"way": way, **sides})
+    by_head: dict[str, list[contract.Composition]] = {}
+    for (way, head), sides in sorted(ways.items(), key=lambda item: "QKV".index(item[0][0])):
+        by_head.setdefault(head, []).append(contract.Composition(way=cast(Any, way), **sides))
     return by_head
 
 
-def _paths(paths: HeadScores, head: HeadId) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _paths(paths: HeadScores, head: HeadId) -> tuple[list[contract.Path], list[contract.Path]]:
     """The paths that end and that begin at a head, the largest effects first."""
     data = paths.dataset.variables
-    senders, receivers = [], []
+    senders: list[contract.Path] = []
+    receivers: list[contract.Path] = []
+
+    def path(other: str | None, way: Any, at: tuple[int, int, int]) -> contract.Path:
+        return contract.Path(head=other, way=way, **_numbers(paths, at, _STATISTICS))
+
     for i, name in enumerate(data["receiver"].values.tolist()):
         other, _, way = name.partition(".")
         if other == str(head):
             for layer, sender in np.argwhere(np.isfinite(data["score"].values[..., i])).tolist():
                 if layer < head.layer:
-                    numbers = _numbers(paths, (layer, sender, i), _STATISTICS)
-                    senders.append({"head": str(HeadId(layer, sender)), "way": way, **numbers})
+                    senders.append(path(str(HeadId(layer, sender)), way, (layer, sender, i)))
         elif np.isfinite(data["score"].values[head.layer, head.head, i]) and _comes_later(name, head):
-            numbers = _numbers(paths, (head.layer, head.head, i), _STATISTICS)
-            receivers.append({"head": other if way else None, "way": way or "final", **numbers})
-    for found in (senders, receivers):
-        found.sort(key=lambda each: -abs(each["score"]))
+            receivers.append(path(other if way else None, way or "final", (head.layer, head.head, i)))
+    for listed in (senders, receivers):
+        listed.sort(key=lambda each: -abs(each["score"] or 0.0))
     return senders, receivers
 
 

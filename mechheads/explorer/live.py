@@ -1,7 +1,7 @@
 """Own texts: the pattern, the parts of a logit and the effect of an ablation at once, one text at a time.
 
 The server and the notebook widget use the same functions: ``check`` reads a request, field by field, and
-``Live.answer`` computes. The types of both are in ``front/src/data.ts``.
+``Live.answer`` computes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.behaviour import logit_attribution
+from mechheads.explorer import contract
+from mechheads.explorer.contract import Attention, HeadName
 from mechheads.explorer.head_payload import attention
 from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
@@ -60,6 +62,45 @@ class TextRequest(NamedTuple):
     id: str
     text: str
     head: HeadId | None
+
+
+class TextAnswer(TypedDict):
+    """What a model makes of a text."""
+
+    id: str
+    text: str
+    tokens: list[str]
+    next: list[Next]  # the most likely next tokens
+    head: HeadName | None
+    attention: Attention | None  # of the head; None without one
+    attribution: Attribution | None  # None with a note if the architecture forbids it
+    ablation: Ablation | None
+    notes: list[str]
+    seconds: float
+
+
+class Attribution(TypedDict):
+    """The part of every head in the logit of the most likely next token; ``bias`` is everything else."""
+
+    token: str
+    logit: float
+    heads: list[float]
+    mlp: list[float]
+    embedding: float
+    bias: float
+
+
+class Ablation(TypedDict):
+    """The head's output set to zero at every token; ``kl`` from the intact to the ablated distribution, in nats."""
+
+    kind: Literal["zero"]
+    after: list[Next]
+    kl: float
+
+
+class Next(TypedDict):
+    token: str
+    probability: float
 
 
 def check_id(given: object) -> str:
@@ -115,7 +156,7 @@ class Live:
         self._turn, self._known = threading.Lock(), threading.Lock()
         self._runs: dict[str, _Run] = {}
 
-    def page_entry(self, by: str) -> dict[str, Any]:
+    def page_entry(self, by: Literal["serve", "widget"]) -> contract.Live:
         """What a page needs to know of it."""
         return {"by": by, "model": 0, "maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
 
@@ -127,7 +168,7 @@ class Live:
                 run.cancelled = True
             return run is not None
 
-    def answer(self, asked: TextRequest, gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def answer(self, asked: TextRequest, gone: Callable[[], bool] = lambda: False) -> TextAnswer:
         """The answer to a request.
 
         Args:
@@ -164,7 +205,7 @@ class Live:
             with self._known:
                 self._runs.pop(name, None)
 
-    def _compute(self, asked: TextRequest, go_on: Callable[[], None]) -> dict[str, Any]:
+    def _compute(self, asked: TextRequest, go_on: Callable[[], None]) -> TextAnswer:
         start = time.perf_counter()
         go_on()
         try:
@@ -177,8 +218,7 @@ class Live:
             raise Refused(f"text has {n} tokens; at most {self.max_tokens} are allowed")
         go_on()
         logits, pattern = _run(self.model, tokens, asked.head)
-        notes: list[str] = []
-        answer: dict[str, Any] = {
+        answer: TextAnswer = {
             "id": asked.id,
             "text": asked.text,
             "tokens": list(tokens.strings[0]),
@@ -187,26 +227,29 @@ class Live:
             "attention": pattern,
             "attribution": None,
             "ablation": None,
+            "notes": [],
+            "seconds": 0.0,
         }
         go_on()
         try:
             answer["attribution"] = _parts(self.model, prompts, answer["next"][0]["token"])
         except ValueError as error:
-            notes.append(str(error))
+            answer["notes"].append(str(error))
         if asked.head is not None:
             go_on()
             without, _ = _run(self.model, tokens, asked.head, off=True)
             before, after = logits.double().log_softmax(-1), without.double().log_softmax(-1)
             kl = float((before.exp() * (before - after)).sum().clamp_min(0))
             answer["ablation"] = {"kind": "zero", "after": _next(self.model, without), "kl": kl}
-        return answer | {"notes": notes, "seconds": time.perf_counter() - start}
+        answer["seconds"] = time.perf_counter() - start
+        return answer
 
 
 @analysis
 @torch.no_grad()
 def _run(
     model: Model, tokens: Tokens, head: HeadId | None, *, off: bool = False
-) -> tuple[Float[Tensor, " token"], dict[str, Any] | None]:
+) -> tuple[Float[Tensor, " token"], Attention | None]:
     """The logits at the last token, and a head's pattern; with ``off``, the head's z is zero."""
     seen: list[Tensor] = []
 
@@ -232,14 +275,14 @@ def _run(
     return logits, attention(keys, weights, first)
 
 
-def _next(model: Model, logits: Float[Tensor, " token"]) -> list[dict[str, Any]]:
+def _next(model: Model, logits: Float[Tensor, " token"]) -> list[Next]:
     """The most likely next tokens."""
-    found = logits.double().softmax(-1).topk(min(_NEXT, logits.shape[-1]))
-    texts = token_strings(found.indices.tolist(), model.tokenizer)
-    return [{"token": text, "probability": share} for text, share in zip(texts, found.values.tolist(), strict=True)]
+    most = logits.double().softmax(-1).topk(min(_NEXT, logits.shape[-1]))
+    texts = token_strings(most.indices.tolist(), model.tokenizer)
+    return [{"token": text, "probability": share} for text, share in zip(texts, most.values.tolist(), strict=True)]
 
 
-def _parts(model: Model, prompts: Prompts, token: str) -> dict[str, Any]:
+def _parts(model: Model, prompts: Prompts, token: str) -> Attribution:
     """The part of every head in the logit of the most likely next token.
 
     Raises:

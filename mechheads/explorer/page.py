@@ -9,20 +9,19 @@ import base64
 import hashlib
 import html
 import importlib
-import math
 import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mechheads.explorer import contract
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.files.replacing import write_file
-from mechheads.plots.category_map import category_colours
+from mechheads.plots.category_map import NONE, category_colours, class_of
 from mechheads.studies.atlas import Atlas
 
 _OPENING = "The page is being opened. It needs JavaScript, and a browser of 2023 or later."
@@ -109,15 +108,8 @@ class _Square(NamedTuple):
     x: float
     y: float
     size: float
-    hues: list[str]
-    """Several share the square, cut as the page cuts the cell of a head of several categories."""
+    hue: str
     edge: bool
-
-    def parts(self) -> list[tuple[str, list[tuple[float, float]]]]:
-        """The corners of what each hue fills."""
-        bands = _bands(len(self.hues))
-        placed = [[(self.x + self.size * x, self.y + self.size * y) for x, y in band] for band in bands]
-        return list(zip(self.hues, placed, strict=True))
 
 
 class _Label(NamedTuple):
@@ -135,7 +127,7 @@ class _Drawing(NamedTuple):
     labels: list[_Label]
 
 
-def svg(page: dict[str, Any]) -> str:
+def svg(page: contract.Page) -> str:
     """An SVG of the heads of the first model of a page, layers across and heads up, by category or a column."""
     width, height, squares, labels = _drawing(page)
     drawn = "".join(_svg_square(square) for square in squares)
@@ -151,14 +143,14 @@ def svg(page: dict[str, Any]) -> str:
     )
 
 
-def answer(page: dict[str, Any]) -> str:
+def answer(page: contract.Page) -> str:
     """What the results carry, as HTML lists by question for readers whose scripts are off."""
     made = []
     for model in page["models"]:
-        found = {each["title"]: [each["sentence"], *each["more"]] for each in model["questions"]}
-        told = [finding for findings in found.values() for finding in findings]
-        found[""] = [finding for finding in model["answer"] if finding not in told]
-        texts = {title: [_escaped(finding["text"]) for finding in findings] for title, findings in found.items()}
+        by_title = {each["title"]: [each["sentence"], *each["more"]] for each in model["questions"]}
+        told = [finding for findings in by_title.values() for finding in findings]
+        by_title[""] = [finding for finding in model["answer"] if finding not in told]
+        texts = {title: [_escaped(finding["text"]) for finding in findings] for title, findings in by_title.items()}
         name = f"<h2>{_escaped(model['name'])}</h2>" if len(page["models"]) > 1 and any(texts.values()) else ""
         made.append(name)
         for title, sentences in texts.items():
@@ -172,19 +164,12 @@ def _escaped(text: str) -> str:
 
 
 def _svg_square(square: _Square) -> str:
-    x, y, size, hues, edge = square
-    several = len(hues) > 1
-    parts = [
-        f'<polygon points="{" ".join(f"{left:.4g},{top:.4g}" for left, top in corners)}" fill="{hue}"/>'
-        for hue, corners in square.parts()
-        if several
-    ]
-    fill = "none" if several else hues[0]
+    x, y, size, hue, edge = square
     outline = f' stroke="{_EDGE}" stroke-width="0.5"' if edge else ""
-    return f'{"".join(parts)}<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" fill="{fill}"{outline}/>'
+    return f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}" fill="{hue}"{outline}/>'
 
 
-def png(page: dict[str, Any]) -> bytes:
+def png(page: contract.Page) -> bytes:
     """The same as a PNG, for readers that drop every SVG, as a notebook that is not trusted does.
 
     Raises:
@@ -197,12 +182,9 @@ def png(page: dict[str, Any]) -> bytes:
     image = image_module.new("RGB", (width * _SHARP, height * _SHARP), _PAPER)
     draw = draw_module.Draw(image)
     font = font_module.load_default(_LETTER * _SHARP)
-    for square in squares:
-        x, y, size, _, edge = square
-        for hue, corners in square.parts():
-            draw.polygon([(left * _SHARP, top * _SHARP) for left, top in corners], fill=hue)
-        if edge:
-            draw.rectangle([x * _SHARP, y * _SHARP, (x + size) * _SHARP, (y + size) * _SHARP], outline=_EDGE)
+    for x, y, size, hue, edge in squares:
+        corners = [x * _SHARP, y * _SHARP, (x + size) * _SHARP, (y + size) * _SHARP]
+        draw.rectangle(corners, fill=hue, outline=_EDGE if edge else None)
     for x, y, text, centred in labels:
         draw.text((x * _SHARP, y * _SHARP), text, fill=_INK, font=font, anchor="ms" if centred else "ls")
     written = BytesIO()
@@ -210,12 +192,12 @@ def png(page: dict[str, Any]) -> bytes:
     return written.getvalue()
 
 
-def shown_width(page: dict[str, Any]) -> int:
+def shown_width(page: contract.Page) -> int:
     """How wide the picture is shown, in pixels of a page."""
     return _drawing(page).width
 
 
-def alt_text(page: dict[str, Any]) -> str:
+def alt_text(page: contract.Page) -> str:
     """What the picture shows: how many heads have each category, and which have the largest effect."""
     model = page["models"][0]
     names, of = _categories(model)
@@ -223,7 +205,7 @@ def alt_text(page: dict[str, Any]) -> str:
     return f"{_printable(page['title'])}: layers across, heads up. {shown}{_strongest(model)}".rstrip()
 
 
-def _drawing(page: dict[str, Any]) -> _Drawing:
+def _drawing(page: contract.Page) -> _Drawing:
     model = page["models"][0]
     n_layers, n_heads = model["nLayers"], model["nHeads"]
     fills, keys = _fills(page)
@@ -239,39 +221,27 @@ def _drawing(page: dict[str, Any]) -> _Drawing:
     ]
     labels += [_Label(_LEFT / 2, (n_heads - 0.5 - head) * _CELL + 4, str(head), True) for head in range(n_heads)]
     for i, (name, hue) in enumerate(keys):
-        squares.append(_Square(_KEY * i + 2, height - 14, 10, [hue], False))
+        squares.append(_Square(_KEY * i + 2, height - 14, 10, hue, False))
         labels.append(_Label(_KEY * i + 16, height - 5, _printable(name)[:14], False))
     return _Drawing(width, height, squares, labels)
 
 
-def _bands(n: int) -> list[list[tuple[float, float]]]:
-    """The corners of ``n`` parts of the same size of the unit square, cut by lines from lower left to upper right.
-
-    A line holds the points with x + y = s; up to s = 1 it cuts off a triangle of size s * s / 2. The first part is at
-    the upper left. ``front/src/views/Mark.tsx`` cuts so too.
-    """
-    cuts = [math.sqrt(2 * at / n) if 2 * at <= n else 2 - math.sqrt(2 - 2 * at / n) for at in range(n + 1)]
-    bands = []
-    for low, high in pairwise(cuts):
-        middle = low < 1 < high  # between the lines lie two corners of the square
-        (a, b), (c, d) = (((s, 0.0), (0.0, s)) if s <= 1 else ((1.0, s - 1), (s - 1, 1.0)) for s in (low, high))
-        bands.append([a, *[(1.0, 0.0)][:middle], c, d, *[(0.0, 1.0)][:middle], b])
-    return bands
-
-
-def _fills(page: dict[str, Any]) -> tuple[list[list[str]], list[tuple[str, str]]]:
-    """The colours of every head, and what they are: categories, or else the values of one column."""
+def _fills(page: contract.Page) -> tuple[list[str], list[tuple[str, str]]]:
+    """The colour of every head, and what it is: a category or a number of them, or else the value of one column."""
     model = page["models"][0]
     names, of = _categories(model)
     if names:
         colours = category_colours(names, {})
-        none, hues = colours["Unclassified"], [colours[name] for name in names]
-        fills = [[_NOT_MEASURED] if mine is None else [hues[i] for i in mine] or [none] for mine in of]
-        return fills, [*zip(names, hues, strict=True), ("none", none)]
+        called = [None if mine is None else [names[i] for i in mine] for mine in of]
+        classes = [None if mine is None else class_of(mine) for mine in called]
+        several = sorted({each for each in classes if each} - {*names, NONE})
+        fills = [_NOT_MEASURED if each is None else colours[each] for each in classes]
+        return fills, [*((each, colours[each]) for each in [*names, *several]), ("none", colours[NONE])]
     column = _coloured_by(page)
-    known = [] if column is None else [value for value in column["values"] if value is not None]
+    values: list[Any] = [] if column is None else column["values"]
+    known = [value for value in values if value is not None]
     if column is None or not known:
-        return [[_NOT_MEASURED] for _ in of], []
+        return [_NOT_MEASURED] * len(of), []
     most = max(map(abs, known)) or 1.0
     least = -most if column["signed"] else min(known)
     most = most if column["signed"] else max(known)
@@ -282,43 +252,45 @@ def _fills(page: dict[str, Any]) -> tuple[list[list[str]], list[tuple[str, str]]
         return _mixed(_PALE, _DARK, (value - least) / (most - least or 1.0))
 
     keys = [(f"{value:.2g}", shade(value)) for value in (least, 0.0, most) if column["signed"] or value != 0.0]
-    return [[_NOT_MEASURED if value is None else shade(value)] for value in column["values"]], keys
+    return [_NOT_MEASURED if value is None else shade(value) for value in values], keys
 
 
 def _mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(start, end, strict=True))
 
 
-def _values(model: dict[str, Any], name: str) -> list[Any]:
+def _values(model: contract.Model, name: str) -> list[Any]:
     """The values of a column; none if there is no such column."""
     return next((column["values"] for column in model["columns"] if column["name"] == name), [])
 
 
-def _categories(model: dict[str, Any]) -> tuple[list[str], list[list[int] | None]]:
+def _categories(model: contract.Model) -> tuple[list[str], list[list[int] | None]]:
     categories = model["categories"]
     if categories is None:
         return [], [None] * (model["nLayers"] * model["nHeads"])
     return categories["names"], categories["of"]
 
 
-def _coloured_by(page: dict[str, Any]) -> dict[str, Any] | None:
+def _coloured_by(page: contract.Page) -> contract.Column | None:
     """The column of numbers by which the page colours the map at first: that which it says, or else the first view."""
     model = page["models"][0]
     first = model["views"][0]["value"] if model["views"] else None
-    name = (page.get("start") or {}).get("chosen", {}).get("colour") or first
+    start = page["start"]
+    chosen = None if start is None else start["chosen"]
+    name = first if chosen is None else chosen.get("colour", first)
     return next((column for column in model["columns"] if column["name"] == name), None)
 
 
-def _largest(model: dict[str, Any], column: dict[str, Any] | None) -> str:
+def _largest(model: contract.Model, column: contract.Column | None) -> str:
     """What the shades show: the column, and the five heads where it is largest."""
     if column is None:
         return ""
-    values = column["values"]
+    values: list[Any] = column["values"]
     order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -values[i])
     return f"{_printable(column['label'])}: {_heads(model, order[:5], values)}. "
 
 
-def _heads(model: dict[str, Any], order: list[int], values: list[float]) -> str:
+def _heads(model: contract.Model, order: list[int], values: list[float]) -> str:
     return ", ".join(f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order)
 
 
@@ -332,7 +304,7 @@ def _counts(names: list[str], of: list[list[int] | None]) -> str:
     return "".join(f"{_printable(name)}: {count} heads. " for name, count in zip(names, counts, strict=True))
 
 
-def _strongest(model: dict[str, Any]) -> str:
+def _strongest(model: contract.Model) -> str:
     """The five heads that are the first by patching, or else by the first view."""
     (view,) = [view for view in model["views"] if view["name"] == "patching"][:1] or model["views"][:1] or [None]
     if view is None:

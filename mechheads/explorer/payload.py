@@ -1,23 +1,21 @@
-"""What a page gets: the data of its first view, and blocks that it opens when they are asked for.
-
-The types are those of ``front/src/data.ts``.
-"""
+"""What a page gets: the data of its first view, and blocks that it opens when they are asked for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from mechheads._version import __version__
-from mechheads.behaviour.head_profile import LEAST, NAMES, PROFILED, HeadProfile
-from mechheads.explorer.changes import change_columns, compared, start_with
-from mechheads.explorer.encode import block, blocks, plain
-from mechheads.explorer.head_payload import head_blocks, panes, pattern_pane, shared, space_block
+from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
+from mechheads.explorer import contract
+from mechheads.explorer.changes import compared, start_with
+from mechheads.explorer.encode import blocks, plain
+from mechheads.explorer.head_payload import head_blocks, panes, shared, space_block
 from mechheads.explorer.run_columns import run_columns, run_start
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
@@ -26,11 +24,11 @@ from mechheads.limits import without_collecting
 from mechheads.results.curves import Curves, is_random
 from mechheads.results.html import tidy
 from mechheads.results.mlps import has_mlps
-from mechheads.results.record import GROUPS
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.by_question import Question
+from mechheads.studies.findings import Finding
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import own_file
 
@@ -46,18 +44,18 @@ class Payload:
     """What a page gets.
 
     Attributes:
-        page: the data of its first view, as JSON has it.
+        page: the data of its first view.
         blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M``, ``mh-space-M`` and ``mh-heads-M-L``
             of model M and layer L.
     """
 
-    page: dict[str, Any]
+    page: contract.Page
     blocks: dict[str, str]
 
 
 def atlas_payload(
     atlases: Sequence[Atlas],
-    live: dict[str, Any] | None = None,
+    live: contract.Live | None = None,
     heads: Collection[HeadId] | None = None,
     tables: Sequence[Mapping[str, TableResult]] = (),
 ) -> Payload:
@@ -74,10 +72,8 @@ def atlas_payload(
     more = tables or [{}] * len(atlases)
     models = [_model(*each) for each in zip(atlases, names, more, strict=True)]
     changes = compared(atlases, models)
-    for change in changes:
-        models[change["model"]]["columns"] += change_columns(change, names[0])
-    page = _page("atlas", f"The attention heads of {', '.join(names)}", models, live)
-    return Payload(page | {"changes": changes} | start_with(changes), packed)
+    title = f"The attention heads of {', '.join(names)}"
+    return Payload(_page("atlas", title, models, live, start_with(changes), changes), packed)
 
 
 def _opened_later(number: int, atlas: Atlas, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
@@ -108,7 +104,7 @@ def shown_names(models: Sequence[str]) -> list[str]:
 
 
 def run_payload(
-    name: str, patterns: HeadPatterns, table: pd.DataFrame | None = None, live: dict[str, Any] | None = None
+    name: str, patterns: HeadPatterns, table: pd.DataFrame | None = None, live: contract.Live | None = None
 ) -> Payload:
     """The payload of a page about the patterns of runs.
 
@@ -116,70 +112,54 @@ def run_payload(
         table: what the runs themselves say of every head, from ``run_table``; None if only their patterns are there.
         live: as in ``atlas_payload``.
     """
-    n_layers, n_heads = patterns.first.shape[:2]
-    prompts = [{"name": each, "tokens": patterns.tokens(i)} for i, each in enumerate(patterns.table["name"])]
-    texts = {name: [] for name in ("words", "windows", "pairs", "requests", "seeds")} | {"prompts": prompts}
-    blocks = {"mh-shared-0": block(texts)}
-    panes = ("text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike")
-    for layer in range(n_layers):
-        heads = [HeadId(layer, head) for head in range(n_heads)]
-        cards = [
-            {"head": str(head), "layer": layer, "index": head.head}
-            | dict.fromkeys(panes)
-            | {"pattern": pattern_pane(patterns, head)}
-            for head in heads
-        ]
-        blocks[f"mh-heads-0-{layer}"] = block({"layer": layer, "heads": cards})
-    told = {} if table is None else run_columns(table, len(prompts))
-    start = {"model": 0, "head": "L0H0"} if table is None else run_start(table)
-    page = _page("run", f"Attention patterns of {name}", [_empty_model(name, n_layers, n_heads) | told], live)
-    return Payload(page | {"start": start}, blocks)
+    atlas = Atlas(name, shape=patterns.first.shape[:2], patterns=patterns)
+    model = _model(atlas, name, {})
+    model["summary"], model["provenance"], model["citations"] = "", {}, {}
+    model["columns"], model["methods"], model["cautions"] = [], [], []
+    start = contract.Start(model=0, head="L0H0", chosen=None)
+    if table is not None:
+        model["columns"], model["methods"], model["cautions"] = run_columns(table, len(patterns.table))
+        start = run_start(table)
+    page = _page("run", f"Attention patterns of {name}", [model], live, start, [])
+    return Payload(page, blocks(_opened_later(0, atlas, None)))
 
 
-def _page(kind: str, title: str, models: list[dict[str, Any]], live: dict[str, Any] | None) -> dict[str, Any]:
-    return {"schema": SCHEMA, "kind": kind, "version": __version__, "title": title, "models": models, "live": live}
+def _page(
+    kind: Literal["atlas", "run"],
+    title: str,
+    models: list[contract.Model],
+    live: contract.Live | None,
+    start: contract.Start | None,
+    changes: list[contract.Change],
+) -> contract.Page:
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "version": __version__,
+        "title": title,
+        "models": models,
+        "live": live,
+        "start": start,
+        "changes": changes,
+    }
 
 
-def _empty_model(name: str, n_layers: int, n_heads: int) -> dict[str, Any]:
-    """A model of which nothing was measured."""
-    lists = (
-        "answer",
-        "notes",
-        "methods",
-        "cautions",
-        "columns",
-        "views",
-        "agreement",
-        "questions",
-        "tensions",
-        "circuits",
-        "tables",
-    )
+def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> contract.Model:
+    shown, table, said = views(atlas), atlas.to_dataframe(), words(atlas)
+    results = _named(atlas, more)
+    names = list(map(str, table))
+    curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
+    if atlas.refusals is not None and atlas.refusals.curve is not None:
+        curves = {_ATTACKED: atlas.refusals.curve, **curves}
+    weights, (n_layers, n_heads) = atlas.weights, atlas.sizes
     return {
         "name": name,
         "nLayers": n_layers,
         "nHeads": n_heads,
-        "nKvHeads": None,
-        "dHead": None,
-        "summary": "",
-        "interrupted": False,
-        **{part: [] for part in lists},
-        **{part: {} for part in ("seconds", "provenance", "citations")},
-        "panes": ["pattern"],
-        "categories": None,
-        "behaviours": None,
-    }
-
-
-def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> dict[str, Any]:
-    found, table, said = views(atlas), atlas.to_dataframe(), words(atlas)
-    results = _named(atlas, more)
-    names = list(map(str, table))
-    curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
-    return _empty_model(name, *atlas.sizes) | {
-        "nKvHeads": None if atlas.weights is None else atlas.weights.provenance.get("n_kv_heads"),
-        "dHead": None if atlas.weights is None else atlas.weights.singular.shape[-1],
-        "answer": [{"text": finding.text, "link": finding.link} for finding in atlas.findings()],
+        "nKvHeads": None if weights is None else weights.provenance.get("n_kv_heads"),
+        "dHead": None if weights is None else weights.singular.shape[-1],
+        "questions": [_question(each) for each in atlas.questions()],
+        "answer": list(map(_finding, atlas.findings())),
         "summary": atlas.summary(5),
         "notes": [*atlas.notes, *_notes(atlas)],
         "interrupted": atlas.interrupted,
@@ -188,55 +168,57 @@ def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> dict[str
         "citations": {name: result.citation() for name, result in results.items()},
         "methods": methods(names, said),
         "cautions": cautions(names, said),
-        "columns": _of_questions(columns(table, said), found),
-        "views": found,
-        "questions": [_question(each) for each in atlas.questions()],
+        "columns": columns(table, said, {view["name"]: view["question"] for view in shown}),
+        "views": shown,
         "agreement": [
             {
                 "view": row["view"],
                 "other": row["other"],
-                **plain({key: row[name] for key, name in _AGREEMENT.items()}),
+                "spearman": plain(row["spearman"]),
+                "low": plain(row["ci_low"]),
+                "high": plain(row["ci_high"]),
+                "n": plain(row["n"]),
             }
             for row in atlas.agreement().to_dict("records")
         ],
-        "tensions": tensions(found, atlas),
+        "tensions": tensions(shown, atlas),
+        "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
+        "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
         "circuits": [
             *([] if atlas.circuit is None else [_circuit(atlas.circuit)]),
             *(line for own, result in curves.items() for line in _lines(own, result)),
         ],
-        "tables": [_table(own, result) for own, result in more.items() if own not in curves],
+        "tables": [
+            *_refusal_tables(atlas),
+            *(_table(own, result.table, result.unit) for own, result in more.items() if own not in curves),
+        ],
         "panes": panes(atlas),
-        "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
-        "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
     }
 
 
-_QUESTIONS = {GROUPS["text"]: "text", GROUPS["weights"]: "weights"}
-"""Questions of columns that are no views, by their headings."""
+def _question(question: Question) -> contract.Question:
+    first, *more = map(_finding, question.findings)
+    return {
+        "key": question.key,
+        "title": question.title,
+        "kind": question.kind,
+        "sentence": first,
+        "more": more,
+        "views": list(question.views),
+        "counted": question.counted,
+        "settles": question.settles,
+        "heads": [contract.Evidence(**vars(head)) for head in question.heads],
+        "view": question.view,
+    }
 
 
-def _of_questions(made: list[dict[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The columns with the question of each: that of its view, or that of its heading; None if it is of none."""
-    keys = {view["name"]: view["question"] for view in found}
-    for column in made:
-        name = (column["of"] or column["name"]).removeprefix("generalized_")
-        column["question"] = keys.get(name, _QUESTIONS.get(column["group"]))
-    return made
+def _finding(finding: Finding) -> contract.Finding:
+    return {"text": finding.text, "link": finding.link}
 
 
-def _question(question: Question) -> dict[str, Any]:
-    sentences = [{"text": finding.text, "link": finding.link} for finding in question.findings]
-    told = {name: value for name, value in asdict(question).items() if name != "findings"}
-    return told | {"sentence": sentences[0], "more": sentences[1:]}
-
-
-_AGREEMENT = {"spearman": "spearman", "low": "ci_low", "high": "ci_high", "n": "n"}
-
-
-def _circuit(curve: Curves) -> dict[str, Any]:
-    names = {"value": "score", "low": "ci_low", "high": "ci_high"}
-    points = [
-        {"k": row["k"], **plain({key: row[name] for key, name in names.items()})}
+def _circuit(curve: Curves) -> contract.Circuit:
+    points: list[contract.CircuitPoint] = [
+        {"k": row["k"], "value": plain(row["score"]), "low": plain(row["ci_low"]), "high": plain(row["ci_high"])}
         for row in curve.table.to_dict("records")
     ]
     last = points[-1]
@@ -251,27 +233,59 @@ def _circuit(curve: Curves) -> dict[str, Any]:
     }
 
 
-def _lines(name: str, curves: Curves) -> list[dict[str, Any]]:
+def _lines(name: str, curves: Curves) -> list[contract.Circuit]:
     """The lines of curves, one circuit each, but for those of random orders."""
-    found = []
+    circuits = []
     for which, rows in curves.table.groupby("which", sort=False):
         if not is_random(which) and len(rows):
             order = curves.order.get(str(which), ())
             line = replace(curves, table=rows, order={str(which): order})
-            title = name if str(which) in ("", name) else f"{name}: {which}"
-            found.append(_circuit(line) | {"name": title, "metric": f"{curves.name}, {curves.unit}".strip(", ")})
-    return found
+            circuit = _circuit(line)
+            circuit["name"] = name if str(which) in ("", name) else f"{name}: {which}"
+            circuit["metric"] = f"{curves.name}, {curves.unit}".strip(", ")
+            circuits.append(circuit)
+    return circuits
 
 
-def _table(name: str, result: TableResult) -> dict[str, Any]:
+_ATTACKED = "Attack success without the first heads by Refusal attribution"
+_OF_REFUSALS = {
+    "first_heads": "The first heads of each ranking",
+    "overlap": "Agreement between rankings",
+    "brittleness": "Answers of the intact model and without random heads",
+    "tests": "Answers without the first heads of each ranking",
+    "curve": _ATTACKED,
+}
+"""What the page calls each table about refusals."""
+
+
+def _refusal_tables(atlas: Atlas) -> list[contract.Table]:
+    """The tables about refusals, and the requests with their answers, which are folded."""
+    if atlas.refusals is None:
+        return []
+    shown = [_table(_OF_REFUSALS[name], _shares(name, table)) for name, table in atlas.refusal_tables().items()]
+    answers = _table("Requests and answers", atlas.refusals.answers())
+    answers["folded"] = True
+    return [*shown, answers]
+
+
+def _shares(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """A table of answers with the shares alone, what is ablated first; other tables as they are."""
+    if name not in ("brittleness", "tests"):
+        return table
+    columns = [column for column in table if not str(column).endswith(("_low", "_high"))]
+    return table.reindex(columns=sorted(columns, key=lambda column: column != "heads"))
+
+
+def _table(name: str, table: pd.DataFrame, unit: str = "") -> contract.Table:
     """The first rows of a table, as texts."""
-    shown = tidy(result.table.head(_ROWS))
+    shown = tidy(table.head(_ROWS))
     return {
         "name": name,
-        "unit": result.unit,
+        "unit": unit,
         "columns": list(shown),
         "rows": shown.to_numpy().tolist(),
-        "of": len(result.table),
+        "of": len(table),
+        "folded": False,
     }
 
 
@@ -293,7 +307,7 @@ def _notes(atlas: Atlas) -> list[str]:
     ]
 
 
-def _categories(labels: HeadLabels, relations: HeadScores | None) -> dict[str, Any]:
+def _categories(labels: HeadLabels, relations: HeadScores | None) -> contract.Categories:
     data, names = labels.dataset, list(labels.categories)
     member, below = (data[name].values.reshape(-1, len(names)) for name in ("member", "below_floor"))
     reached = np.isfinite(data["score"].values).any(-1).ravel()
@@ -313,9 +327,9 @@ def _categories(labels: HeadLabels, relations: HeadScores | None) -> dict[str, A
     }
 
 
-def _behaviours(profile: HeadProfile) -> dict[str, Any]:
+def _behaviours(profile: HeadProfile) -> contract.Behaviours:
     columns_of = {name: f"by_{name}" if name == "position" else f"to_{name}" for name in PROFILED}
-    names = [
+    names: list[contract.Behaviour] = [
         {
             "name": NAMES[name],
             "column": columns_of[name],

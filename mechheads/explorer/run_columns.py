@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.behaviour.measure import BEHAVIOURS, DELIMITER, PatternMeasures, entropy, keys_of, weights_of
+from mechheads.explorer import contract
 from mechheads.explorer.views import columns
 from mechheads.results.stats import mean_over_prompts
 from mechheads.runs.head_tensor import Attention
@@ -37,12 +37,12 @@ def run_table(runs: Sequence[Attention]) -> pd.DataFrame:
     ``mh.profile_heads``. Two tokens are copies if their texts are the same. What no prompt has is left out.
     """
     n_layers, n_heads = runs[0].sizes
-    found = np.concatenate([_of_run(run) for run in runs], axis=1)
-    means = mean_over_prompts(found.transpose(0, 3, 2, 1)).reshape(n_layers * n_heads, len(_COLUMNS))
+    measured = np.concatenate([_of_run(run) for run in runs], axis=1)
+    means = mean_over_prompts(measured.transpose(0, 3, 2, 1)).reshape(n_layers * n_heads, len(_COLUMNS))
     heads = np.arange(n_layers * n_heads)
     table = pd.DataFrame({"layer": heads // n_heads, "head": heads % n_heads})
-    told = dict(zip(_COLUMNS.values(), means.T, strict=True))
-    return table.assign(**{name: told[name] for name in (*_FIRST, *told)}).dropna(axis=1, how="all")
+    values = dict(zip(_COLUMNS.values(), means.T, strict=True))
+    return table.assign(**{name: values[name] for name in (*_FIRST, *values)}).dropna(axis=1, how="all")
 
 
 def _of_run(run: Attention) -> Float[np.ndarray, "layer prompt column head"]:
@@ -74,21 +74,19 @@ class _Prompt:
         return np.stack([*features, entropy(seen)[0].numpy(), far])
 
 
-def run_columns(table: pd.DataFrame, n_prompts: int) -> dict[str, Any]:
+def run_columns(table: pd.DataFrame, n_prompts: int) -> tuple[list[contract.Column], list[contract.Method], list[str]]:
     """The columns of a page's model from a table of a run, how they are measured, and what they do not say."""
     each = ", then over the prompts that have such tokens" if n_prompts > 1 else ""
     over = {column: f"A mean {_OVER[name]}{each}." for name, column in _COLUMNS.items() if column in table}
-    found = {column["name"]: column for column in columns(table)}
-    for name, where in over.items():
-        found[name] |= {"group": GROUP, "meaning": f"{found[name]['meaning']} {where}"}
-    return {
-        "columns": [column | {"question": None} for column in found.values()],
-        "methods": [{"name": GROUP, "text": _METHOD, "columns": [*over]}],
-        "cautions": list(_CAUTIONS),
-    }
+    made = columns(table)
+    for column in made:
+        column["question"] = None
+        if column["name"] in over:
+            column["group"], column["meaning"] = GROUP, f"{column['meaning']} {over[column['name']]}"
+    return made, [{"name": GROUP, "text": _METHOD, "columns": [*over]}], list(_CAUTIONS)
 
 
-def run_start(table: pd.DataFrame) -> dict[str, Any]:
+def run_start(table: pd.DataFrame) -> contract.Start:
     """What the page of a run shows first: the map by one column, and the card of the head where it is largest."""
     by = "to_previous" if "to_previous" in table else "entropy"
     row = table.iloc[int(table[by].to_numpy().argmax())]

@@ -1,30 +1,33 @@
 """What the page says of the columns of an atlas' table: their words, a verdict on every head, methods and cautions.
 
-A view is a column with scores of its own. What the page says of it follows from the kind of its scores
-(``mechheads/data/kinds``); the other columns have their words here.
+A view is a column with scores of its own. What the page says of it follows from the kind of its scores; both this and
+the words of other columns are in ``mechheads/data/kinds``.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mechheads.data import folder
+from mechheads.explorer import contract
 from mechheads.explorer.encode import plain
 from mechheads.results.dataset import RANGE
+from mechheads.results.evidence import OUTCOMES, verdicts
 from mechheads.results.kinds import KINDS
 from mechheads.results.record import GROUPS, Words
-from mechheads.results.verdicts import NO, OUTCOMES, YES, verdicts
 from mechheads.results.words import differs_in, shortened, words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.by_question import question_of
 
 _GENERALIZED = "generalized_"
 _YOUR_OWN = "Your own"
-_SHARE = "share of attention"
 
 
 def _said(kind: str) -> Words:
@@ -34,53 +37,14 @@ def _said(kind: str) -> Words:
     return words
 
 
-_METHODS_OF = {
-    GROUPS["text"]: (
-        "On ordinary text",
-        "The share of each head's attention that goes to the first token, to the token itself, to the previous token, "
-        "to earlier copies of the token (duplicate), to tokens that follow an earlier copy (induction) and to "
-        "delimiters; and the share of the variance of its attention that the distance explains (position). A name "
-        "needs an excess over the same attention with permuted keys.",
-    ),
-    GROUPS["weights"]: _said("labels").method,
-}
+_TOLD: dict[str, Any] = tomllib.loads((folder("kinds") / "columns.toml").read_text("utf-8"))
+_HEADINGS = {"where": "Where", "text": GROUPS["text"], "weights": GROUPS["weights"]}
+_METHODS_OF = {GROUPS["text"]: tuple(_TOLD["methods"]["text"]), GROUPS["weights"]: _said("labels").method}
 """Methods of columns that have none of their own, by their group."""
-
-
-def _of_text(label: str, unit: str, meaning: str, *, signed: bool = False) -> Words:
-    return Words(label, meaning, unit=unit, group=GROUPS["text"], signed=signed)
-
-
-def _of_weights(label: str, meaning: str) -> Words:
-    return Words(label, meaning, group=GROUPS["weights"])
-
-
 COLUMNS = {
-    "layer": Words("Layer", "The layer of the head, counted from 0.", group="Where"),
-    "head": Words("Head", "The number of the head in its layer, counted from 0.", group="Where"),
-    "names": _of_text("Names", "", "What the head is called for what it attends to in ordinary text."),
-    "to_first": _of_text("To the first token", _SHARE, "Attention to the first token of a text."),
-    "to_self": _of_text("To the token itself", _SHARE, "Attention from a token to itself."),
-    "to_previous": _of_text("To the previous token", _SHARE, "Attention to the token just before."),
-    "to_duplicate": _of_text("To duplicates", _SHARE, "Attention to earlier copies of the token."),
-    "to_induction": _of_text("Induction", _SHARE, "Attention to tokens that follow an earlier copy of the token."),
-    "to_delimiter": _of_text("To delimiters", _SHARE, "Attention to punctuation and line ends."),
-    "by_position": _of_text(
-        "By position", "share of variance", "The share of the variance of attention that distance explains."
-    ),
-    "entropy": _of_text("Entropy", "nats", "How widely attention is spread: 0 if it is on one token."),
-    "distance": _of_text("Distance", "tokens", "How far back the head attends on average."),
-    "norm": _of_text("Size of the output", "share", "The norm of the head's output relative to the residual stream."),
-    "copying": _of_text(
-        "Copying in text",
-        "",
-        "How far what the head writes raises the tokens that it attends to.",
-        signed=True,
-    ),
-    "categories": _of_weights("Categories", "What the head does according to its weights."),
-    "best_relation": _of_weights("Best relation", "The relation with the strongest evidence for a category."),
-    "copying_by_weights": replace(_said("copying"), group=GROUPS["weights"], unit=KINDS["copying"].unit),
+    name: Words(**about, group=group) for heading, group in _HEADINGS.items() for name, about in _TOLD[heading].items()
 }
+COLUMNS["copying_by_weights"] = replace(_said("copying"), group=GROUPS["weights"], unit=KINDS["copying"].unit)
 """The columns of ``Atlas.to_dataframe`` that have a value of their own and are no views."""
 
 
@@ -109,16 +73,17 @@ def column_of(name: str, said: Mapping[str, Words] | None = None) -> Words:
     return Words(name, f"The column {name} of the table.", f"{name} is {{value}} {{unit}}.", group="Other")
 
 
-def views(atlas: Atlas) -> list[dict[str, Any]]:
+def views(atlas: Atlas) -> list[contract.View]:
     """What every view of an atlas says of every head."""
-    made = []
+    made: list[contract.View] = []
     table, said, own, keys = atlas.to_dataframe(), words(atlas), atlas.own_views, question_of(atlas)
     for name, scores in atlas.views.items():
         column = said[name]
-        found = verdicts(scores, column.rule)
+        judged = verdicts(scores, column.rule)
         ranged = is_ranged(table, name)
         ends = [f"{name}_{end}" for end in (RANGE if ranged else ("ci_low", "ci_high"))]
         low, high = (end if end in table and table[end].notna().to_numpy().any() else None for end in ends)
+        p, q = (f"{name}_{part}" if f"{name}_{part}" in table else None for part in ("p", "q"))
         made.append(
             {
                 "name": name,
@@ -128,14 +93,15 @@ def views(atlas: Atlas) -> list[dict[str, Any]]:
                 "low": low,
                 "high": high,
                 "range": ranged,
-                **{part: f"{name}_{part}" if f"{name}_{part}" in table else None for part in ("p", "q")},
+                "p": p,
+                "q": q,
                 "rankBy": "absolute" if column.signed else "value",
                 "sentence": column.sentence,
                 "verdict": {
-                    "rule": found.rule,
+                    "rule": judged.rule,
                     "texts": dict(zip(OUTCOMES, column.texts, strict=True)),
                     "change": dict(zip(OUTCOMES, column.change, strict=True)),
-                    "values": found.values(),
+                    "values": judged.values(),
                 },
                 "own": name in own,
                 "question": keys[name],
@@ -144,107 +110,26 @@ def views(atlas: Atlas) -> list[dict[str, Any]]:
     return made
 
 
-_TENSIONS = (
-    (
-        "phi",
-        YES,
-        "patching",
-        NO,
-        "Its weights implement the relation, but its output changes nothing in these prompts: it may act in other "
-        "contexts, or other heads do the same.",
-    ),
-    (
-        "patching",
-        YES,
-        "phi",
-        NO,
-        "Its output matters in these prompts, but its weights do not implement the relation: it may choose or move "
-        "what other heads map.",
-    ),
-    (
-        "patching",
-        YES,
-        "direct",
-        NO,
-        "It changes the answer, but adds little to the logits itself: later heads and MLPs read what it writes.",
-    ),
-    (
-        "direct",
-        YES,
-        "patching",
-        NO,
-        "It adds to the logits itself, but patching it changes little: it may add the same in both runs, or later "
-        "layers undo the change.",
-    ),
-    (
-        "ships undifferentiated",
-        YES,
-        "ships scaling",
-        NO,
-        "The ablations disagree: where it attends matters, but without its output the answer stays much the same. "
-        "Uniform attention may write something that it never writes by itself.",
-    ),
-    (
-        "ships scaling",
-        YES,
-        "ships undifferentiated",
-        NO,
-        "The ablations disagree: its output matters, but hardly where it attends.",
-    ),
-    (
-        "facilitation",
-        YES,
-        "patching",
-        NO,
-        "The gates need it, but its output carries nothing of {source}: it may do the same in every prompt of the "
-        "task.",
-    ),
-    ("patching", YES, "irrelevance", YES, "Patching says that it matters, the gates that other heads can replace it."),
-    (
-        "patching",
-        YES,
-        "ablation",
-        NO,
-        "Its output is enough to change the answer, but the model does as well without it: other heads may stand in.",
-    ),
-    (
-        "ablation",
-        YES,
-        "patching",
-        NO,
-        "The model needs it, but its output carries nothing of {source}: it may do the same in both prompts.",
-    ),
-    (
-        "facilitation",
-        YES,
-        "interference",
-        YES,
-        "Both gates stay where they started: the short fit may not have moved them.",
-    ),
-)
-
-
-def tensions(found: list[dict[str, Any]], atlas: Atlas) -> list[dict[str, Any]]:
+def tensions(shown: Sequence[contract.View], atlas: Atlas) -> list[contract.Tension]:
     """Verdicts of two views about one question that speak against each other."""
     said, own, keys = words(atlas), atlas.own_views, question_of(atlas)
     of: dict[str, list[str]] = {}
-    for view in found:
+    for view in shown:
         of.setdefault(said[view["name"]].part, []).append(view["name"])
     return [
         {
-            "a": {"view": a, "verdict": one},
-            "b": {"view": b, "verdict": other},
+            "a": {"view": a, "verdict": tension["verdicts"][0]},
+            "b": {"view": b, "verdict": tension["verdicts"][1]},
             "question": keys[a],
-            "text": text.format(source=differs_in({} if {a, b} & set(own) else atlas.asked)),
+            "text": tension["text"].format(source=differs_in({} if {a, b} & set(own) else atlas.asked)),
         }
-        for part, one, against, other, text in _TENSIONS
-        for a in of.get(part, [])
-        for b in of.get(against, [])
+        for tension in _TOLD["tensions"]
+        for a, b in product(*(of.get(part, []) for part in tension["views"]))
         if keys[a] == keys[b]
     ]
 
 
-_ENDINGS = {
+_ENDINGS: dict[str, contract.ColumnRole] = {
     "_ci_low": "low",
     "_ci_high": "high",
     "_range_low": "low",
@@ -259,16 +144,21 @@ _ROLE_MEANINGS = {
     "p": "The chance that any head comes so far from the null of {} if none differs from it.",
     "q": "The false discovery rate at which {} differs from its null.",
 }
+_QUESTIONS = {GROUPS["text"]: "text", GROUPS["weights"]: "weights"}
+"""Questions of columns that are no views, by their headings."""
 
 
-def columns(table: pd.DataFrame, said: Mapping[str, Words] | None = None) -> list[dict[str, Any]]:
+def columns(
+    table: pd.DataFrame, said: Mapping[str, Words] | None = None, keys: Mapping[str, str] | None = None
+) -> list[contract.Column]:
     """Every column of ``Atlas.to_dataframe``, with all values and what they mean.
 
     Args:
         said: what ``words`` says of views.
+        keys: the question of each view; other columns have that of their heading, or none.
     """
     parent = {name: _value_of(name, table.columns) for name in table}
-    made = []
+    made: list[contract.Column] = []
     for name in map(str, table):
         of, role = parent[name]
         column = column_of(of or name, said)
@@ -281,6 +171,7 @@ def columns(table: pd.DataFrame, said: Mapping[str, Words] | None = None) -> lis
         mine = {each_role: each for each, (whose, each_role) in reversed(parent.items()) if whose == name}
         if ranged := is_ranged(table, name):
             mine |= {end: f"{name}_range_{end}" for end in ("low", "high")}
+        key = (keys or {}).get((of or name).removeprefix(_GENERALIZED), _QUESTIONS.get(column.group))
         made.append(
             {
                 "name": name,
@@ -291,9 +182,13 @@ def columns(table: pd.DataFrame, said: Mapping[str, Words] | None = None) -> lis
                 "group": column.group,
                 "role": role,
                 "of": of,
-                **{part: mine.get(part) for part in ("low", "high", "p", "q")},
+                "low": mine.get("low"),
+                "high": mine.get("high"),
+                "p": mine.get("p"),
+                "q": mine.get("q"),
                 "range": ranged,
                 "signed": column.signed,
+                "question": key,
                 "values": plain(table[name].to_numpy()),
             }
         )
@@ -318,7 +213,7 @@ def is_ranged(table: pd.DataFrame, name: str) -> bool:
     return f"{name}_range_low" in table and not (low in table and table[low].notna().to_numpy().any())
 
 
-def _value_of(name: str, known: Sequence[str] | pd.Index) -> tuple[str | None, str]:
+def _value_of(name: str, known: Sequence[str] | pd.Index) -> tuple[str | None, contract.ColumnRole]:
     """The column that a column belongs to (None if it has a value of its own), and its role."""
     for ending, role in _ENDINGS.items():
         whose = name.removesuffix(ending)
@@ -337,18 +232,18 @@ _OF_TEXT = (
 )
 
 
-def methods(columns: Sequence[str], said: Mapping[str, Words]) -> list[dict[str, Any]]:
+def methods(columns: Sequence[str], said: Mapping[str, Words]) -> list[contract.Method]:
     """How each analysis behind some of these columns measures."""
-    found: dict[tuple[str, str], list[str]] = {}
+    behind: dict[tuple[str, str], list[str]] = {}
     for name in columns:
         column = column_of(_value_of(name, columns)[0] or name, said)
         if (method := column.method or _METHODS_OF.get(column.group)) is not None:
-            found.setdefault(method, []).append(name)
-    return [{"name": name, "text": text, "columns": own} for (name, text), own in found.items()]
+            behind.setdefault(method, []).append(name)
+    return [{"name": name, "text": text, "columns": own} for (name, text), own in behind.items()]
 
 
 def cautions(columns: Sequence[str], said: Mapping[str, Words]) -> list[str]:
     """What may not be concluded from these columns."""
-    found = [text for name in columns if name in said for text in said[name].cautions]
+    own = [text for name in columns if name in said for text in said[name].cautions]
     always = _ALWAYS if set(columns) - {"layer", "head"} else ()
-    return [*dict.fromkeys(found), *([_OF_TEXT] if "to_first" in columns else []), *always]
+    return [*dict.fromkeys(own), *([_OF_TEXT] if "to_first" in columns else []), *always]

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from itertools import count
-from math import ceil, isfinite
+from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mechheads.messages.arguments import check_known
-from mechheads.plots.parts import FRAME, Panels, Theme, count_ticks, figure_title, heat_trace, interval, plain, themed
+from mechheads.messages.arguments import checked
+from mechheads.plots.parts import (
+    FRAME,
+    Panels,
+    Theme,
+    chances,
+    count_ticks,
+    figure_title,
+    heat_trace,
+    interval,
+    plain,
+    themed,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -29,14 +40,13 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _GAP_ACROSS, _GAP_DOWN, _WIDEST = 520, 340, 62, 84,
 _LINE = 20
 """The height of a row of the legend in pixels."""
 Marks = Literal["cells", "dots"]
-Several = Literal["count", "split"]
 
 
+@checked
 def category_map(
     labels: HeadScores | Mapping[str, HeadScores],
     *,
     marks: Marks = "cells",
-    several: Several = "count",
     title: str | None = None,
     colours: Mapping[str, str] | None = None,
     theme: Theme = "light",
@@ -53,25 +63,19 @@ def category_map(
     Args:
         labels: from ``label_heads``, or several results in a mapping from the names of their models.
         marks: ``"cells"``, or ``"dots"`` as in the paper's figure.
-        several: with ``"count"``, a head of several categories has the colour of their number, as in the paper; with
-            ``"split"``, a stripe of each category's colour, and the legend has no numbers.
         title: the title; by default the model's name if there is one panel.
         colours: colours for your own categories, or to replace the default ones.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
-        ValueError: if there is nothing to draw, a result holds no labels, ``marks`` or ``several`` is unknown,
-            dots are to be split, or a colour in ``colours`` belongs to another category or is given for an unknown one.
+        ValueError: if there is nothing to draw, a result holds no labels, ``marks`` is unknown, or a colour in
+            ``colours`` belongs to another category or is given for an unknown one.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> figure = mh.plots.category_map({"SmolLM2": labels})
     >>> figure.layout.annotations[0].text
     'SmolLM2'
     """
-    check_known("marks", marks, Marks)
-    check_known("several", several, Several)
-    if (marks, several) == ("dots", "split"):
-        raise ValueError('several is "split", which is for cells; give marks="cells" or several="count"')
     panels = dict(labels) if isinstance(labels, Mapping) else {"": labels}
     if not panels:
         raise ValueError("labels is empty; give a result of label_heads, or several in {model name: result}")
@@ -84,18 +88,13 @@ def category_map(
     classes = {name: _classes(part) for name, part in panels.items()}
     grid = _place_panels(list(panels.values()))
     figure = grid.figure(subplot_titles=[plain(name) for name in panels] if isinstance(labels, Mapping) else None)
-    entries = _entries(palette, tested, list(classes.values()), several)
+    entries = _entries(palette, tested, list(classes.values()))
     _add_legend(figure, palette, entries)
     figure.update_xaxes(title_standoff=4, **_FRAME)
     figure.update_yaxes(title_standoff=6, **_FRAME)
     figure.update_annotations(font_size=15)
-    if several == "split":
-        classes = {name: np.where(np.vectorize(_number)(part) > 0, "", part) for name, part in classes.items()}
     for i, (name, part) in enumerate(panels.items()):
         _add_panel(figure, part, classes[name], palette, grid.place(i), (grid.panel_width, grid.panel_height), marks)
-        if several == "split":
-            for trace in _stripes(part, palette):
-                figure.add_trace(trace, **grid.place(i))
     longest = 5.6 * max(map(len, entries.values())) + 40
     in_row = max(1, min(ceil(len(entries) / 2), int(grid.width // longest)))
     headings = 30 * isinstance(labels, Mapping)
@@ -113,7 +112,6 @@ def category_map(
             "entrywidthmode": "fraction",
             "tracegroupgap": 0,
         },
-        barmode="overlay",
         width=grid.width + 90,
         height=grid.height + top + 60,
         margin={"l": 60, "r": 30, "t": top, "b": 60},
@@ -130,18 +128,16 @@ def _place_panels(panels: Sequence[HeadScores]) -> Panels:
     return Panels(ceil(len(panels) / columns), columns, width, height, _GAP_ACROSS, _GAP_DOWN)
 
 
-def _entries(
-    palette: Mapping[str, str], tested: set[str], classes: Sequence[np.ndarray], several: Several
-) -> dict[str, str]:
+def _entries(palette: Mapping[str, str], tested: set[str], classes: Sequence[np.ndarray]) -> dict[str, str]:
     """What the legend says of each class that was tested or occurs, and of all the paper's if one was tested."""
-    found = [what for part in classes for what in part.ravel().tolist()]
-    used = {*tested, *found, *(_COLOURS if tested & set(_CATEGORIES) else ())}
-    shown = [what for what in palette if what in used and not (several == "split" and _number(what))]
-    number = "" if len(classes) > 1 or several == "split" else " {}"
+    occurring = [what for part in classes for what in part.ravel().tolist()]
+    used = {*tested, *occurring, *(_COLOURS if tested & set(_CATEGORIES) else ())}
+    shown = [what for what in palette if what in used]
+    number = "" if len(classes) > 1 else " {}"
     return {
         what: f"{plain(what)} (not tested)"
         if what in _CATEGORIES and what not in tested
-        else plain(what) + number.format(found.count(what))
+        else plain(what) + number.format(occurring.count(what))
         for what in sorted(shown, key=_number)
     }
 
@@ -208,29 +204,6 @@ def _add_panel(
     figure.update_yaxes(title_text=title, range=[-0.5, n_heads - 0.5], **heads, **place)
 
 
-def _stripes(labels: HeadScores, palette: Mapping[str, str]) -> Iterator[go.Bar]:
-    """A stripe of each category's colour over the cells of heads of several."""
-    import plotly.graph_objects as go
-
-    member, hover = labels.dataset["member"].values.astype(bool), np.array(_hover(labels))
-    for i, what in enumerate(labels.dataset["category"].values.tolist()):
-        x, y = np.nonzero(member[..., i] & (member.sum(-1) > 1))
-        n, before = member.sum(-1)[x, y], member[..., :i].sum(-1)[x, y]
-        yield go.Bar(
-            x=x - 0.46 + 0.92 * (before + 0.5) / n,
-            base=y - 0.46,
-            y=np.full(len(x), 0.92),
-            width=0.92 / n,
-            marker={"color": palette[what], "line_width": 0},
-            text=hover[x, y],
-            textposition="none",
-            hovertemplate="%{text}<extra></extra>",
-            name=plain(what),
-            legendgroup=what,
-            showlegend=False,
-        )
-
-
 def _number(what: str) -> int:
     """How many categories a class stands for if it is a number of them, such as 2 for "2 categories"; else 0."""
     number, _, rest = what.partition(" ")
@@ -250,10 +223,7 @@ def _classes(labels: HeadScores) -> np.ndarray:
     missing = np.asarray(np.isnan(labels.scores.values).all(-1))
 
     def one(has: np.ndarray, absent: bool) -> str:
-        mine = [name for name, yes in zip(names, has, strict=True) if yes]
-        if absent:
-            return ""
-        return mine[0] if len(mine) == 1 else f"{len(mine)} categories" if mine else "Unclassified"
+        return "" if absent else class_of([name for name, yes in zip(names, has, strict=True) if yes])
 
     return np.array(
         [
@@ -263,19 +233,31 @@ def _classes(labels: HeadScores) -> np.ndarray:
     )
 
 
+def class_of(categories: Sequence[str]) -> str:
+    """The class of a head with these categories.
+
+    >>> class_of(["Knowledge"]), class_of(["Knowledge", "Linguistic"]), class_of([])
+    ('Knowledge', '2 categories', 'Unclassified')
+    """
+    return categories[0] if len(categories) == 1 else f"{len(categories)} categories" if categories else NONE
+
+
 def _hover(labels: HeadScores) -> list[list[str]]:
     names = [plain(name) for name in labels.dataset["category"].values.tolist()]
-    data = {key: labels.dataset[key].values for key in ("score", "ci_low", "ci_high", "q_value", "best_relation")}
+    data = {
+        key: labels.dataset[key].values
+        for key in ("score", "ci_low", "ci_high", "p_family", "q_value", "best_relation")
+    }
     readings = labels.dataset["reading"].values if "reading" in labels.dataset else None
     member = labels.dataset["member"].values.astype(bool)
     suppresses, below = (labels.dataset[name].values.astype(bool) for name in ("suppresses", "below_floor"))
 
     def line(layer: int, head: int, i: int) -> str:
-        score, low, high, q, relation = (array[layer, head, i] for array in data.values())
+        score, low, high, p_family, q, relation = (array[layer, head, i] for array in data.values())
         verb = "suppresses " if suppresses[layer, head, i] else ""
-        found = f", q = {q:.2g}" if isfinite(q) else ""
+        tests = "".join(f", {each}" for each in chances(p_family, q))
         read = _READ.get(str(readings[layer, head, i]), "") if readings is not None else ""
-        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{found}{read}"
+        return f"{names[i]}: {verb}{plain(str(relation))}, φ = {score:.2f}{interval(low, high)}{tests}{read}"
 
     def one(layer: int, head: int) -> str:
         scores = data["score"][layer, head]
@@ -289,8 +271,10 @@ def _hover(labels: HeadScores) -> list[list[str]]:
     return [[one(layer, head) for head in range(labels.n_heads)] for layer in range(labels.n_layers)]
 
 
+NONE = "Unclassified"
+"""The class of heads without a category."""
 _COLOURS = {
-    "Unclassified": "#d9d9d9",
+    NONE: "#d9d9d9",
     "Knowledge": "#ff7f0e",
     "Translation": "#d62728",
     "Algorithmic": "#1f77b4",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechheads.messages.arguments import AboveZero, checked
 from mechheads.plots.parts import (
     FRAME,
     Panels,
@@ -77,11 +78,12 @@ _MARGIN = 1.15
 """How far a logarithmic axis goes on beyond the smallest and the largest circuit."""
 
 
+@checked
 def curves(
     curves: Curves | Sequence[Curves] | Mapping[str, Mapping[str, Curves]],
     *,
     title: str | None = None,
-    symlog: float | None = None,
+    symlog: AboveZero | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """One number as a set of heads grows: a line for each order of heads, and one panel per result.
@@ -93,7 +95,7 @@ def curves(
     such as 1, 2, 4 and so on to 64, are equally far from each other.
 
     Args:
-        curves: one result of ``circuit_curve``, ``edge_curve``, ``cumulative_removal``, ``attack_curve`` or
+        curves: one result of ``circuit_curve``, ``cumulative_removal``, ``attack_curve`` or
             ``role_curve``; a list of results of one of these, with a row for each task, relation or metric and a column
             for each model; or ``{row: {column: result}}``. If one was not measured, the panel says so.
         title: the title; by default a general one.
@@ -112,7 +114,6 @@ def curves(
     ['random orders, 2 draws', 'facilitation', 'interference', 'irrelevance']
     """
     grid = _grid(curves)
-    check_symlog(symlog)
     first = next(one for row in grid.values() for one in row.values())
     style, units = _STYLES[first.kind], {_counted(one) for row in grid.values() for one in row.values()}
     counted = units.pop() if len(units) == 1 else "component"
@@ -158,16 +159,6 @@ def curves(
         margin={"l": 90, "r": beside, "t": 85, "b": 60},
     )
     return themed(figure, theme)
-
-
-def check_symlog(symlog: float | None) -> None:
-    """Check where an axis stops being linear.
-
-    Raises:
-        ValueError: if it is not above 0.
-    """
-    if symlog is not None and not (isfinite(symlog) and symlog > 0):
-        raise ValueError(f"symlog is {symlog}; it must be above 0, such as 0.1")
 
 
 def _grid(curves: Any) -> Grid:

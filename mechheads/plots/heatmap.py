@@ -16,6 +16,7 @@ from mechheads.plots.parts import (
     SIGNED,
     Panels,
     Theme,
+    chances,
     colour_axis,
     count_ticks,
     figure_of,
@@ -26,10 +27,12 @@ from mechheads.plots.parts import (
     plain,
     themed,
 )
-from mechheads.results.dataset import RANGE
+from mechheads.results.dataset import RANGE, STATISTICS
 from mechheads.results.evidence import excludes_null, has_null, n_prompts, null_of
+from mechheads.results.kinds import sample_of
 from mechheads.results.mlps import has_mlps, mlp_scores
 from mechheads.results.scores import HeadScores
+from mechheads.results.words import heading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +52,6 @@ def heatmap(
     scores: HeadScores,
     *,
     title: str | None = None,
-    select: Mapping[str, Any] | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
     """Heatmap of a score for every head, layers across and heads up; MLPs, if they were measured, have a row above.
@@ -63,24 +65,22 @@ def heatmap(
     Args:
         scores: the scores to draw.
         title: the title; by default the name of the scores.
-        select: labels of extra dimensions to draw, as in ``HeadScores.select``.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
-        ValueError: if more than one extra dimension is left after ``select``.
+        ValueError: if there is more than one extra dimension.
 
     >>> import numpy as np
     >>> from mechheads.results.scores import HeadScores
     >>> scores = HeadScores.from_scores(np.eye(3), name="identity", unit="ones", kind="demo")
     >>> heatmap(scores).layout.title.text
-    'identity'
+    'Identity'
     """
-    scores = scores.select(**select) if select else scores
     if len(scores.extra_dims) > 1:
         first = scores.extra_dims[0]
         raise ValueError(
             f"a heatmap draws at most one extra dimension, but these scores have {list(scores.extra_dims)}; "
-            f'select one, e.g. select={{"{first}": {scores.dataset[first].values.tolist()[0]!r}}}'
+            f"select a label of one, such as scores.select({first}={scores.dataset[first].values.tolist()[0]!r})"
         )
     panels, cells = _panels(scores), scores.n_heads + (1 + _APART) * has_mlps(scores.dataset)
     columns = _columns(len(panels), scores.n_layers)
@@ -112,7 +112,7 @@ def heatmap(
     width, said, legend = grid.width + 170, _about(scores), _LINE * any(mark.any() for mark in marks)
     top = 62 + 20 * bool(said) + legend + 22 * bool(scores.extra_dims)
     figure.update_layout(
-        title=figure_title(scores.name if title is None else title)
+        title=figure_title(heading(scores.name) if title is None else title)
         | {"y": 1, "yanchor": "top", "pad": {"t": 16}}
         | ({"subtitle": {"text": said, "font": {"size": 13, "color": "#777777"}}} if said else {}),
         coloraxis=_colours(scores),
@@ -133,9 +133,9 @@ def heatmap(
 
 
 def _about(scores: HeadScores) -> str:
-    """The model and the number of prompts, as far as they are known."""
+    """The model and how many prompts, pairs or requests there were, as far as they are known."""
     n = n_prompts(scores) or scores.provenance.get("n_prompts", 0)
-    known = [str(scores.provenance.get("model", "")), f"{n} prompt{'s' * (n != 1)}" if n else ""]
+    known = [str(scores.provenance.get("model", "")), f"{n} {sample_of(scores.kind)}{'s' * (n != 1)}" if n else ""]
     return plain(", ".join(filter(None, known)))
 
 
@@ -281,27 +281,25 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
 
 
 def hover(scores: HeadScores, label: str) -> list[list[str]]:
-    """The hover text of each head: its name, the label, value, interval and q."""
+    """The hover text of each head: its name, the label, value, interval, family p and q."""
     return _texts(scores.dataset, label, scores, lambda layer, head: str(HeadId(layer, head)))
 
 
 def _texts(data: xr.Dataset, label: str, scores: HeadScores, name: Callable[[int, int], str]) -> list[list[str]]:
     """The hover text of each cell, from the statistics in ``data`` over layers and columns."""
     unit = plain(scores.unit)
-    statistics = [data[each].values for each in ("score", "ci_low", "ci_high", "q_value")]
+    statistics = [data[each].values for each in STATISTICS if each != "p_value"]
     ranges = [data[end].values if end in data else None for end in RANGE]
 
     def one(layer: int, column: int) -> str:
-        score, low, high, q = (float(array[layer, column]) for array in statistics)
+        score, low, high, q, p_family = (float(array[layer, column]) for array in statistics)
         lines = [f"<b>{name(layer, column)}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
         if isfinite(low) and isfinite(high):
             lines.append(f"{level_name(scores.level)} {low:.4g} to {high:.4g}")
         low, high = (np.nan if array is None else float(array[layer, column]) for array in ranges)
         if isfinite(low) and isfinite(high):
             lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")
-        if isfinite(q):
-            lines.append(f"q = {q:.3g}")
-        return "<br>".join(lines)
+        return "<br>".join([*lines, *chances(p_family, q)])
 
     n_layers, columns = statistics[0].shape
     return [[one(layer, column) for column in range(columns)] for layer in range(n_layers)]
@@ -310,7 +308,7 @@ def _texts(data: xr.Dataset, label: str, scores: HeadScores, name: Callable[[int
 _MATRIX_WIDTH, _CELL_HEIGHT = 900, 26
 
 
-def path_matrix(
+def path_map(
     scores: HeadScores,
     *,
     top: int = 20,
@@ -338,7 +336,7 @@ def path_matrix(
     >>> effects = np.array([[[0.0, 0.2], [-1.0, 0.1]]])  # [layer, head, receiver]
     >>> to = {"receiver": ["final", "L1H0.q"]}
     >>> scores = HeadScores.from_scores(effects, name="paths", unit="logits", kind="path_matrix", extra=to)
-    >>> list(mh.plots.path_matrix(scores).layout.yaxis.ticktext)
+    >>> list(mh.plots.path_map(scores).layout.yaxis.ticktext)
     ['L0H1', 'L0H0']
     """
     check_at_least(1, top=top)
@@ -367,7 +365,7 @@ def path_matrix(
         axes(tickmode="array", ticklabelstandoff=4)
     furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
     figure.update_layout(
-        title=figure_title(scores.name if title is None else title),
+        title=figure_title(heading(scores.name) if title is None else title),
         coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(scores.unit)),
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
         plot_bgcolor=MISSING,
@@ -436,7 +434,7 @@ def view_agreement(
     """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
 
     Pairs whose interval includes 0, or that have no interval, are pale with a grey number: the views may be unrelated.
-    A dash means that no correlation is defined. The hover text shows the interval and the number of heads.
+    A cell is empty if no correlation is defined. The hover text shows the interval and the number of heads.
 
     Args:
         correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
@@ -449,35 +447,26 @@ def view_agreement(
 
     >>> import pandas as pd
     >>> row = {"view": "phi", "other": "patching", "spearman": 0.4, "ci_low": 0.1, "ci_high": 0.6, "n": 270}
-    >>> mh.plots.view_agreement(pd.DataFrame([row])).data[-1].text
-    ('0.40',)
+    >>> mh.plots.view_agreement(pd.DataFrame([row])).data[0].z.tolist()
+    [[0.4]]
     """
-    found = _cells(correlations)
-    names = list(dict.fromkeys(name for pair in found for name in pair))
+    pairs = _cells(correlations)
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
     place = {name: i for i, name in enumerate(names)}
     sure, unsure = (np.full((len(names) - 1, len(names) - 1), np.nan) for _ in range(2))
     hover = np.full(sure.shape, "", dtype=object)
-    across, down, numbers, colours = [], [], [], []
-    for (one, other), (r, low, high, n) in found.items():
+    for (one, other), (r, low, high, n) in pairs.items():
         column, row = sorted((place[one], place[other]))
-        excludes_0 = low > 0 or high < 0
-        (sure if excludes_0 else unsure)[row - 1, column] = r
+        (sure if low > 0 or high < 0 else unsure)[row - 1, column] = r
         hover[row - 1, column] = _hover(one, other, r, low, high, n)
-        across.append(column)
-        down.append(row - 1)
-        numbers.append(f"{r:.2f}" if isfinite(r) else "–")
-        colours.append("#8a8a8a" if not excludes_0 else "white" if abs(r) > 0.7 else "#222222")
+    shown = {"texttemplate": "%{z:.2f}"}
     figure = figure_of(
-        [heat_trace(z, None, None, hover, 2, opacity=opacity) for z, opacity in ((sure, 1.0), (unsure, _FAINT))]
-    )
-    figure.add_scatter(
-        x=across,
-        y=down,
-        mode="text",
-        text=numbers,
-        textfont={"color": colours, "size": 13},
-        hoverinfo="skip",
-        showlegend=False,
+        [
+            heat_trace(sure, None, None, hover, 2, **shown, textfont={"size": 13}),
+            heat_trace(
+                unsure, None, None, hover, 2, **shown, textfont={"size": 13, "color": "#8a8a8a"}, opacity=_FAINT
+            ),
+        ]
     )
     _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
     figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))

@@ -183,6 +183,15 @@ def interval(low: float, high: float, form: str = ".2f") -> str:
     return f" [{low:{form}}, {high:{form}}]" if isfinite(low) and isfinite(high) else ""
 
 
+def chances(p_family: float, q: float) -> list[str]:
+    """What the tests of a head gave, a text for each that was made.
+
+    >>> chances(0.0312, 0.2), chances(float("nan"), 0.2)
+    (['family p = 0.0312', 'q = 0.2'], ['q = 0.2'])
+    """
+    return [f"{name} = {value:.3g}" for name, value in (("family p", p_family), ("q", q)) if isfinite(value)]
+
+
 def level_name(level: float | None) -> str:
     """An interval of this level in words: ``95% interval``, or ``interval`` if the level is not known."""
     return "interval" if level is None else f"{100 * level:g}% interval"

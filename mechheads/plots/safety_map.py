@@ -56,9 +56,9 @@ def safety_map(
     """Map of the ``k`` heads with the largest score, layers across and heads up, coloured by Generalized Ships.
 
     Undifferentiated Attention is drawn as circles, Scaling Contribution as crosses, and zero, mean and resample
-    ablation as squares, diamonds and triangles. A head in the top ``k`` of several ablations has several markers. The
-    hover text shows the head, its rank, scores and intervals, and how often it is in the top ``k`` when the requests
-    are resampled.
+    ablation as squares, diamonds and triangles; any other ablation has a symbol that is free. A head in the top ``k``
+    of several ablations has several markers. The hover text shows the head, its rank, scores and intervals, and how
+    often it is in the top ``k`` when the requests are resampled.
 
     Args:
         scores: the result of ``mh.safety_heads`` for one ablation, or a list of results for several.
@@ -77,8 +77,8 @@ def safety_map(
     """
     by_ablation = _by_ablation(list(scores) if isinstance(scores, Sequence) else [scores])
     model = next(iter(by_ablation.values())).provenance.get("model", "the model")
-    names = {ablation: _name(ablation, by_ablation.get(ablation)) for ablation in NAMES}
-    symbols = {names[ablation]: symbol for ablation, symbol in zip(NAMES, SYMBOLS, strict=True)}
+    names = {ablation: _name(ablation, one) for ablation, one in by_ablation.items()}
+    symbols = {names[ablation]: symbol for ablation, symbol in _symbols(list(by_ablation)).items()}
     series = [Series(names[a], names[a], names[a], one, _top(one, k)) for a, one in by_ablation.items()]
     every = list(by_ablation.values())
     if title is None:
@@ -180,9 +180,7 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     series: dict[str, HeadScores] = {}
     for one in scores:
         _check(repr(one.name), one)
-        ablation = one.provenance.get("ablation")
-        if ablation not in NAMES:
-            raise ValueError(f"{one.name!r} is for ablation {ablation!r}; it must be one of {', '.join(NAMES)}")
+        ablation = str(one.provenance.get("ablation"))
         if ablation in series:
             raise ValueError(f"two of the scores are for ablation {ablation!r}; give one for each ablation")
         series[ablation] = one
@@ -192,12 +190,23 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
     return series
 
 
-def _name(ablation: str, scores: HeadScores | None) -> str:
+def _symbols(ablations: Sequence[str]) -> dict[str, tuple[str, float]]:
+    """The symbol of each ablation: its own, or for an ablation of yours one that is free.
+
+    Raises:
+        ValueError: if there are not enough symbols.
+    """
+    if len(ablations) > len(SYMBOLS):
+        raise ValueError(f"scores are for {len(ablations)} ablations; give at most {len(SYMBOLS)} in one map")
+    own = {ablation: symbol for ablation, symbol in zip(NAMES, SYMBOLS, strict=True) if ablation in ablations}
+    free = iter(symbol for symbol in SYMBOLS if symbol not in own.values())
+    return own | {ablation: next(free) for ablation in ablations if ablation not in own}
+
+
+def _name(ablation: str, scores: HeadScores) -> str:
     """What the legend says of an ablation; if heads are ranked by several, that it colours them only."""
-    ranking = "" if scores is None else scores.provenance.get("score", "")
-    if ranking != "refusal_attribution":
-        return NAMES[ablation]
-    return f"{SCORES[ranking][0]}; colours by {NAMES[ablation]}"
+    name, ranking = NAMES.get(ablation, ablation), scores.provenance.get("score", "")
+    return f"{SCORES[ranking][0]}; colours by {name}" if ranking == "refusal_attribution" else name
 
 
 def _check_panels(panels: Mapping[str, Mapping[str, HeadScores]]) -> None:

@@ -53,13 +53,13 @@ def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
         raise ValueError(f"results has length {len(results)}; give at least two results to compare")
     rows = []
     for (a, one), (b, other) in combinations(results.items(), 2):
-        found = one.compare(other, k)
+        comparison = one.compare(other, k)
         unknown = {*one.missing, *other.missing}
         every = one.n_layers * one.n_heads
         first, second = ([head for head in part.heads(every) if head not in unknown][:k] for part in (one, other))
         shared = [head for head in first if head in second]
-        by_chance = found.k**2 / max(found.n_heads, 1)
-        rows.append((a, b, len(shared), by_chance, found.spearman, " ".join(map(str, shared))))
+        by_chance = comparison.k**2 / max(comparison.n_heads, 1)
+        rows.append((a, b, len(shared), by_chance, comparison.spearman, " ".join(map(str, shared))))
     return pd.DataFrame(rows, columns=["a", "b", "shared", "by_chance", "spearman", "heads"])
 
 
@@ -121,8 +121,8 @@ def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScor
         left = one.scores.values
         for label, right in _by_label(other):
             both = np.isfinite(left) & np.isfinite(right)
-            found = spearman(left[both], right[both], np.nonzero(both)[0])
-            rows.append((role, name, label, *found, int(both.sum())))
+            correlation = spearman(left[both], right[both], np.nonzero(both)[0])
+            rows.append((role, name, label, *correlation, int(both.sum())))
     return pd.DataFrame(rows, columns=["role", "other", "label", "spearman", "ci_low", "ci_high", "n"])
 
 

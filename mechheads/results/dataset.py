@@ -115,7 +115,7 @@ def tested(
     rows = [each.reshape(-1, values.shape[-1]) for each in (values, beside) if each is not None]
     family = values if beside is None else np.concatenate(rows)
     no_p = np.full(family.shape[:-1], np.nan)
-    found: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, no_p, (nothing, nothing)
+    statistics: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, no_p, (nothing, nothing)
     stopped = ""
     with until_interrupted() as interrupts:
         try:
@@ -123,7 +123,7 @@ def tested(
             p, p_family = nothing, no_p
             if test["null"] is not None:
                 p, p_family = sign_flip_p(values, cluster, **test), family_p(family, cluster, **test)
-            found = interval, p, p_family, cluster_range(values, cluster)
+            statistics = interval, p, p_family, cluster_range(values, cluster)
         except MemoryError:
             stopped = "memory ran out"
     if stopped := "Ctrl-C" if interrupts.interrupted else stopped:
@@ -131,7 +131,7 @@ def tested(
             f"{stopped} ended the statistics of {name!r}: its intervals, p and q values are NaN, but the value of each "
             "prompt is kept; HeadScores.from_values(result.values, ...) computes them"
         )
-    return Tested(*found, interrupts.interrupted)
+    return Tested(*statistics, interrupts.interrupted)
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:
@@ -157,16 +157,16 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
         raise ValueError(f"{path} {foreign}: its {odd[0]} is not a text")
     if not isinstance(attrs["schema_version"], (int, np.integer)):
         raise ValueError(f"{path} {foreign}: its schema_version is {attrs['schema_version']!r}")
-    found = int(attrs["schema_version"])
-    if found > SCHEMA_VERSION:
+    version = int(attrs["schema_version"])
+    if version > SCHEMA_VERSION:
         raise ValueError(
-            f"{path} was written by a newer mechheads (schema version {found}; this one reads up to "
+            f"{path} was written by a newer mechheads (schema version {version}; this one reads up to "
             f"{SCHEMA_VERSION}): update mechheads"
         )
     for name in ("provenance", "statistics"):
         if not isinstance(parse_json(str(attrs.get(name, "{}")), f"the {name} of {path}"), dict):
             raise ValueError(f"{path} {foreign}: its {name} is not a JSON object")
-    return dataset.assign_attrs(schema_version=found)
+    return dataset.assign_attrs(schema_version=version)
 
 
 def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:

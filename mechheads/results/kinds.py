@@ -1,4 +1,4 @@
-"""The kinds of results, from their records in ``mechheads/data/kinds/kinds.toml``.
+"""The kinds of results, from their records in ``mechheads/data/kinds/kinds.toml``, and the papers behind them.
 
 A figure is named by a text, ``"module:function"``, and imported when it is drawn. So a result can draw itself although
 ``results`` must not import ``plots``, and plotly is loaded only when it is needed. The explorer is named so too.
@@ -10,11 +10,14 @@ import importlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from typing import Any
 
 from mechheads.data import folder
-from mechheads.results.record import ResultKind, Words
+from mechheads.messages.arguments import check_known
+from mechheads.results.record import Question, ResultKind, Words
 
 HEATMAP = "mechheads.plots.heatmap:heatmap"
 EXPLORER = "mechheads.explorer.explore:explore"
@@ -29,6 +32,7 @@ def _read() -> dict[str, ResultKind]:
 
 def _kind(record: Mapping[str, Any], records: Mapping[str, Any]) -> ResultKind:
     own = _tuples(record)
+    check_known("question in kinds.toml", own.get("question", "prompts"), Question)
     like = records.get(own.pop("like", ""), {})
     said = {**like.get("words", {}), **own.pop("words", {})}
     words = Words(**_tuples(said)) if said else None
@@ -58,7 +62,51 @@ def kind_of(name: str) -> ResultKind:
     return KINDS.get(name, ResultKind())
 
 
+def sample_of(name: str) -> str:
+    """What each of the values is of that scores of a kind are means over.
+
+    >>> from mechheads.results.kinds import sample_of
+    >>> sample_of("activation_patch"), sample_of("ships"), sample_of("my own")
+    ('pair', 'request', 'prompt')
+    """
+    return kind_of(name.partition("+")[0]).sample
+
+
 def draw(figure: str, *what: Any, **options: Any) -> Any:
     """Draw the figure with this name, as in ``ResultKind.plot``, or open the explorer."""
     module, _, function = figure.partition(":")
     return getattr(importlib.import_module(module), function)(*what, **options)
+
+
+_TRANSFORMERLENS = "nanda2022transformerlens"
+
+
+@cache
+def papers() -> dict[str, str]:
+    """BibTeX of every paper and of TransformerLens, by its key."""
+    entries = (folder("papers") / "papers.bib").read_text(encoding="utf-8").strip().split("\n\n")
+    return {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
+
+
+def citation(kind: str, versions: Mapping[str, str] | None = None) -> str:
+    """BibTeX of the papers that a kind of result is based on, and a line with the library versions.
+
+    Args:
+        kind: such as ``"ships"``; several joined by ``+`` for results of arithmetic. A kind without papers gives
+            TransformerLens only.
+        versions: library names and versions, as recorded with the result; by default, the installed versions.
+
+    >>> "2412.11965" in citation("relations")
+    True
+    """
+    entries = dict.fromkeys(papers()[key] for part in kind.split("+") for key in kind_of(part).papers)
+    libraries = versions or {name: _installed(name) for name in ("mechheads", "transformer-lens", "torch")}
+    used = ", ".join(f"{name} {number}" for name, number in libraries.items())
+    return "\n\n".join([*entries, papers()[_TRANSFORMERLENS], f"% Computed with {used}."])
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -29,16 +29,16 @@ def with_mlps(heads: xr.Dataset, values: Float[np.ndarray, "layer *extra prompt"
     clusters = heads["cluster"].values.tolist()
     score = mean_over_prompts(values)
     name, of_heads = f"{heads.attrs['name']}, MLPs", heads["p_value"].values
-    found = tested(values, clusters, name=name, beside=heads["values"].values, **statistics)
-    if found.stopped:
+    tests = tested(values, clusters, name=name, beside=heads["values"].values, **statistics)
+    if tests.stopped:
         about = json.loads(heads.attrs["provenance"]) | {"interrupted": True}
         heads = heads.assign_attrs(provenance=json.dumps(about))
-    q_mine, q_of_heads = np.split(q_values(np.concatenate([found.p.ravel(), of_heads.ravel()])), [score.size])
-    family_mine, family_of_heads = np.split(found.family, [score.size])
+    q_mine, q_of_heads = np.split(q_values(np.concatenate([tests.p.ravel(), of_heads.ravel()])), [score.size])
+    family_mine, family_of_heads = np.split(tests.family, [score.size])
     mine = (each.reshape(score.shape) for each in (q_mine, family_mine))
-    arrays = dict(zip(STATISTICS, (score, *found.interval, found.p, *mine), strict=True))
+    arrays = dict(zip(STATISTICS, (score, *tests.interval, tests.p, *mine), strict=True))
     if RANGE[0] in heads:
-        arrays |= dict(zip(RANGE, found.ranges, strict=True))
+        arrays |= dict(zip(RANGE, tests.ranges, strict=True))
     dims = tuple(dim for dim in heads["score"].dims if dim != "head")
     new = {_PREFIX + name: (dims, array) for name, array in arrays.items()}
     for variable, array in (("q_value", q_of_heads), ("p_family", family_of_heads)):
@@ -76,8 +76,8 @@ def mlp_scores(dataset: xr.Dataset) -> xr.Dataset | None:
 
 def mlp_table(dataset: xr.Dataset) -> pd.DataFrame | None:
     """One row for each MLP and label, named as in ``table.loc["L9.mlp"]``; None if MLPs were not measured."""
-    found = mlp_scores(dataset)
-    if found is None:
+    scores = mlp_scores(dataset)
+    if scores is None:
         return None
-    table = table_of(found, [str(dim) for dim in found["score"].dims])
+    table = table_of(scores, [str(dim) for dim in scores["score"].dims])
     return table.set_index(pd.Index([f"L{layer}.mlp" for layer in table["layer"]]))

@@ -27,8 +27,8 @@ GROUPS: dict[Question, str] = {
 }
 """The headings under which columns stand, by their question."""
 Rule = Literal["metric", "differs", "added", "labelled", "among_first", "in_every_start"]
-"""How verdicts follow from scores: the functions of ``mechheads.results.verdicts``. By "metric", those of ``restored``
-if the score is a share, else those of ``differs``."""
+"""How verdicts follow from scores, as ``mechheads.results.evidence`` has it. By "metric", a share must be large enough,
+and other scores are judged by "differs"."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class ResultKind:
         dims: the extra dimensions of head scores that the figure draws.
         needs: further variables that the figure reads. Head scores without these are drawn as a heatmap.
         question: what the scores are evidence about.
+        sample: what each of the values is of that the scores are means over.
         words: what is said of head scores; None for tables.
         variants: the words of scores of one direction, label or name, by it.
     """
@@ -88,5 +89,6 @@ class ResultKind:
     dims: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     question: Question = "prompts"
+    sample: str = "prompt"
     words: Words | None = None
     variants: Mapping[str, Words] = field(default_factory=dict)

@@ -18,11 +18,10 @@ from mechheads.messages.arguments import check_at_least, check_known, did_you_me
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.bounded import Bounds
-from mechheads.results.citations import citation
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
 from mechheads.results.html import head_names, html_result
-from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, draw, kind_of
+from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, citation, draw, kind_of, sample_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import mean_over_prompts, rounding_of
@@ -90,7 +89,7 @@ class HeadScores:
         bounds: Sequence[Any] | Literal["of kind"] | None = "of kind",
         variables: Mapping[str, Any] | None = None,
     ) -> _S:
-        """Scores that are means over prompts, with clustered intervals, p and q values.
+        """Scores that are means over prompts, with clustered intervals, p, family p and q values.
 
         ``p_family`` is the p of each head in the family of all heads and labels (see ``stats.family_p``).
 
@@ -113,7 +112,7 @@ class HeadScores:
                 (``bounded.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
 
-        If Ctrl-C or a lack of memory ends the statistics, intervals, p and q values are NaN, with a warning.
+        If Ctrl-C or a lack of memory ends the statistics, intervals, p, family p and q values are NaN, with a warning.
 
         Raises:
             ValueError: if shapes, labels and clusters do not match, or ``rounding`` is negative.
@@ -133,13 +132,13 @@ class HeadScores:
             raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
         statistics = {"null": null, "level": level, "seed": seed, "rounding": rounding}
         statistics["bounds"] = None if bounds is None else bounds.packed()
-        found = tested(values, labels, name=name, beside=None, **statistics)
-        if found.stopped:
+        tests = tested(values, labels, name=name, beside=None, **statistics)
+        if tests.stopped:
             provenance = {**(provenance or {}), "interrupted": True}
-        arrays = (score, *found.interval, found.p, found.family)
+        arrays = (score, *tests.interval, tests.p, tests.family)
         dataset = build(arrays, extra, name, unit, kind, provenance, variables)
         dims = dataset["score"].dims
-        ends = dict(zip(RANGE, found.ranges, strict=True))
+        ends = dict(zip(RANGE, tests.ranges, strict=True))
         if np.isfinite(ends[RANGE[0]]).any():
             dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
         return cls(
@@ -275,10 +274,10 @@ class HeadScores:
 
     def __getitem__(self, head: HeadLike) -> Any:
         """One head: a dict of its statistics; with extra dimensions, a table with one row per label."""
-        found = check_head(head, self.n_layers, self.n_heads)
-        part = self._statistics.isel(layer=found.layer, head=found.head)
+        at = check_head(head, self.n_layers, self.n_heads)
+        part = self._statistics.isel(layer=at.layer, head=at.head)
         if not self.extra_dims:
-            return {"layer": found.layer, "head": found.head} | {str(n): float(part[n]) for n in part.data_vars}
+            return {"layer": at.layer, "head": at.head} | {str(n): float(part[n]) for n in part.data_vars}
         return table_of(part, self.extra_dims)
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -348,14 +347,14 @@ class HeadScores:
             ValueError: if it contains something else, is damaged, or was written by a newer version.
         """
         dataset = read(Path(path), "score", "head scores")
-        if cls.KIND not in (None, found := dataset.attrs["kind"]):
-            raise ValueError(f"{path} contains {found!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
+        if cls.KIND not in (None, kind := dataset.attrs["kind"]):
+            raise ValueError(f"{path} contains {kind!r} scores, not {cls.KIND!r}; use mh.HeadScores.load")
         return cls(dataset)
 
     def plot(self, **options: Any) -> go.Figure:
         """The figure of this kind of scores, or a heatmap over layers and heads.
 
-        Options are passed to its function in ``mechheads.plots``: ``path_matrix``, ``category_map`` for labels,
+        Options are passed to its function in ``mechheads.plots``: ``path_map``, ``category_map`` for labels,
         ``safety_map``, or ``heatmap``.
         """
         kind = kind_of(self.kind)
@@ -413,15 +412,15 @@ class HeadScores:
             return NotImplemented
         sides = (side, self.dataset) if reflected else (self.dataset, side)
         made = combine(*sides, symbol)
-        found = HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
+        combined = HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
         mlps = combine_mlps(*sides, symbol)
-        return found if mlps is None else HeadScores(with_mlps(found.dataset, mlps))
+        return combined if mlps is None else HeadScores(with_mlps(combined.dataset, mlps))
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
         size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
         size += f", {self.n_layers} MLPs" if has_mlps(self.dataset) else ""
-        size += f", {self.dataset.sizes['prompt']} prompts" if self.values is not None else ""
+        size += f", {self.dataset.sizes['prompt']} {sample_of(self.kind)}s" if self.values is not None else ""
         if RANGE[0] in self.dataset:
             some = "some with " if self.dataset["ci_low"].notnull().any() else ""
             size += f", {some}ranges of 2 clusters, not intervals"

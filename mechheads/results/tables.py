@@ -21,10 +21,9 @@ import xarray as xr
 from mechheads.files.text import parse_json
 from mechheads.heads import HeadId, Mlp
 from mechheads.results import netcdf
-from mechheads.results.citations import citation
 from mechheads.results.dataset import SCHEMA_VERSION, read
 from mechheads.results.html import html_result
-from mechheads.results.kinds import EXPLORER, OPEN, draw, kind_of
+from mechheads.results.kinds import EXPLORER, OPEN, citation, draw, kind_of
 from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
 

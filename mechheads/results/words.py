@@ -25,6 +25,7 @@ _CHANGES = {
     "Resample(": "its output comes from another prompt",
     "Scale(": "its output is scaled down",
     "UniformAttention(": "it attends to all tokens alike",
+    "Patch(site='z')": "its output comes from the other run",
     "Patch(": "its activation comes from the other run",
 }
 ABLATED = {"undifferentiated": "it attends to all tokens alike", "scaling": "it writes almost nothing"}
@@ -37,6 +38,16 @@ _LONGEST = 80
 def shortened(text: str) -> str:
     """The text, or its beginning if it is too long for a sentence or a heading."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def heading(text: str) -> str:
+    """The text as a heading, with a capital letter.
+
+    >>> from mechheads.results.words import heading
+    >>> heading("activation patching of z")
+    'Activation patching of z'
+    """
+    return text[:1].upper() + text[1:]
 
 
 def words_of(scores: HeadScores, asked: Mapping[str, str] | None = None, kind: str = "") -> Words:
@@ -52,12 +63,12 @@ def words_of(scores: HeadScores, asked: Mapping[str, str] | None = None, kind: s
     >>> words_of(ships).meaning
     "The change of the next token's distribution after a request if it writes almost nothing."
     """
-    return About(scores, asked or {}, kind).words
+    return _Wording(scores, asked or {}, kind).words
 
 
 @dataclass(frozen=True)
-class About:
-    """Scores, and what is known of the call that gave them.
+class _Wording:
+    """The words of scores, and what fills their places: what is known of the call that gave them.
 
     Attributes:
         scores: [layer, head].
@@ -103,9 +114,9 @@ class About:
         labels = self._labels
         names = {*labels, *labels.values(), self._role}
         names |= {"noising"} if self._is_noising else set()
-        found = next((words for name, words in kind.variants.items() if name in names), kind.words)
-        if found is not None:
-            return found
+        words = next((words for name, words in kind.variants.items() if name in names), kind.words)
+        if words is not None:
+            return words
         if self.of("intervention"):
             meaning, sentence = "The {effect} if {change}.", "If {change}, {changes}."
         else:

@@ -11,7 +11,7 @@ import { columnOf } from "./table";
 const LEFT_OUT = "left-out";
 
 export function End() {
-  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits, views, tables = [] } = model.value;
+  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits, views, tables } = model.value;
   const rest = answer.find(({ link }) => link.section === LEFT_OUT);
   return (
     <footer class="mh-end" aria-label="About this page">
@@ -84,19 +84,23 @@ function WithCode({ text }: { text: string }) {
   return <>{text.split("`").map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}</>;
 }
 
-function OneTable({ table: { name, unit, columns, rows, of } }: { table: Table }) {
+function OneTable({ table: { name, unit, columns, rows, of, folded } }: { table: Table }) {
   const title = `${name}${unit ? ` (${unit})` : ""}${rows.length < of ? `, the first ${rows.length} of ${of} rows` : ""}`;
+  const shown = (
+    <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
+      <table class="mh-agreement">
+        <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
+        <tbody>
+          {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}
+        </tbody>
+      </table>
+    </div>
+  );
+  if (folded) return <details><summary>{title}</summary>{shown}</details>;
   return (
     <section>
       <h3><bdi>{title}</bdi></h3>
-      <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
-        <table class="mh-agreement">
-          <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
-          <tbody>
-            {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}
-          </tbody>
-        </table>
-      </div>
+      {shown}
     </section>
   );
 }

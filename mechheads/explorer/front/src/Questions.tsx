@@ -13,6 +13,7 @@ import { Folded } from "./sections";
 import { plainClick, StateLink } from "./StateLink";
 import { hashOf, linked, open, state } from "./state";
 import { columnOf, questionOf } from "./table";
+import { heading } from "./text";
 
 export function Questions() {
   const its = model.value;
@@ -37,12 +38,12 @@ export function Questions() {
 }
 
 function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean }) {
-  const { key, title, counted, settles, sentence, more } = of;
+  const { key, title, kind, counted, settles, sentence, more } = of;
   const n = headsOf(disagreementsOf(its, key)).length;
   return (
     <article class={`mh-block ${isOpen ? "is-shown" : ""}`} aria-labelledby={idOf(`question-${key}`)}>
       <h3 id={idOf(`question-${key}`)}>
-        <StateLink to={linked({ question: key }, state.model.value)} title="Show this question in the map, the scatter and the table" current={isOpen}>{title}</StateLink>
+        <StateLink to={linked({ question: key }, state.model.value)} title="Show this question in the map, the scatter and the table" current={isOpen}>{kind === "own" ? title : heading(title)}</StateLink>
         {counted && <span class="mh-muted">{` ${counted}`}</span>}
       </h3>
       <p><Sentence finding={sentence} its={its} question={key} pane={paneOf(of)} /></p>
@@ -159,7 +160,7 @@ function Kind({ of: { tension, a, b, heads, line }, its, question }: { of: Disag
           </li>
         ))}
       </ul>
-      {heads.length > HEADS && <p class="mh-muted">{`The other ${heads.length - HEADS} are marked by the link above.`}</p>}
+      {heads.length > HEADS && <p class="mh-muted">{`The other ${heads.length === HEADS + 1 ? "one is" : `${heads.length - HEADS} are`} marked by the link above.`}</p>}
     </section>
   );
 }

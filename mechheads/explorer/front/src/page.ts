@@ -5,7 +5,7 @@ import type { Model, Page } from "./data";
 import { state, type Ref, type Values } from "./state";
 import { nameOf } from "./card/heads";
 
-export const page = signal<Page>({ schema: 1, kind: "run", version: "", title: "", models: [], live: null });
+export const page = signal<Page>({ schema: 1, kind: "run", version: "", title: "", models: [], live: null, start: null, changes: [] });
 
 export function modelOf(number: number): Model {
   const model = page.value.models[number];

@@ -6,6 +6,11 @@ function inLines(text: string): string {
   return text.split(/\r?\n/).map(inText).join("\n");
 }
 
+/** The text as a heading, with a capital letter. */
+export function heading(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}
+
 /** Parsed JSON with all of its texts, and the names in it, made visible. */
 export function visible(value: unknown): unknown {
   if (typeof value === "string") return inLines(value);

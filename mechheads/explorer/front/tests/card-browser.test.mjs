@@ -106,7 +106,7 @@ function withPrompts() {
   const content = made();
   const [first] = content.blocks["mh-shared-0"].prompts;
   content.blocks["mh-shared-0"].prompts.push({ name: "as long", tokens: ["<s>", " A", " dog", " sat", " down"] }, { name: "short", tokens: first.tokens.slice(0, 2) });
-  const { prompts } = content.blocks["mh-heads-0-1"].heads[0].pattern;
+  const prompts = content.blocks["mh-heads-0-1"].heads[0].pattern;
   const [{ attention }] = prompts;
   const changed = structuredClone(attention);
   [changed.keys[3], changed.weights[3]] = [[1], [102]];
@@ -250,7 +250,7 @@ test("an empty pane says what is missing, why, and what measures it; damaged dat
   const content = made();
   content.blocks["mh-heads-0-1"].heads[0].roles = null;
   const page = await opened(t, "head=L1H0&pane=roles", { content });
-  assert.match(await page.locator(".card-panel").textContent(), /No gates were fitted\. mechheads roles measures it\..*too quick/);
+  assert.match(await page.locator(".card-panel").textContent(), /No gates were fitted\. mechheads figure roles measures it\..*too quick/);
   content.blocks["mh-heads-0-1"] = "AAAA";
   const broken = await opened(t, "head=L1H0&pane=text", { content });
   assert.equal(await broken.locator(".card-panel [role=alert]").textContent(), "The data of layer 1 is damaged and cannot be read.");

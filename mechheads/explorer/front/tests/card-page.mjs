@@ -7,13 +7,13 @@ const attention = { first: [255, 128, 51, 51, 51], keys: [[], [1], [1, 2], [2], 
 
 function column(name, values, more = {}) {
   const about = { label: name, unit: "", meaning: "", kind: "number", group: "In tasks", role: "value", of: null };
-  return { name, ...about, low: null, high: null, range: false, q: null, signed: false, values, ...more };
+  return { name, ...about, low: null, high: null, range: false, p: null, q: null, question: null, signed: false, values, ...more };
 }
 
 function view(name, verdicts, more = {}) {
   const texts = { yes: "It matters.", no: "No evidence.", unclear: "Not clear." };
   const verdict = { rule: "A rule.", texts, change: texts, values: verdicts };
-  const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, q: null };
+  const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, p: null, q: null, question: "pairs", own: false };
   return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, ...more };
 }
 
@@ -21,7 +21,7 @@ const end = (reads, writes) => ({ reads: [reads], writes: [writes] });
 const spectrum = { singular: [2, 1], directions: [{ singular: 2, share: 0.8, positive: end(" cat", " dog"), negative: end(" a", " b") }] };
 
 function effect(name, values) {
-  return { name, title: name, unit: "logits", meaning: `What ${name} means.`, score: values[0], low: 0, high: 1, q: 0.01, values };
+  return { name, title: name, unit: "logits", meaning: `What ${name} means.`, score: values[0], low: 0, high: 1, p: 0.02, q: 0.01, values };
 }
 
 function card(head, at) {
@@ -38,7 +38,7 @@ function card(head, at) {
         examples: [{ window: 0, text: 0, activity: 0.5, query: 3, key: 2, weight: 0.8, attention, sizes: [10, 255, 255, 255, 255] }],
       })),
     },
-    pattern: { prompts: [{ prompt: 0, attention }] },
+    pattern: [{ prompt: 0, attention }],
     space: true,
     weights: {
       ov: spectrum,
@@ -49,16 +49,16 @@ function card(head, at) {
       ],
       operations: [{ token: " a", sigma: 2, mapsTo: [" b"], suppresses: [" c"] }],
     },
-    cause: { effects: [effect("direct", [0.4, 0.2]), effect("total", [0.1, null])] },
+    cause: [effect("direct", [0.4, 0.2]), effect("total", [0.1, null])],
     paths: {
       composition: [{ way: "K", senders: at > 1 ? composed : [], receivers: at > 1 ? [] : composed }],
-      senders: at > 1 ? [{ head: "L0H1", way: "k", score: -0.2, low: -0.3, high: -0.1, q: 0.01 }] : [],
-      receivers: at > 1 ? [{ head: null, way: "final", score: 0.4, low: 0.3, high: 0.5, q: 0 }] : [],
+      senders: at > 1 ? [{ head: "L0H1", way: "k", score: -0.2, low: -0.3, high: -0.1, p: 0.02, q: 0.01 }] : [],
+      receivers: at > 1 ? [{ head: null, way: "final", score: 0.4, low: 0.3, high: 0.5, p: 0, q: 0 }] : [],
       unit: "logits",
       meaning: "What paths mean.",
     },
-    safety: { ships: [{ ...ships, generalized: 1, generalizedLow: 0.5, generalizedHigh: 2, values: [0.2, null] }] },
-    roles: { roles: ["facilitation", "interference", "irrelevance"].map((role) => ({ role, score: 0.5, low: 0.4, high: 0.6, range: true, values: [0.4, 0.6] })) },
+    safety: [{ ...ships, generalized: 1, generalizedLow: 0.5, generalizedHigh: 2, values: [0.2, null] }],
+    roles: ["facilitation", "interference", "irrelevance"].map((role) => ({ role, score: 0.5, low: 0.4, high: 0.6, range: true, values: [0.4, 0.6] })),
     alike: { heads: [{ head: heads[(at + 1) % 4], similarity: 0.9 }], columns: ["effect", "ships"] },
   };
 }
@@ -80,7 +80,8 @@ export function space() {
 export function made({ live = null } = {}) {
   const model = {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
-    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [], questions: [],
+    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [], questions: [], tables: [],
+    panes: ["text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),
       column("ships", [0.2, 1, 2, null]),
@@ -96,10 +97,11 @@ export function made({ live = null } = {}) {
     pairs: [0, 1].map((at) => ({ clean: `clean ${at}`, corrupted: `corrupted ${at}`, answer: " yes", wrong: " no" })),
     requests: [HARMFUL, HARMFUL],
     seeds: ["0", "1"],
+    labels: {},
   };
   const layers = [0, 1].map((layer) => [`mh-heads-0-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);
   return {
-    page: { schema: 1, kind: "atlas", version: "0", title: "Made up", models: [model], live },
+    page: { schema: 1, kind: "atlas", version: "0", title: "Made up", models: [model], live, start: null, changes: [] },
     blocks: { "mh-shared-0": shared, "mh-space-0": space(), ...Object.fromEntries(layers) },
   };
 }

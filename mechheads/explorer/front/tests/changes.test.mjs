@@ -22,7 +22,7 @@ function twice({ rows = ROWS, beyond = 1, surely = 1, name = "tuned", within = [
   const views = [{ name: "patching", title: "Patching", unit: "share restored", how: "Differences on the same 8 prompts.", known: 36, beyond, surely }];
   const start = { model: 1, head: null, chosen: { versus: 0, together: true, colour: "patching_change", by: "patching_change" } };
   const more = Object.fromEntries(Object.entries(blocks).map(([id, block]) => [id.replace("-0", "-1"), block]));
-  return { page: { ...page, title: "Two models", models: [model, tuned], start, changes: [{ model: 1, of: 0, views, rows, within }] }, blocks: { ...blocks, ...more } };
+  return { page: { ...page, title: "Two models", models: [model, tuned], start, changes: [{ model: 1, of: 0, views, unlike: "", rows, within }] }, blocks: { ...blocks, ...more } };
 }
 
 test("the page opens on the changes, the maps of both models beside it, and nothing is in the address", async (t) => {
@@ -31,7 +31,7 @@ test("the page opens on the changes, the maps of both models beside it, and noth
   assert.equal(await page.evaluate(() => scrollY), 0);
   const rows = await page.locator(".mh-changed tbody tr").allTextContents();
   assert.deepEqual(rows, ["L1H2Patching (share restored)0.1000.600+0.50 [0.40, 0.60]yes, q = 0.020", "L0H3Patching (share restored)0.1000\u22120.100no"]);
-  assert.match(await page.locator(".mh-changes > p").textContent(), /with a q of at most 0.1/);
+  assert.match(await page.locator(".mh-changes > p").textContent(), /with a family p of at most 0.05/);
   await counts(page.locator(".mh-one-map"), 2);
   assert.match(await page.locator(".mh-one-map").nth(1).locator(".mh-legend").textContent(), /Patching, change/);
   assert.deepEqual(await faults(page), []);

@@ -294,7 +294,7 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
 test("the table shows as many usual columns as there is room for; more scroll beside the heads' names", async (t) => {
   const usual = model.columns.filter((each) => each.kind === "text").length + model.views.length;
   const before = [];
-  for (const width of [1440, 800, 390]) {
+  for (const width of [1600, 800, 390]) {
     const page = await open(t, browser, small(), { viewport: { width, height: 900 }, hash: "every=1" });
     const table = page.locator(".mh-table");
     const names = () => page.getByRole("columnheader").locator("button").evaluateAll((all) => all.map((each) => each.getAttribute("aria-label") ?? each.textContent));
@@ -469,7 +469,7 @@ test("what the address names and the page does not have is said in lines that ca
     /model \u201c7\u201d that this page does not have; it has one model\.$/,
     /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
     /head \u201c5\.L0H1\u201d/,
-    /question \u201cother\u201d that this page does not have; the questions are pairs, requests, task, text and weights\.$/,
+    /question \u201cother\u201d that this page does not have; the questions are pairs, requests, text and weights\.$/,
     /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and heads like it\.$/,
     /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
     /column of numbers \u201cnames\u201d that this page does not have\.$/,

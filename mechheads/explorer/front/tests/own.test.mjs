@@ -36,7 +36,7 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
     block.heads = block.heads.map((card) => ({
       ...Object.fromEntries(Object.keys(card).map((key) => [key, null])),
       ...{ head: card.head, layer: card.layer, index: card.index },
-      cause: { effects: sources.map((source, at) => ({ ...card.cause.effects[0], name: mine[at], title: titles[at] })) },
+      cause: sources.map((source, at) => ({ ...card.cause[0], name: mine[at], title: titles[at] })),
     }));
   }
   blocks["mh-shared-0"] = { words: [], windows: [], prompts: [], pairs: [], requests: [], seeds: [], labels: Object.fromEntries(mine.slice(0, n).map((name) => [name, labels])) };

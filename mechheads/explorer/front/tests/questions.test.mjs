@@ -54,7 +54,7 @@ test("a block for each question, with its sentence and its first heads on one ax
       if (low !== null) assert.ok(Math.abs(range.x - place(low)) < 1.5 && Math.abs(range.right - place(high)) < 1.5);
     }
   }
-  assert.match(await block(page, "pairs").locator(".mh-intervals").innerText(), /^L1H4\s+70% \[60%, 81%\]\s+L3H1\s.*share restored$/s);
+  assert.match(await block(page, "pairs").locator(".mh-intervals").innerText(), /^L1H4\s+70% \[62%, 77%\]\s+L3H1\s.*share restored$/s);
   const { y } = await page.locator(".mh-view-map svg.mh-drawing").first().boundingBox();
   assert.ok(y < 800, `the map begins at ${y}`);
   assert.equal(new URL(page.url()).hash, "");
@@ -63,9 +63,10 @@ test("a block for each question, with its sentence and its first heads on one ax
 test("the open question colours the map and has the axes, the order of the table and the menus; others are offered on demand", async (t) => {
   const page = await open(t, browser, small());
   const shows = async () => [await page.getByLabel("Colour", { exact: true }).inputValue(), await page.getByLabel("Across", { exact: true }).inputValue(), await page.getByLabel("Up", { exact: true }).inputValue()];
-  assert.deepEqual(await shows(), ["patching", "direct", "patching"]);
-  assert.deepEqual(await options(page, "Up"), ["Layer", "Head", "Patching", "Direct part"]);
-  assert.deepEqual(await page.locator(".mh-view-table .mh-heading").allTextContents(), ["Head", "Patching", "Direct part"]);
+  assert.deepEqual(await shows(), ["patching", "phi_country_to_capital", "patching"]);
+  const titles = question("pairs").views.map((name) => view(name).title);
+  assert.deepEqual(await options(page, "Up"), ["Layer", "Head", ...titles]);
+  assert.deepEqual((await page.locator(".mh-view-table .mh-heading").allTextContents()).slice(0, 4), ["Head", ...titles.slice(0, 3)]);
   assert.equal(await page.locator(".mh-row th").first().textContent(), "L1H4");
   await opens(page, "requests");
   assert.deepEqual(await shows(), ["ships_undifferentiated", "ships_scaling", "ships_undifferentiated"]);
@@ -90,8 +91,8 @@ test("the first words of a sentence show what it says, the back button returns, 
   await lead(page, "Patched for the capital").click();
   const { colour, filter } = question("pairs").sentence.link;
   assert.deepEqual([chosen(page).colour, chosen(page).filter, chosen(page).head], [colour, filter, undefined]);
-  const q = model.columns.find(({ name }) => name === "patching_q").values;
-  assert.equal(await marked(page), q.filter((value) => value !== null && value <= 0.1).length);
+  const p = model.columns.find(({ name }) => name === "patching_p").values;
+  assert.equal(await marked(page), p.filter((value) => value !== null && value <= 0.05).length);
   const href = await lead(page, "Patched for the capital").getAttribute("href");
   const again = await open(t, browser, small(), { hash: href.slice(1) });
   assert.equal(await marked(again), await marked(page));
@@ -102,12 +103,12 @@ test("the first words of a sentence show what it says, the back button returns, 
 test("a sentence and a question leave pins, columns and the open card as they are; what was filtered before goes", async (t) => {
   const page = await open(t, browser, small(), { hash: "head=L0H1&pins=L0H1&filter=L0&colour=phi&columns=phi" });
   await lead(page, "By their weights").click();
-  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "weights", filter: "Linguistic or Algorithmic" });
+  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "weights", filter: "Algorithmic or Knowledge or Linguistic" });
   const { names, of } = model.categories;
-  const kinds = ["Linguistic", "Algorithmic"].map((name) => names.indexOf(name));
+  const kinds = ["Algorithmic", "Knowledge", "Linguistic"].map((name) => names.indexOf(name));
   assert.equal(await marked(page), of.filter((each) => each?.some((kind) => kinds.includes(kind))).length);
-  await opens(page, "task");
-  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "task" });
+  await opens(page, "text");
+  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "text" });
 });
 
 test("a link to a head marks it under the pointer, opens its card at this evidence, and changes nothing else", async (t) => {
@@ -134,21 +135,21 @@ for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
     await page.locator(".card-panel svg").first().waitFor();
     await page.waitForFunction(() => document.querySelector(".mh-detail").getBoundingClientRect().y < 60);
     const [tabs, evidence] = await page.evaluate(() => [".card-tablist", ".card-panel svg"].map((what) => document.querySelector(what).getBoundingClientRect().y));
-    assert.ok(tabs > 0 && tabs < 0.65 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
+    assert.ok(tabs > 0 && tabs < 0.7 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
     const rows = await page.locator(".card-lines tbody tr:has(td)").allInnerTexts();
-    assert.match(rows[0], /Patching\s+70% \[60%, 81%\].*1( of |\/)36.*yes/s);
-    assert.match(await page.locator(".card-disagreement").innerText(), /^Patching 70% \[60%, 81%\], Direct part .*\[.*\]: Later heads read/);
+    assert.match(rows[0], /Patching\s+70% \[62%, 77%\].*1( of |\/)36.*yes/s);
+    assert.match(await page.locator(".card-disagreement").innerText(), /^Patching 70% \[62%, 77%\], Direct part .*\[.*\]: Later heads read/);
     assert.ok((await page.locator(".card-lines").evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0);
   });
 }
 
 test("sections that lie folded open by a sentence, also from the address", async (t) => {
   const page = await open(t, browser, small());
-  await block(page, "pairs").getByText("1 further finding").click();
-  await lead(page, "With all other heads patched").click();
+  await block(page, "pairs").getByText("3 further findings").click();
+  await lead(page, "With all others patched").click();
   const circuits = page.locator(".mh-end details.is-section");
   assert.match(await circuits.locator("summary").textContent(), /Circuits/);
-  assert.match(await circuits.innerText(), /the first 4: 0\.91/);
+  assert.match(await circuits.innerText(), /the first 4: 1\.1/);
   await page.waitForFunction(() => document.activeElement?.textContent === "Circuits");
   assert.equal(chosen(page).section, "circuits");
   await circuits.locator("summary").click();
@@ -183,7 +184,7 @@ test("disagreements are those of one question, each with the two numbers, and on
   const shown = page.locator(".mh-answer details[open]");
   await counts(shown.locator("li"), heads.length);
   const first = shown.locator("li", { hasText: "L1H4" });
-  assert.match(await first.innerText(), /^L1H4 Patching 70% \[60%, 81%\], Direct part [\u2212\d.]+ \[[\u2212\d.]+, [\u2212\d.]+\]$/);
+  assert.match(await first.innerText(), /^L1H4 Patching 70% \[62%, 77%\], Direct part [\u2212\d.]+ \[[\u2212\d.]+, [\u2212\d.]+\]$/);
   await shown.locator("section a").first().click();
   assert.equal(await marked(page), heads.length);
   await first.locator("a").click();

@@ -17,10 +17,10 @@ function run() {
   const columns = model.columns
     .filter(({ name }) => COLUMNS.includes(name))
     .map((column) => ({ ...column, low: null, high: null, q: null }));
-  const emptied = { notes: [], methods: [], cautions: [], views: [], agreement: [], tensions: [], questions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {} };
+  const emptied = { notes: [], methods: [], cautions: [], views: [], agreement: [], tensions: [], questions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {}, panes: ["pattern"] };
   const start = { model: 0, head: "L1H2", chosen: { colour: "to_previous", by: "to_previous" } };
   const cards = Object.fromEntries(
-    Object.entries(blocks).map(([id, block]) => [
+    Object.entries(blocks).filter(([id]) => !id.includes("space")).map(([id, block]) => [
       id,
       block.heads ? { ...block, heads: block.heads.map(({ head, layer, index, pattern }) => ({ head, layer, index, pattern })) } : block,
     ]),

@@ -52,8 +52,8 @@ async function carrier(you) {
 test("what was found: no action", async (t) => {
   const you = await opened(t);
   const said = await you.page.locator(".mh-blocks").innerText();
-  assert.match(said, /^naming the capital/);
-  assert.match(said, /L1H4\s+70% \[60%, 81%\]/);
+  assert.match(said, /^Naming the capital/);
+  assert.match(said, /L1H4\s+70% \[62%, 77%\]/);
   you.done(0);
 });
 
@@ -62,14 +62,14 @@ test("which head carries capitals, and how sure is that: 1 action", async (t) =>
   await carrier(you);
   const card = await you.card().innerText();
   assert.match(card, /^L1H4/);
-  assert.match(card, /naming the capital\s+Patching\s+70% \[60%, 81%\]\s+0\.0\d+\s+0\.0\d+\s+1 of 36\s+\S\s+yes/);
+  assert.match(card, /naming the capital\s+Patching\s+70% \[62%, 77%\]\s+< 0\.0\d+\s+0\.0\d+\s+1 of 36\s+\S\s+yes/);
   you.done(1);
 });
 
 test("what does that head do besides: the same card, 1 action", async (t) => {
   const you = await opened(t);
   await carrier(you);
-  assert.deepEqual(await you.card().locator("th[scope=rowgroup]").allInnerTexts(), ["naming the capital", "harmful requests", "the gates' task", "the weights alone"]);
+  assert.deepEqual(await you.card().locator("th[scope=rowgroup]").allInnerTexts(), ["naming the capital", "harmful requests", "the weights alone"]);
   assert.match(await you.card().innerText(), /On ordinary text:\s+sink/);
   you.done(1);
 });
@@ -80,7 +80,7 @@ test("what disagrees about a question: 1 action", async (t) => {
     model.tensions = [{ a: { view: "patching", verdict: "yes" }, b: { view: "direct", verdict: "no" }, question: "pairs", text: "Later heads read it." }];
   });
   await you.click("link", /on which two analyses disagree/);
-  assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L1H4 Patching 70% \[60%, 81%\], Direct part/);
+  assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L1H4 Patching 70% \[62%, 77%\], Direct part/);
   you.done(1);
 });
 

@@ -138,7 +138,7 @@ export function panesOf(page: Page, modelAt: number, data: Head | null = null): 
 }
 
 function hasPane(model: Model | undefined, name: PaneName): boolean {
-  return model?.panes?.includes(name) ?? true;
+  return model?.panes.includes(name) ?? true;
 }
 
 /** What else could be known of the heads of this model, and the call that measures it. */
@@ -187,8 +187,8 @@ function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   if (chosen === "weights" && data.weights) return <WeightsPane pane={data.weights} name={name} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;
-  if (chosen === "safety" && data.safety?.ships.length) return <SafetyPane pane={data.safety} {...{ shared, name }} />;
-  if (chosen === "roles" && data.roles?.roles.length) return <RolesPane pane={data.roles} {...{ shared, name }} />;
+  if (chosen === "safety" && data.safety?.length) return <SafetyPane pane={data.safety} {...{ shared, name }} />;
+  if (chosen === "roles" && data.roles?.length) return <RolesPane pane={data.roles} {...{ shared, name }} />;
   if (chosen === "alike" && data.alike) return <AlikePane pane={data.alike} {...about} />;
   return <Missing pane={chosen} notes={model.notes} />;
 }

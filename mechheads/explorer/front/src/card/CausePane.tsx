@@ -1,5 +1,5 @@
 /** What changes if the head is changed: one dot for each prompt. */
-import type { CausePane as Pane, Effect, SafetyPane, Shared } from "../data";
+import type { Effect, Shared, Ships } from "../data";
 import { known, show, type Maybe } from "./numbers";
 import { PairPlot } from "./PairPlot";
 import { PairsBeside } from "./PairsBeside";
@@ -9,8 +9,8 @@ import { Strip } from "./Strip";
 import { inText } from "./tokens";
 
 interface Props {
-  pane: Pane | null;
-  safety: SafetyPane | null;
+  pane: Effect[] | null;
+  safety: Ships[] | null;
   shared: Shared;
   name: string;
 }
@@ -20,13 +20,13 @@ export function CausePane({ pane, safety, shared, name }: Props) {
     const found = shared.pairs[at];
     return found ? inText(`${found.clean}${found.answer} (instead of${found.wrong}; corrupted: ${found.corrupted})`) : `pair ${at + 1}`;
   };
-  const own = (effect: Effect) => shared.labels?.[effect.name] !== undefined;
-  const [study, mine] = [(pane?.effects ?? []).filter((effect) => !own(effect)), (pane?.effects ?? []).filter(own)];
+  const own = (effect: Effect) => shared.labels[effect.name] !== undefined;
+  const [study, mine] = [(pane ?? []).filter((effect) => !own(effect)), (pane ?? []).filter(own)];
   const named = new Map(study.map((effect) => [effect.name, effect]));
   const [direct, total, repair] = ["direct", "total", "repair"].map((each) => named.get(each));
   return (
     <div class="card-sections">
-      {mine.map((effect) => <Own key={effect.name} effect={effect} name={name} labels={shared.labels?.[effect.name] ?? []} />)}
+      {mine.map((effect) => <Own key={effect.name} effect={effect} name={name} labels={shared.labels[effect.name] ?? []} />)}
       {byUnit(study).map(([unit, effects]) => (
         <section key={unit}>
           <h3>{`Effects on pairs of prompts, in ${unit || "units of the metric"}`}</h3>
@@ -65,16 +65,16 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           />
         </section>
       )}
-      {!!safety?.ships.length && (
+      {!!safety?.length && (
         <section>
           <h3>Ablations side by side, on requests</h3>
           <Strip
             name={`${name}-ablations`}
             caption="Ships: how far the next-token distribution moves. One dot for each request"
-            unit={safety.ships[0]?.unit ?? "nats"}
+            unit={safety[0]?.unit ?? "nats"}
             of="request"
             dots={(at) => `request ${at + 1} (see safety)`}
-            rows={shipsRows(safety.ships)}
+            rows={shipsRows(safety)}
           />
         </section>
       )}

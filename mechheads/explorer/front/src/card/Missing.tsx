@@ -16,7 +16,7 @@ const LACKS: Record<string, Lack> = {
   cause: { what: "No effect of this head was measured.", command: "mechheads atlas", stage: "patching" },
   paths: { what: "Nothing is known of the paths of this head.", command: "mechheads atlas", stage: "path" },
   safety: { what: "Ships of this head was not measured.", command: "mechheads safety", stage: "safety" },
-  roles: { what: "No gates were fitted.", command: "mechheads roles", stage: "roles" },
+  roles: { what: "No gates were fitted.", command: "mechheads figure roles", stage: "roles" },
   alike: { what: "No heads were compared with this one.", command: "mechheads atlas", stage: "alike" },
 };
 

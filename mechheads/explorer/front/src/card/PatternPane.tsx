@@ -1,7 +1,7 @@
 /** The attention of a head in one prompt, as a heat map that can be zoomed, or in two prompts side by side. */
 import { useMemo } from "preact/hooks";
 
-import type { PatternPane as Pane, Shared } from "../data";
+import type { Pattern, Shared } from "../data";
 import { choose, state } from "../state";
 import { decode } from "./attention";
 import { HeatMap } from "./HeatMap";
@@ -11,7 +11,7 @@ import { difference, firstShare, shareBack, type Sparse } from "./sparse";
 import { inText } from "./tokens";
 
 interface Props {
-  pane: Pane;
+  pane: Pattern[];
   shared: Shared;
   name: string;
 }
@@ -27,8 +27,8 @@ function titleOf(prompt: Shared["prompts"][number] | undefined, number: number):
 }
 
 export function PatternPane({ pane, shared, name }: Props) {
-  const at = (prompt: number | null) => pane.prompts.find((each) => each.prompt === prompt);
-  const found = at(state.prompt.value) ?? pane.prompts[0];
+  const at = (prompt: number | null) => pane.find((each) => each.prompt === prompt);
+  const found = at(state.prompt.value) ?? pane[0];
   const beside = state.beside.value === found?.prompt ? undefined : at(state.beside.value);
   const [left, right] = [found, beside].map((each) => {
     const tokens = each && shared.prompts[each.prompt]?.tokens;
@@ -36,11 +36,11 @@ export function PatternPane({ pane, shared, name }: Props) {
   });
   if (!found || !left) return <Empty what="No pattern was kept for this head." command="mechheads atlas" />;
   const text = (prompt: number) => titleOf(shared.prompts[prompt], prompt);
-  const others = pane.prompts.filter(({ prompt }) => prompt !== found.prompt);
+  const others = pane.filter(({ prompt }) => prompt !== found.prompt);
   return (
     <div>
       <div class="card-controls">
-        <Prompts label="Prompt" value={found.prompt} of={pane.prompts} text={text} onPick={(prompt) => choose({ prompt, token: null })} />
+        <Prompts label="Prompt" value={found.prompt} of={pane} text={text} onPick={(prompt) => choose({ prompt, token: null })} />
         {others.length > 0 && <Prompts label="Beside it" value={beside?.prompt ?? null} none="no other prompt" of={others} text={text} onPick={(prompt) => choose({ beside: prompt })} />}
         {!right && <span>{`${percent(firstShare(left))} of the attention goes to the first token.`}</span>}
       </div>
@@ -56,7 +56,7 @@ export function PatternPane({ pane, shared, name }: Props) {
 interface PromptsProps {
   label: string;
   value: number | null;
-  of: Pane["prompts"];
+  of: Pattern[];
   text: (prompt: number) => string;
   /** The choice of no prompt. */
   none?: string;

@@ -1,5 +1,5 @@
 /** The gates of a head, by role, by fit and by start. */
-import type { Num, RolesPane as Pane, Role, Shared } from "../data";
+import type { Num, Role, Shared } from "../data";
 import { known, mean, plural, withInterval } from "./numbers";
 import { Strip, type StripRow } from "./Strip";
 
@@ -18,15 +18,15 @@ export function gatesOf(roles: readonly Role[]): StripRow[] {
   return [...row("pulled open (keep)", keep), ...row("pulled shut (drop)", values("facilitation"))];
 }
 
-export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
-  const starts = Math.max(...pane.roles.map(({ values }) => values.length));
+export function RolesPane({ pane, shared, name }: { pane: Role[]; shared: Shared; name: string }) {
+  const starts = Math.max(...pane.map(({ values }) => values.length));
   const dots = (at: number) => `start ${shared.seeds[at] ?? at + 1}`;
   return (
     <div class="card-sections">
       <section>
         <p class="card-lead">{`Gates of all heads were fitted together, from ${plural(starts, "start")}. A role is 1 if it holds fully, 0 if not at all.`}</p>
         <dl class="card-meanings">
-          {pane.roles.map((role) => (
+          {pane.map((role) => (
             <div key={role.role}>
               <dt>{role.role}</dt>
               <dd>{[said(role), MEANINGS[role.role]].filter(Boolean).join(": ")}</dd>
@@ -40,7 +40,7 @@ export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; 
           of="start"
           domain={[0, 1]}
           dots={dots}
-          rows={pane.roles.map(({ role, values, score, low, high, range }) => ({ name: role, values, mean: score, low, high, range }))}
+          rows={pane.map(({ role, values, score, low, high, range }) => ({ name: role, values, mean: score, low, high, range }))}
         />
       </section>
       <section>
@@ -52,7 +52,7 @@ export function RolesPane({ pane, shared, name }: { pane: Pane; shared: Shared; 
           of="start"
           domain={[0, 1]}
           dots={dots}
-          rows={gatesOf(pane.roles)}
+          rows={gatesOf(pane)}
         />
       </section>
     </div>

@@ -1,7 +1,7 @@
 /** How far answers to harmful requests move without the head. */
 import { useState } from "preact/hooks";
 
-import type { SafetyPane as Pane, Shared, Ships } from "../data";
+import type { Shared, Ships } from "../data";
 import { known, plural, show, withInterval } from "./numbers";
 import { Empty, Toggle } from "./parts";
 import { Strip, type StripRow } from "./Strip";
@@ -17,9 +17,9 @@ export function shipsRows(ships: readonly Ships[]): StripRow[] {
   }));
 }
 
-export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared; name: string }) {
+export function SafetyPane({ pane, shared, name }: { pane: Ships[]; shared: Shared; name: string }) {
   const [open, setOpen] = useState(false);
-  const kept = pane.ships.filter(({ values }) => values.some(known));
+  const kept = pane.filter(({ values }) => values.some(known));
   const text = (at: number) => (open ? inText(shared.requests[at] ?? "") : `request ${at + 1} (its text is folded)`);
   return (
     <div class="card-sections">
@@ -29,7 +29,7 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
           changes of refusing.
         </p>
         <ul>
-          {pane.ships.map((ships) => (
+          {pane.map((ships) => (
             <li key={ships.ablation}>
               <b>{ships.ablation}</b> {said(ships)}
             </li>
@@ -38,10 +38,10 @@ export function SafetyPane({ pane, shared, name }: { pane: Pane; shared: Shared;
         <Strip
           name={`${name}-ships`}
           caption="One dot for each request; line: mean, band: its 95% interval"
-          unit={pane.ships[0]?.unit ?? "nats"}
+          unit={pane[0]?.unit ?? "nats"}
           of="request"
           dots={text}
-          rows={shipsRows(pane.ships)}
+          rows={shipsRows(pane)}
         />
       </section>
       <section>

@@ -1,6 +1,17 @@
 /** What the page asks of Python: to run an own text, over HTTP or through a notebook's widget, or for the page as a file. */
-import type { Failure, Live, TextAnswer, TextRequest } from "../data";
+import type { HeadName, Live, TextAnswer } from "../data";
 import { messageOf } from "./load";
+
+interface TextRequest {
+  id: string;
+  text: string;
+  head: HeadName | null;
+}
+
+interface Failure {
+  id: string | null;
+  error: string;
+}
 
 /** What a notebook's widget gives: anywidget's model. */
 export interface WidgetModel {

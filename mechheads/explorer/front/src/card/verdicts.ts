@@ -68,9 +68,9 @@ function numberOf(columns: Named, name: string | null, head: number): Num {
 function counted(view: string, data: Head | null): string {
   const n = (values: readonly Num[] | undefined) => values?.filter(known).length ?? 0;
   const counts: [number, string][] = [
-    [n(data?.cause?.effects.find(({ name }) => name === view || (view === "direct" && name === "attribution"))?.values), "prompt"],
-    [n(data?.safety?.ships.find(({ ablation }) => view === `ships_${ablation}`)?.values), "request"],
-    [n(data?.roles?.roles.find(({ role }) => role === view)?.values), "start"],
+    [n(data?.cause?.find(({ name }) => name === view || (view === "direct" && name === "attribution"))?.values), "pair"],
+    [n(data?.safety?.find(({ ablation }) => view === `ships_${ablation}`)?.values), "request"],
+    [n(data?.roles?.find(({ role }) => role === view)?.values), "start"],
     [view === "phi" ? (data?.weights?.relations[0]?.pairs?.length ?? 0) : 0, "pair"],
   ];
   const found = counts.find(([count]) => count > 0);

@@ -10,7 +10,7 @@ import { choose, state } from "../state";
 
 /** What the page says of the two models that are compared; undefined if they are of different sizes, or neither is the first. */
 export function changeShown(): Change | undefined {
-  return page.value.changes?.find(({ model, of }) => model === state.model.value && of === state.versus.value);
+  return page.value.changes.find(({ model, of }) => model === state.model.value && of === state.versus.value);
 }
 
 export function Changes({ change }: { change: Change }) {
@@ -93,8 +93,8 @@ function sentence({ views, rows }: Change): string {
   if (!rows.length) return "No head changed at all.";
   if (!beyond) return `Nothing changed beyond the intervals. These are the ${rows.length} largest differences.`;
   const order = "in standard deviations of the view";
-  if (surely) return `First the heads whose change is beyond its interval with a q of at most 0.1, then those beyond it, the largest first (${order}).`;
-  return `First the heads whose change is beyond its interval, the largest first (${order}). No q is small: some of so many heads are beyond theirs by chance.`;
+  if (surely) return `First the heads whose change is beyond its interval with a family p of at most 0.05, then those beyond it, the largest first (${order}).`;
+  return `First the heads whose change is beyond its interval, the largest first (${order}). No family p is that small: some of so many heads are beyond theirs by chance.`;
 }
 
 function beside(change: Change, name: string): void {

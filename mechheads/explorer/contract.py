@@ -1,0 +1,595 @@
+"""Everything that the page gets: what Python sends, and ``front/src/data.ts`` says to the page.
+
+``python -m docs.contract`` writes that file from the classes below and those of ``live.py``.
+
+- The page: ``<script type="application/json" id="mh-page">`` is a ``Page``. Blocks are JSON, deflated and in base64, in
+  ``<script type="application/octet-stream;base64" id="...">``: ``mh-shared-M`` is the ``Shared`` of model M (its number
+  in ``Page.models``), ``mh-heads-M-L`` the ``HeadBlock`` of its layer L, and ``mh-space-M`` its ``Space``, if there is
+  one.
+- The notebook widget has the page in its trait ``page``, and the blocks in ``blocks``.
+- A head has the number ``layer * nHeads + head``; lists over heads are in this order. Positions and layers are counted
+  from 0.
+- ``None`` means not measured or not defined. NaN and infinity do not occur.
+- Texts are plain text that may hold anything, such as markup, control characters and bidirectional marks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+Num = float | None
+Byte = int
+"""A share in 255ths. In examples of text, attention is rounded to 5 of them and sizes to 15."""
+HeadName = str
+Verdict = Literal["yes", "no", "unclear"]
+ColumnRole = Literal["place", "value", "low", "high", "p", "q"]
+Way = Literal["q", "k", "v", "final"]
+
+
+class Page(TypedDict):
+    """What the page shows first."""
+
+    schema: Literal[1]
+    # "run" has patterns, and what they say of each head as columns: one model whose ``views`` are empty
+    kind: Literal["atlas", "run"]
+    version: str  # of mechheads
+    title: str
+    models: list[Model]
+    live: Live | None  # where an own text can be run; None in the offline page
+    start: Start | None  # what is open and chosen at first, unless the address says otherwise
+    changes: list[Change]  # what changed from the first model to others of the same sizes
+
+
+class Live(TypedDict):
+    """Where an own text can be run."""
+
+    # "serve": POST ``api/text`` and DELETE ``api/run/ID``, relative to the address of the page. "widget": the messages
+    # ``{type: "text", id, text, head}`` and ``{type: "cancel", id}``; the answer is ``{type: "text", ...TextAnswer}``
+    # or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{..., html}``
+    by: Literal["serve", "widget"]
+    model: int  # its number in ``Page.models``
+    maxCharacters: int
+    maxTokens: int
+
+
+class Start(TypedDict):
+    """What is open at first. An atlas with a head has only its card, and those of the heads that this links to."""
+
+    model: int
+    head: HeadName | None
+    chosen: Chosen | None
+
+
+class Chosen(TypedDict, total=False):
+    """Names of columns, but for ``versus``, the number of a model, and ``together``; see ``front/src/state.ts``."""
+
+    question: str
+    colour: str
+    by: str
+    x: str
+    y: str
+    versus: int
+    together: bool
+
+
+class Model(TypedDict):
+    """What is known of a model."""
+
+    name: str
+    nLayers: int
+    nHeads: int
+    nKvHeads: int | None  # head h has the key and value h / (nHeads / nKvHeads)
+    dHead: int | None
+    questions: list[Question]  # the blocks at the top of the page
+    answer: list[Finding]  # what the results carry; sentences that are of no question stand below the blocks
+    summary: str
+    notes: list[str]  # what was left out, and why
+    interrupted: bool
+    seconds: dict[str, float]  # of each stage
+    provenance: dict[str, Any]  # of each result, by its name: what is needed to repeat it
+    citations: dict[str, str]  # BibTeX of each
+    methods: list[Method]
+    cautions: list[str]  # what may not be concluded
+    columns: list[Column]
+    views: list[View]
+    agreement: list[Agreement]  # rank correlations of every two views
+    tensions: list[Tension]  # verdicts that speak against each other; shown for heads of which both hold
+    categories: Categories | None
+    behaviours: Behaviours | None
+    circuits: list[Circuit]  # sets of heads with their stored faithfulness
+    tables: list[Table]  # results that are about no single head
+    panes: list[str]  # those of a card that have something for some head, or that say why they have not
+
+
+class Finding(TypedDict):
+    """A sentence, and what is chosen on the page that shows it, as in its address: ``{filter: "induction"}``."""
+
+    text: str
+    link: dict[str, str]
+
+
+class Question(TypedDict):
+    """What a part of the results is about, and what they say of it."""
+
+    key: str
+    title: str  # such as "naming the capital"
+    kind: Literal["pairs", "requests", "task", "text", "weights", "own"]
+    sentence: Finding
+    more: list[Finding]
+    views: list[str]  # names of its views
+    counted: str  # how many prompts, pairs, requests or windows there were, such as "16 pairs"
+    settles: str  # what would settle what is open; empty if nothing is
+    heads: list[Evidence]  # its first heads by ``view``
+    view: str | None  # the view, or the column, that ranks its heads
+
+
+class Interval(TypedDict):
+    low: Num
+    high: Num
+
+
+class Evidence(Interval):
+    """A head of a question; ``shown`` is the value with its unit and interval."""
+
+    head: HeadName
+    value: Num
+    shown: str
+
+
+class Method(TypedDict):
+    """How an analysis measures, and the columns that come from it."""
+
+    name: str
+    text: str
+    columns: list[str]
+
+
+class Statistics(TypedDict):
+    """The columns that belong to a value; with ``range``, low and high are the means of two clusters, no interval."""
+
+    low: str | None
+    high: str | None
+    range: bool
+    p: str | None
+    q: str | None
+
+
+class Column(Statistics):
+    """One column of the table of heads: every number of the atlas' table, to the last digit."""
+
+    name: str  # in heads.csv, and for filters such as ``patching > 0.2``
+    label: str  # for people
+    unit: str
+    meaning: str
+    kind: Literal["number", "text"]
+    group: str  # its heading in menus
+    role: ColumnRole  # menus and the table show "value" unless asked for more
+    of: str | None  # the value that it belongs to
+    question: str | None  # the key of its question
+    signed: bool  # whether colour scales are centred on 0
+    values: list[float | str | None]  # one for each head. Of texts, several are separated by "; "
+
+
+class View(Statistics):
+    """What one analysis says of every head."""
+
+    name: str
+    title: str
+    unit: str
+    value: str  # the name of its column
+    question: str  # the key of its question
+    rankBy: Literal["value", "absolute"]  # whether rank 1 is the largest value, or the largest absolute value
+    sentence: str  # what the number means; {value}, {low}, {high}, {unit}, {relation} are replaced
+    verdict: Rule
+    own: bool  # whether these are scores of the reader's own; the title is the name that they gave
+
+
+class Rule(TypedDict):
+    """The verdicts of a view: what each says, what would change it, and those on all heads."""
+
+    rule: str
+    texts: dict[Verdict, str]
+    change: dict[Verdict, str]
+    values: list[Verdict | None]
+
+
+class Tension(TypedDict):
+    """Two verdicts about one question that speak against each other."""
+
+    a: Judged
+    b: Judged
+    question: str
+    text: str
+
+
+class Judged(TypedDict):
+    view: str
+    verdict: Verdict
+
+
+class Agreement(Interval):
+    """Spearman's rank correlation of two views, with its interval over layers."""
+
+    view: str
+    other: str
+    spearman: Num
+    n: int
+
+
+class Categories(TypedDict):
+    """Categories by weights."""
+
+    names: list[str]
+    of: list[list[int] | None]  # of each head, numbers of its categories in ``names``; None if it was not reached
+    below: list[list[int]]  # the same with evidence below the floor
+    relations: list[Relation]
+    phi: list[list[Num]]  # of each head and relation
+    floor: Num  # phi exceeds that of shuffled targets by at least this, for a label
+
+
+class Relation(TypedDict):
+    """A relation, and the number of its category."""
+
+    name: str
+    category: int
+
+
+class Behaviours(TypedDict):
+    """What heads do in text; ``of``: of each head, numbers of its names."""
+
+    names: list[Behaviour]
+    of: list[list[int]]
+
+
+class Behaviour(TypedDict):
+    """What a head is called, such as "induction", and the least excess over the null that its column needs."""
+
+    name: str
+    column: str
+    meaning: str
+    least: float
+
+
+class Circuit(Interval):
+    """A set of heads, the faithfulness of all, and that of the first k."""
+
+    name: str
+    heads: list[HeadName]
+    metric: str
+    faithfulness: Num
+    curve: list[CircuitPoint]
+
+
+class CircuitPoint(Interval):
+    k: int
+    value: Num
+
+
+class Table(TypedDict):
+    """The first rows of a table, which has ``of`` rows."""
+
+    name: str
+    unit: str
+    columns: list[str]
+    rows: list[list[str]]
+    of: int
+    folded: bool  # as harmful texts are
+
+
+class Change(TypedDict):
+    """What changed from model ``of`` to ``model``, whose columns have the differences, such as "patching_change"."""
+
+    model: int
+    of: int
+    views: list[ChangedView]
+    unlike: str  # what both have but cannot be compared, in a sentence; empty if there is nothing
+    rows: list[ChangedHead]  # the heads that changed most, by certainty and then by size
+    # the largest changes that are not among ``rows``, because they lie within their intervals
+    within: list[ChangedHead]
+
+
+class ChangedView(TypedDict):
+    """How many heads were measured in both, are beyond their intervals, and have a small family p besides."""
+
+    name: str
+    title: str
+    unit: str
+    how: str  # which intervals tell what is beyond chance, in a sentence
+    known: int
+    beyond: int
+    surely: int
+
+
+class ChangedHead(Interval):
+    """A head that changed in a view."""
+
+    head: HeadName
+    view: str
+    before: Num
+    after: Num
+    difference: Num  # after minus before, with its interval and q if both models saw the same prompts
+    q: Num
+    size: Num  # in standard deviations of the view over the heads of the first model
+    beyond: bool
+
+
+class Shared(TypedDict):
+    """The block ``mh-shared-M``: texts that the cards of all heads share."""
+
+    words: list[str]  # texts of tokens
+    windows: list[list[int]]  # of ordinary text, as numbers of ``words``
+    prompts: list[Prompt]  # those whose patterns are kept
+    pairs: list[Pair]  # those of the patching, in the order of ``Effect.values``
+    requests: list[str]  # in the order of ``Ships.values``. Harmful: shown folded
+    seeds: list[str]  # starts of the roles, in the order of ``Role.values``
+    labels: dict[str, list[str]]  # by the names of effects of the reader's own, the labels of their prompts
+
+
+class Prompt(TypedDict):
+    name: str
+    tokens: list[str]
+
+
+class Pair(TypedDict):
+    clean: str
+    corrupted: str
+    answer: str
+    wrong: str
+
+
+class HeadBlock(TypedDict):
+    """The block ``mh-heads-M-L``: the heads of layer L of model M."""
+
+    layer: int
+    heads: list[Head]
+
+
+class Head(TypedDict):
+    """The card of one head. A pane is None if its analysis was not run; ``Model.notes`` says why."""
+
+    head: HeadName
+    layer: int
+    index: int
+    text: TextPane | None
+    pattern: list[Pattern] | None
+    space: Literal[True] | None  # True if ``Space.heads`` has it
+    weights: WeightsPane | None
+    cause: list[Effect] | None  # those of the atlas, and then those of the reader
+    paths: PathsPane | None
+    safety: list[Ships] | None  # one for each ablation
+    roles: list[Role] | None
+    alike: AlikePane | None
+
+
+class Attention(TypedDict):
+    """Sparse attention of one head in one text.
+
+    For query q, ``first[q]`` goes to token 0 and ``weights[q][i]`` to ``keys[q][i]``, the largest first; what is left
+    goes to keys that were not kept.
+    """
+
+    first: list[Byte]
+    keys: list[list[int]]
+    weights: list[list[Byte]]
+
+
+class TextPane(TypedDict):
+    """What a head does in ordinary text; ``activity`` says in a sentence what activity is."""
+
+    parts: list[Part]
+    activity: str
+
+
+class Part(TypedDict):
+    """Examples of "highest", then ten quantiles from "90-100%" to "0-10%", "lowest" or "random" activity."""
+
+    name: str
+    examples: list[Example]
+
+
+class Example(TypedDict):
+    """A window of text."""
+
+    window: int  # its number in ``Shared.windows``
+    text: int  # the number of the text that it comes from
+    # the largest in the window, at ``query``: what is moved there from all tokens but the first, as a share of the
+    # residual stream
+    activity: float
+    query: int
+    key: int  # from where most is moved
+    weight: float  # its attention, a share
+    attention: Attention
+    # the norm of what each token offers, relative to the largest; attention times this is what is moved
+    sizes: list[Byte]
+
+
+class Pattern(TypedDict):
+    """What a head attends to in a prompt, by its number in ``Shared.prompts``."""
+
+    prompt: int
+    attention: Attention
+
+
+class Space(TypedDict):
+    """The block ``mh-space-M``: where the same tokens lie in the space of every head."""
+
+    words: list[str]  # as in ``Shared``
+    windows: list[list[int]]
+    window: list[int]  # of each token that is shown
+    position: list[int]
+    tokens: int  # how many tokens the components and shares come from
+    chance: float  # the share of the variance that two directions hold on average if they are drawn at random
+    heads: dict[HeadName, SpacePane]
+
+
+class SpacePane(TypedDict):
+    """The tokens in the space of one head."""
+
+    q: Cloud
+    k: Cloud | HeadName  # with grouped queries, the head with the same one
+    z: Cloud
+    activity: str  # at each token, in 63rds of ``mostActive``: a sign of base64 for each
+    mostActive: Num
+
+
+class Cloud(TypedDict):
+    """Tokens in the plane of the first two principal components; 0 is the mean of all tokens."""
+
+    # the first coordinate of every token and then the second, in 63rds between ``ends``: a sign of base64 for each
+    points: str
+    ends: tuple[tuple[float, float], tuple[float, float]]  # the lowest and the highest of each coordinate
+    shares: list[Num]  # of the variance of all tokens
+    held: Num  # the share that two components hold in the half of the texts that they were not found in
+
+
+class WeightsPane(TypedDict):
+    """What a head does by its weights."""
+
+    ov: Spectrum | None
+    qk: Spectrum | None
+    copying: Copying | None
+    relations: list[RelationEvidence]  # evidence for categories, the largest phi first
+    operations: list[Operation] | None  # tokens that it amplifies most, and what it maps them to; None without weights
+
+
+class Spectrum(TypedDict):
+    """All singular values, the largest first, and the strongest directions."""
+
+    singular: list[float]
+    directions: list[Direction]
+
+
+class Direction(TypedDict):
+    """What is read at one end is written at the same end. Of QK, ``reads`` is the query and ``writes`` the key."""
+
+    singular: float
+    share: float  # of the sum of squares
+    positive: End
+    negative: End
+
+
+class End(TypedDict):
+    reads: list[str]
+    writes: list[str]
+
+
+class Copying(TypedDict):
+    value: Num
+    q: Num
+    null: Num
+    meaning: str
+
+
+class RelationEvidence(Interval):
+    """What speaks for a relation."""
+
+    relation: str
+    category: str
+    phi: Num
+    q: Num
+    null: Num  # the mean phi of shuffled targets
+    reading: str  # how the head reads tokens: "embedding", "first_mlp", "carried"
+    evidence: bool  # whether it is evidence for a label
+    below: bool  # whether it is as significant, but below the floor
+    pairs: list[RelationPair] | None  # those of the relation; only of evidence
+
+
+class RelationPair(TypedDict):
+    """``hit``: the target is among the strongest outputs of the head for the source."""
+
+    source: str
+    target: str
+    hit: bool
+
+
+class Operation(TypedDict):
+    """``sigma``: how much longer the head makes what it reads."""
+
+    token: str
+    sigma: float
+    mapsTo: list[str]
+    suppresses: list[str]
+
+
+class Score(Interval):
+    score: Num
+
+
+class TestedScore(Score):
+    p: Num
+    q: Num
+
+
+class Effect(TestedScore):
+    """What changes with a head; ``values``: of each of ``Shared.pairs``, or of ``Shared.labels[name]``."""
+
+    name: str
+    title: str
+    unit: str
+    meaning: str
+    values: list[Num]
+
+
+class PathsPane(TypedDict):
+    """The heads that a head reads from and writes to."""
+
+    composition: list[Composition]  # by weights, against random matrices
+    senders: list[Path]  # by path patching
+    receivers: list[Path]
+    unit: str
+    meaning: str
+
+
+class Composition(TypedDict):
+    """The strongest earlier heads and later heads."""
+
+    way: Literal["Q", "K", "V"]
+    senders: list[Composed]
+    receivers: list[Composed]
+
+
+class Composed(TypedDict):
+    """``z``: standard deviations above random matrices of the same spectra."""
+
+    head: HeadName
+    score: float
+    z: float
+    p: float
+
+
+class Path(TestedScore):
+    """``head``: the one at the other end, or None for "final", the logits."""
+
+    head: HeadName | None
+    way: Way
+
+
+class Ships(Score):
+    """Ships in nats, for each of ``Shared.requests`` too, and Generalized Ships in degrees."""
+
+    ablation: str
+    unit: str
+    generalized: Num
+    generalizedLow: Num
+    generalizedHigh: Num
+    values: list[Num]
+
+
+class Role(Score):
+    """``range``: low and high are the means of two clusters; ``values``: the gate of each of ``Shared.seeds``."""
+
+    role: str
+    range: bool
+    values: list[Num]
+
+
+class AlikePane(TypedDict):
+    """The heads of the same model that are most alike, by the ranks of what these columns hold."""
+
+    heads: list[Alike]
+    columns: list[str]
+
+
+class Alike(TypedDict):
+    head: HeadName
+    similarity: float
