@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -166,9 +166,10 @@ class Mlp:
 
 Node = HeadId | Mlp
 NodeLike = HeadLike | Mlp
+N = TypeVar("N", bound=Node)
 
 
-def in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def in_order(nodes: Iterable[N]) -> tuple[N, ...]:
     """Nodes in the order in which a model computes them: by layer, heads before the MLP.
 
     >>> [str(node) for node in in_order([Mlp(0), HeadId(1, 0), HeadId(0, 2)])]

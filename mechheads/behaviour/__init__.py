@@ -2,11 +2,9 @@
 
 from mechheads.behaviour.circuits import copying_scores, head_directions
 from mechheads.behaviour.composition import composition_scores
-from mechheads.behaviour.examples import head_examples
-from mechheads.behaviour.head_examples import HeadExamples
-from mechheads.behaviour.head_profile import HeadProfile
+from mechheads.behaviour.examples import HeadExamples, head_examples
 from mechheads.behaviour.logit_attribution import logit_attribution
-from mechheads.behaviour.profile import profile_heads
+from mechheads.behaviour.profile import HeadProfile, profile_heads
 from mechheads.behaviour.recipes.copy_suppression import copy_suppression
 from mechheads.behaviour.recipes.function_vectors import function_vector, function_vector_heads
 from mechheads.behaviour.recipes.indirect_object_roles import (

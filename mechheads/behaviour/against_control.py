@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from mechheads.limits import current
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, family_p, mean_over_prompts, q_values, rounding_of, sign_flip_p
 
@@ -17,7 +18,6 @@ def against_control(
     control: Float[np.ndarray, "layer head *extra prompt"],
     *,
     cluster: Sequence[object],
-    seed: int,
     called: str = "control",
     **about: Any,
 ) -> HeadScores:
@@ -26,7 +26,6 @@ def against_control(
     Args:
         control: what was measured under the control.
         cluster: a label per prompt.
-        seed: for the sign flips of the p values.
         called: the variable that holds the mean of the control.
         about: what else ``HeadScores.from_values`` takes.
 
@@ -34,6 +33,7 @@ def against_control(
         Scores with the control, ``excess``, ``excess_low`` and ``excess_high``. ``p_value``, ``q_value`` and
         ``p_family`` belong to the excess.
     """
+    seed = current().seed
     scores = HeadScores.from_values(values, cluster=cluster, seed=seed, null=None, **about)
     excess, dims = values - control, scores.scores.dims
     low, high = clustered_interval(excess, cluster)

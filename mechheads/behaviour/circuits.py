@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head
 from mechheads.limits import current
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import Within
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -87,10 +87,8 @@ def head_directions(
     ['singular', 'share', 'reads', 'writes', 'reads_negative', 'writes_negative']
     """
     at = check_head(head, model.n_layers, model.n_heads)
-    check_known("circuit", circuit, CircuitName)
-    for name, number, most in (("n", n, model.d_head), ("top", top, model.d_vocab)):
-        if not 1 <= number <= most:
-            raise ValueError(f"{name} is {number}; it must lie between 1 and {most}")
+    Within(1, model.d_head).check("n", n)
+    Within(1, model.d_vocab).check("top", top)
     left, right = (side[at.head, None] for side in sides(model, at.layer, circuit))
     u, s, v = (each[0] for each in singular(left, right))
     read = model.W_E.float() @ u[:, :n]
@@ -150,11 +148,10 @@ def copying_scores(model: Model) -> HeadScores:
     >>> found["L29H2"]["score"] > 0.9  # it copies names
     True
     """
-    seed = current().seed
     met = _met(model)
     if not met.isfinite().all():
         raise ValueError(f"model: the embeddings of {model.name!r} have numbers that are not finite; load it again")
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(current().seed)
     shape = model.n_layers, model.n_heads
     score, mean, std = (np.full(shape, np.nan) for _ in range(3))
     for layer in Bar(range(model.n_layers), desc="copying", leave=False):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from mechheads.behaviour.circuits import Side, sides
 from mechheads.heads import HeadId
-from mechheads.messages.arguments import check_known
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -60,7 +59,6 @@ def composition_scores(model: Model, way: Way = "K") -> HeadScores:
     >>> found["L16H0"].nlargest(3, "score")["receiver"].tolist()[0] in ("L17H3", "L17H4", "L17H5", "L18H6", "L18H7")
     True
     """
-    check_known("way", way, Way)
     d, layers, heads = model.d_model, model.n_layers, model.n_heads
     score = np.full((layers, heads, layers * heads), np.nan)
     spread = np.full((layers, heads, layers * heads), np.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -12,18 +12,122 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from mechheads.behaviour.head_examples import PARTS, QUANTILES, HeadExamples
 from mechheads.behaviour.measure import each_layer, norm_of, values_of, written_by
 from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive, Within
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import token_strings
+from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
+from mechheads.results.tables import TableResult
+
+QUANTILES = 10
+PARTS = (
+    "highest",
+    *(f"{100 - 100 * (i + 1) // QUANTILES}-{100 - 100 * i // QUANTILES}%" for i in range(QUANTILES)),
+    "lowest",
+    "random",
+)
+"""Where examples come from, by activity."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadExamples(TableResult):
+    """Examples of what every head does in text, from ``mh.behaviour.head_examples``.
+
+    Attributes:
+        table: a row for each example: the head, the ``part`` of its activities that the window was drawn from, the
+            window (a row of ``tokens``) and the number of its text, the ``activity``, the ``query`` at which it is
+            largest, and the ``key`` from which most is moved there, with its attention as ``weight``.
+        words: the texts of all tokens.
+        tokens: the windows, as numbers of words; -1 after the end of a shorter window.
+        keys: for each query of an example, the keys with the most attention, besides the first token.
+        weights: the attention to these keys, in 255ths.
+        first: the attention to the first token, in 255ths.
+        sizes: the norm of what each key offers, v W_O, in 255ths of the largest in the window.
+        provenance: what is needed to repeat it.
+    """
+
+    KIND = "examples"
+    name, unit = "examples of heads", KINDS[KIND].unit
+
+    table: pd.DataFrame
+    words: tuple[str, ...]
+    tokens: Int[np.ndarray, "window pos"]
+    keys: UInt8[np.ndarray, "example pos kept"]
+    weights: UInt8[np.ndarray, "example pos kept"]
+    first: UInt8[np.ndarray, "example pos"]
+    sizes: UInt8[np.ndarray, "example pos"]
+    provenance: dict[str, Any]
+
+    def of(self, head: HeadLike, *, around: int = 6) -> pd.DataFrame:
+        """The examples of one head, with their text near the query and the key.
+
+        The query is in double square brackets, the key in double angle brackets.
+
+        Args:
+            around: how many tokens to show before and after each of them.
+
+        Raises:
+            ValueError: if there is no such head.
+        """
+        layers, heads = self.table[["layer", "index"]].to_numpy().max(0) + 1
+        found = check_head(head, int(layers), int(heads))
+        rows = self.table[self.table["head"] == str(found)]
+        return rows.assign(shown=[self.text(example, around=around) for example in rows.index])
+
+    def text(self, example: int, *, around: int = 6) -> str:
+        """The text of an example near its query, in double square brackets, and its key, in double angle brackets.
+
+        Args:
+            example: a row of the table.
+            around: how many tokens to show before and after each of them.
+
+        Raises:
+            ValueError: if there is no such row.
+        """
+        row = self.table.iloc[self._checked(example)]
+        tokens = [self.words[at] for at in self.tokens[row["window"]] if at >= 0]
+        marks = {row["key"]: ("<<", ">>"), row["query"]: ("[[", "]]")}
+        near = {at for mark in marks for at in range(mark - around, mark + around + 1) if 0 <= at < len(tokens)}
+        text = ""
+        for at in sorted(near):
+            before, after = marks.get(at, ("", ""))
+            if at and at - 1 not in near:
+                text += "..."
+            text += f"{before}{tokens[at]}{after}"
+        return text if max(near) == len(tokens) - 1 else f"{text}..."
+
+    def attention(self, example: int, *, moved: bool = False) -> Float[np.ndarray, "pos pos"]:
+        """The attention that was kept of an example: to the first token, and to the keys that have most.
+
+        Args:
+            example: a row of the table.
+            moved: weight attention by the norm of what is moved, so that each row sums to 1 again.
+
+        Raises:
+            ValueError: if there is no such row.
+        """
+        row = self.table.iloc[self._checked(example)]
+        n = int((self.tokens[row["window"]] >= 0).sum())
+        found = np.zeros((n, n))
+        np.put_along_axis(found, self.keys[example, :n].astype(int), self.weights[example, :n] / 255, axis=1)
+        found[:, 0] = self.first[example, :n] / 255
+        if moved:
+            found *= self.sizes[example, :n] / 255
+            found /= np.maximum(found.sum(1, keepdims=True), np.finfo(float).tiny)
+        return found
+
+    def _checked(self, example: int) -> int:
+        if not 0 <= example < len(self.table):
+            raise ValueError(f"example is {example}; there are {len(self.table)}, counted from 0")
+        return example
+
 
 _KEPT = 3
 """Keys that are kept of each query."""
@@ -31,7 +135,12 @@ _KEPT = 3
 
 @analysis
 def head_examples(
-    model: Model, texts: Texts = None, *, window: int | None = None, n_tokens: int = 20000, per_quantile: int = 2
+    model: Model,
+    texts: Texts = None,
+    *,
+    window: Annotated[int, Within(most=256)] | None = None,
+    n_tokens: Annotated[int, Within(least=16)] = 20000,
+    per_quantile: Positive = 2,
 ) -> HeadExamples:
     """Show where every head attends, in windows of text from each tenth of its activity.
 
@@ -68,12 +177,7 @@ def head_examples(
     >>> examples.of("L16H0")["part"].unique().tolist()
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """
-    seed = current().seed
     window = check_window(model, window, 128)
-    check_at_least(16, n_tokens=n_tokens)
-    check_at_least(1, per_quantile=per_quantile)
-    if window > 256:
-        raise ValueError(f"window is {window}; examples have at most 256 tokens")
     each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
     limits = current().limits
     if n_tokens * each > (memory := limits.memory):
@@ -103,7 +207,7 @@ def head_examples(
         n_windows=len(seen),
         interrupted=interrupts.interrupted,
     )
-    return _gather(model, seen, window, list(_drawn(seen, per_quantile, seed)), provenance)
+    return _gather(model, seen, window, list(_drawn(seen, per_quantile)), provenance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,12 +275,12 @@ def activity_of(
     return size, others, (others @ size[..., None])[..., 0] / norms[:, None]
 
 
-def _drawn(seen: Sequence[_Seen], each: int, seed: int) -> Iterator[tuple[HeadId, str, int]]:
+def _drawn(seen: Sequence[_Seen], each: int) -> Iterator[tuple[HeadId, str, int]]:
     """The head, part and window of every example."""
     activity = np.stack([one.activity for one in seen])
     n = len(seen)
     for layer, head in np.ndindex(activity.shape[1:]):
-        rng = np.random.default_rng([seed, layer, head])
+        rng = np.random.default_rng([current().seed, layer, head])
         order = np.argsort(-activity[:, layer, head], kind="stable")
         tenths = [order[n * i // QUANTILES : n * (i + 1) // QUANTILES] for i in range(QUANTILES)]
         some = [np.sort(rng.choice(len(one), min(each, len(one)), replace=False)) for one in tenths]

@@ -13,7 +13,6 @@ from torch import Tensor
 from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, tolerance
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Backend
@@ -79,7 +78,6 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     >>> mh.behaviour.logit_attribution(model, prompts, by="source").dataset["source"].values.tolist()
     ['0 The', '1 capital', '2 of', '3 France', '4 is']
     """
-    check_known("by", by, By)
     limits = current().limits
     tokens = CachedRuns(model, prompts).tokens["clean"]
     step = _prompts_at_once(model, tokens, by, limits)

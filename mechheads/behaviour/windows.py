@@ -24,10 +24,9 @@ from mechheads.model.model import Model
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import begin_tokens, text_ids
 from mechheads.prompts.given import Unpadded, each_prompt
-from mechheads.prompts.padding import check_padding
-from mechheads.prompts.tokens import shorten
+from mechheads.prompts.tokens import check_padding, shorten
 from mechheads.runs.head_cache import token_bytes
-from mechheads.workers.ray_cluster import pool_of
+from mechheads.scale.ray_cluster import pool_of
 
 T = TypeVar("T")
 Texts = str | Path | Iterable[str | Sequence[int]] | None

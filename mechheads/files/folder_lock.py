@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -15,10 +14,6 @@ from filelock import FileLock, Timeout
 
 LOCK = ".mechheads.lock"
 """The file that is locked. Who holds the lock stands in it; without a lock of the system, the file means nothing."""
-
-_ours: dict[Path, tuple[int, int]] = {}
-"""The folders that this process holds: by which thread, and how many blocks deep."""
-_guard = threading.Lock()
 
 
 @contextmanager
@@ -35,48 +30,40 @@ def folder_locked(folder: str | Path) -> Iterator[None]:
     >>> with folder_locked(tempfile.mkdtemp()):
     ...     pass
     """
-    place = Path(folder).resolve()
-    lock = _take(place, folder)
+    file = Path(folder).resolve() / LOCK
+    lock = FileLock(file, is_singleton=True)  # one object for each file, which counts the blocks of each thread
+    if lock.is_locked:
+        lock.acquire()
+    else:
+        _lock(lock, file, folder)
     try:
         yield
     finally:
-        with _guard:
-            owner, depth = _ours.pop(place)
-            if depth > 1:
-                _ours[place] = owner, depth - 1
-            elif lock is not None:
-                _let_go(lock)
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # a process that opened the file before it is unlocked sees that it is gone
+                file.unlink()
+        lock.release()
 
 
-def _take(place: Path, shown: str | Path) -> FileLock | None:
-    """Lock a folder; None if this thread holds it already."""
-    me = threading.get_ident()
-    with _guard:
-        owner, depth = _ours.get(place, (me, 0))
-        if owner != me:
-            raise ValueError(_busy(shown, "another thread of this process"))
-        lock = None if depth else _locked(place, shown)
-        _ours[place] = me, depth + 1
-    return lock
-
-
-def _locked(place: Path, shown: str | Path) -> FileLock:
-    file = place / LOCK
+def _lock(lock: FileLock, file: Path, shown: str | Path) -> None:
+    here = f"process {os.getpid()} on {platform.node()}"
     holder = _holder(file)
-    lock = FileLock(file)
     try:
-        with tempfile.TemporaryFile(dir=place):  # so that a folder that cannot be written to says so
+        with tempfile.TemporaryFile(dir=file.parent):  # so that a folder that cannot be written to says so
             pass
         lock.acquire(blocking=False)
     except Timeout:
-        raise ValueError(_busy(shown, holder)) from None
+        holder = "another thread of this process" if holder.startswith(f"{here}, ") else holder
+        raise ValueError(
+            f"{shown} is in use by {holder}: two commands cannot write into one folder at the same time; wait until "
+            "that one has ended, or give another folder"
+        ) from None
     except OSError as error:
         why = error.strerror or error
         raise ValueError(f"{shown} cannot be written to ({why}); give another folder, or free this one") from error
     now = datetime.now(UTC).isoformat(" ", "seconds").removesuffix("+00:00")
     with suppress(OSError):
-        file.write_text(f"process {os.getpid()} on {platform.node()}, since {now} UTC", "utf-8")
-    return lock
+        file.write_text(f"{here}, since {now} UTC", "utf-8")
 
 
 def _holder(file: Path) -> str:
@@ -85,17 +72,3 @@ def _holder(file: Path) -> str:
         if file.is_file() and (said := file.read_text("utf-8")[:200].strip()):
             return said
     return "another process"
-
-
-def _busy(folder: str | Path, holder: str) -> str:
-    return (
-        f"{folder} is in use by {holder}: two commands cannot write into one folder at the same time; wait until that "
-        "one has ended, or give another folder"
-    )
-
-
-def _let_go(lock: FileLock) -> None:
-    """Remove the file of a lock, then give it up: a process that opened the file in between sees that it is gone."""
-    with suppress(OSError):
-        os.unlink(lock.lock_file)
-    lock.release()

@@ -9,7 +9,6 @@ from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_rela
 from mechheads.labels.removal import cumulative_removal
 from mechheads.labels.salient import salient_operations
 from mechheads.labels.static import ScoringSettings, relation_scores
-from mechheads.model.stored_weights import StoredWeights, open_weights
 from mechheads.results.agreement import score_correlations
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "HeadLabels",
     "Relation",
     "ScoringSettings",
-    "StoredWeights",
     "WordList",
     "cumulative_removal",
     "dynamic_scores",
@@ -26,7 +24,6 @@ __all__ = [
     "few_shot_prompts",
     "label_heads",
     "load_relations",
-    "open_weights",
     "relation_evidence",
     "relation_names",
     "relation_scores",

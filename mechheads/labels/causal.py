@@ -34,7 +34,7 @@ from mechheads.labels.removal import (
     too_hard,
 )
 from mechheads.limits import current, settings
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.basic import logit_diff
@@ -133,13 +133,13 @@ class CausalEvidence(TableResult):
         return self.total.top(10), notes
 
 
-@analysis(keeps_units=True)
+@analysis
 def relation_evidence(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,
     *,
-    n: int = 16,
-    shots: int = 4,
+    n: Positive = 16,
+    shots: NotNegative = 4,
     template: int = 0,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     ranking: HeadScores | None = None,
@@ -177,8 +177,6 @@ def relation_evidence(
     ((HeadId(layer=23, head=4),), (HeadId(layer=23, head=4),))
     """
     seed = current().seed
-    check_at_least(1, n=n)
-    check_at_least(0, shots=shots)
     loaded = load_relations(relations)
     chosen = None if heads is None else check_heads(heads, model.n_layers, model.n_heads)
     if ranking is not None:

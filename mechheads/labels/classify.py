@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import xarray as xr
@@ -19,11 +19,10 @@ import xarray as xr
 from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
-from mechheads.labels.static import USUAL, relation_scores
-from mechheads.messages.arguments import check_known
+from mechheads.labels.static import USUAL, Norm, ScoringSettings, Source, Targets, relation_scores
+from mechheads.messages.arguments import Share, Within
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.model.stored_weights import StoredWeights
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -34,19 +33,31 @@ _DIMS = ("layer", "head", "category")
 _PER_RELATION = ("layer", "head", "relation")
 
 
+class RelationOptions(TypedDict, total=False):
+    """The options of ``relation_scores``."""
+
+    k: int | None
+    k_copying: int | None
+    source: Source
+    norm: Norm
+    targets: Targets
+    min_pairs: int
+    scoring: ScoringSettings
+
+
 @analysis
 def label_heads(
-    model: Model | StoredWeights | HeadScores,
+    model: Model | HeadScores,
     relations: RelationLike | Iterable[RelationLike] | None = None,
     rule: Rule = "null",
     *,
-    fdr: float = 0.05,
-    floor: float = 0.1,
-    tau: float = 0.15,
+    fdr: Annotated[float, Within(above=0, most=1)] = 0.05,
+    floor: Share = 0.1,
+    tau: Annotated[float, Within(above=0, most=1)] = 0.15,
     suppression: bool = False,
     causal: CausalEvidence | None = None,
-    causal_floor: float = 0.05,
-    **options: Any,
+    causal_floor: Share = 0.05,
+    **options: Unpack[RelationOptions],
 ) -> HeadLabels:
     """Label every head with the categories whose relations it implements.
 
@@ -74,14 +85,7 @@ def label_heads(
     >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
     (('Knowledge',), ('Knowledge',), ())
     """
-    check_known("rule", rule, Rule)
-    for what, number in {"tau": tau, "fdr": fdr}.items():
-        if not 0 < number <= 1:
-            raise ValueError(f"{what} is {number}; it must be above 0 and at most 1")
-    for what, number in {"floor": floor, "causal_floor": causal_floor}.items():
-        if not 0 <= number <= 1:
-            raise ValueError(f"{what} is {number}; it must be a share, between 0 and 1")
-    scores = _scores(model, relations, floor, options)
+    scores = _scores(model, relations, floor, {**options})
     category_of = _categories(scores)
     tested = scores.provenance.get("min_effect", 0.0)
     if rule == "null" and tested > floor:
@@ -210,6 +214,7 @@ def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, 
         phi = np.where(suppresses, data["suppression"].values, phi)
         p = np.where(suppresses, data["p_suppression"].values if "p_suppression" in data else np.nan, p)
         low, high = np.where(suppresses, np.nan, low), np.where(suppresses, np.nan, high)
+    # phi is a share: evidence comes before all that is below the floor, and this before the rest, whatever their phi
     rank = np.where(np.isnan(phi), -np.inf, phi + 4.0 * enough + 2.0 * below)
     winner = rank.argmax(-1)[..., None]
     columns = {

@@ -27,7 +27,7 @@ from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
@@ -55,12 +55,12 @@ _PROMPTS_AT_ONCE = 128
 def dynamic_scores(
     model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,
-    k: int | None = None,
+    k: Positive | None = None,
     *,
-    k_copying: int | None = None,
+    k_copying: Positive | None = None,
     templates: Sequence[str] = TEMPLATES,
     targets: Targets = "single",
-    min_pairs: int = 30,
+    min_pairs: Positive = 30,
     heads: Sequence[HeadLike] | HeadLike | None = None,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
@@ -90,7 +90,6 @@ def dynamic_scores(
     (HeadId(layer=23, head=4),)
     """
     k, k_copying = usual_k(model.d_vocab, k, k_copying)
-    check_at_least(1, min_pairs=min_pairs)
     if isinstance(templates, str) or not templates:
         raise ValueError(f"templates is {templates!r}; give a list of texts that contain {{source}}")
     if wrong := [template for template in templates if template.count("{source}") != 1]:

@@ -21,11 +21,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
 
 if TYPE_CHECKING:
     from mechheads.model.model import Model
-    from mechheads.model.stored_weights import StoredWeights
 
 Ties = Literal["target", "index"]
 """Ties: with ``"target"`` an equal entry is not ahead; with ``"index"`` it is if its token has the larger id."""
@@ -51,14 +49,9 @@ _LONG_ROW = 2048
 
 
 def usual_k(d_vocab: int, k: int | None, k_copying: int | None) -> tuple[int, int]:
-    """k, and k for copying relations; the paper's values if not given.
-
-    Raises:
-        ValueError: if one is below 1.
-    """
+    """k, and k for copying relations; the paper's values if not given."""
     usual = (25, 3) if d_vocab >= _LARGE_VOCABULARY else (10, 1)
     k, k_copying = usual[0] if k is None else k, usual[1] if k_copying is None else k_copying
-    check_at_least(1, k=k, k_copying=k_copying)
     return k, k_copying
 
 
@@ -80,7 +73,7 @@ class Ranks:
 
     def __init__(
         self,
-        model: Model | StoredWeights,
+        model: Model,
         source_of: Int[Tensor, " pair"],
         target: Int[Tensor, " pair"],
         limit: Int[Tensor, " pair"],

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import values_after
 from mechheads.model.model import Model
-from mechheads.model.stored_weights import StoredWeights
 from mechheads.prompts.encoding import begin_tokens, text_ids
 
 Reading = Literal["embedding", "first_mlp", "carried"]
@@ -40,7 +39,6 @@ class Readings:
     """The values that every head computes from some tokens, for each way of reading them.
 
     Args:
-        model: a loaded model, or one on disk, which cannot be run and so does not have ``carried``.
         ids: the tokens.
         source: one reading, or ``"all"`` for all readings that this model has.
         norm: ``"folded"`` multiplies the scale of the norm before attention into W_V.
@@ -53,7 +51,7 @@ class Readings:
         ValueError: if the model does not have the one reading asked for, or gives numbers that are not finite.
     """
 
-    def __init__(self, model: Model | StoredWeights, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
+    def __init__(self, model: Model, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
         self._model, self._norm = model, norm
         self.missing: dict[Reading, str] = {}
         wanted = READINGS if source == "all" else (source,)
@@ -96,19 +94,12 @@ class DamagedError(ValueError):
     """Numbers are not finite; no other reading can be used instead."""
 
 
-def carried_values(
-    model: Model | StoredWeights, ids: Int[Tensor, " source"]
-) -> list[Float[Tensor, "kv source d_head"]]:
+def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tensor, "kv source d_head"]]:
     """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer, averaged over the openings.
 
     Raises:
-        ValueError: if the model is on disk, or its context has no room for an opening.
+        ValueError: if the model's context has no room for an opening.
     """
-    if not isinstance(model, Model):
-        raise ValueError(
-            'source="carried" runs the model on every token, but open_weights does not load the model; load it with '
-            'mh.load, or choose "embedding", "first_mlp" or "all"'
-        )
     openings = neutral_openings(model)
     total: list[Tensor] = []
     for opening in openings:

@@ -25,11 +25,11 @@ from jaxtyping import Float
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
 from mechheads.heads import HeadId, HeadLike, check_head, random_sets
-from mechheads.interventions.basic import Zero
+from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.basic import accuracy
 from mechheads.model.analysis import analysis
@@ -50,22 +50,24 @@ def cumulative_removal(
     relation: RelationLike,
     ranking: Iterable[HeadLike],
     *,
+    intervention: InterventionLike = "zero",
     controls: RelationLike | Iterable[RelationLike] = (),
-    draws: int = 5,
-    most: int | None = None,
+    draws: NotNegative = 5,
+    most: Positive | None = None,
     n: int = 24,
     shots: int = 4,
     template: int = 0,
 ) -> Curves:
     """Remove a relation's heads together, one more at a time, and measure next-token accuracy.
 
-    A head is removed by setting its z to zero at the last token only. For comparison, as many random other heads are
-    removed, each from the layer of the head that it replaces or from the nearest layer with heads left; and the
-    relation's own heads are removed on the prompts of control relations.
+    A head is removed by an intervention at the last token only; by default, its z is set to zero. For comparison, as
+    many random other heads are removed, each from the layer of the head that it replaces or from the nearest layer with
+    heads left; and the relation's own heads are removed on the prompts of control relations.
 
     Args:
         relation: a relation with few-shot templates.
         ranking: the relation's heads, best first, as ``scores.select(relation=...).heads()`` gives them.
+        intervention: how heads are ablated, as in ``mh.sweep``.
         controls: other relations, such as ``choose_controls`` gives.
         draws: how many times random heads are drawn.
         most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
@@ -92,8 +94,6 @@ def cumulative_removal(
     loaded, *others = load_relations([relation, *given])
     ranked = _check_order(ranking, model)
     most = removal_limit(model.n_layers * model.n_heads) if most is None else most
-    check_at_least(1, most=most)
-    check_at_least(0, draws=draws)
     heads = ranked[:most]
     n_others = model.n_layers * model.n_heads - len(ranked)
     if draws and n_others < len(heads):
@@ -107,7 +107,7 @@ def cumulative_removal(
         raise ValueError(f"controls: another line of the table is called {taken[0]!r} too; rename that relation")
     asked = {"n": n, "shots": shots, "template": template, "seed": seed}
     prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))
-    runs = _last_token_runs(model, prompts, lines.values())
+    runs = _last_token_runs(model, prompts, lines.values(), intervention)
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
         raise ValueError(too_hard(loaded.name, base))
     curves = {which: _empty(heads, prompts) for which in lines}
@@ -119,7 +119,7 @@ def cumulative_removal(
             _follow(runs, line, curves[which], bar)
         del runs
         for control, some in zip(others, others_prompts, strict=True):
-            _follow(_last_token_runs(model, some, [heads]), heads, curves[control.name], bar)
+            _follow(_last_token_runs(model, some, [heads], intervention), heads, curves[control.name], bar)
     done = sum(int(np.isfinite(curve).all(1).sum()) for curve in curves.values())
     interrupts.warn(f"{done} of {bar.total} sets of heads")
     table, values = _tabulate(curves)
@@ -225,10 +225,12 @@ def _overlap(one: set[HeadId], other: set[HeadId]) -> float:
     return len(one & other) / max(1, min(len(one), len(other)))
 
 
-def _last_token_runs(model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]]) -> SetRuns:
-    """Runs in which sets of these heads write nothing at the last token, measured by accuracy."""
+def _last_token_runs(
+    model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], intervention: InterventionLike = "zero"
+) -> SetRuns:
+    """Runs in which sets of these heads are ablated at the last token, measured by accuracy."""
     heads = sorted(set().union(*sets))
-    spec = Spec(prompts, Zero(), accuracy, heads, positions="last")
+    spec = Spec(prompts, as_intervention(intervention), accuracy, heads, positions="last")
     return SetRuns(model, spec)
 
 

@@ -18,17 +18,16 @@ from torch import Tensor
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels.readings import Norm
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import Within
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.model.stored_weights import StoredWeights
 from mechheads.prompts.encoding import token_strings
 
 
 @analysis
 @torch.no_grad()
 def salient_operations(
-    model: Model | StoredWeights,
+    model: Model,
     head: HeadLike,
     *,
     n: int = 15,
@@ -39,7 +38,7 @@ def salient_operations(
     """The tokens of the whole vocabulary that a head amplifies most, from its weights alone.
 
     Args:
-        model: from ``mh.load`` or ``mh.wrap``, or ``mh.labels.open_weights`` for a model that stays on disk.
+        model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
         head: such as ``"L23H4"``.
         n: the number of tokens.
         top: how many of the tokens that each is mapped to are listed.
@@ -61,16 +60,7 @@ def salient_operations(
     """
     at = check_head(head, model.n_layers, model.n_heads)
     for name, number in {"n": n, "top": top}.items():
-        if not 1 <= number <= model.d_vocab:
-            raise ValueError(
-                f"{name} is {number}; it must lie between 1 and {model.d_vocab}, the size of the vocabulary"
-            )
-    check_known("norm", norm, Norm)
-    if source not in ("first_mlp", "embedding"):
-        raise ValueError(
-            f'source is {source!r}; choose "first_mlp" or "embedding". Other readings run the model on every token, '
-            "which here is the whole vocabulary"
-        )
+        Within(1, model.d_vocab).check(name, number)
     folded = norm == "folded"
     W_V, W_O = model.W_V[at.layer][at.head].float(), model.W_O[at.layer][at.head].float()
     if folded:
@@ -96,7 +86,7 @@ def salient_operations(
     )
 
 
-def _seen(model: Model | StoredWeights, ids: Tensor, through_mlp: bool) -> Float[Tensor, "token d_model"]:
+def _seen(model: Model, ids: Tensor, through_mlp: bool) -> Float[Tensor, "token d_model"]:
     """E' of some tokens."""
     embedded = model.embed(ids)
     return (model.first_mlp(embedded) if through_mlp else embedded).float()
@@ -108,14 +98,12 @@ def _gain(seen: Float[Tensor, "token d_model"], written: Float[Tensor, "token d_
     return torch.where(length == 0, 0.0, written.norm(dim=1) / length)
 
 
-def _entries(
-    model: Model | StoredWeights, written: Float[Tensor, "token d_model"], limits: Limits
-) -> Float[Tensor, "token d_vocab"]:
+def _entries(model: Model, written: Float[Tensor, "token d_model"], limits: Limits) -> Float[Tensor, "token d_vocab"]:
     """Rows of E' W_V W_O W_U, a part of the vocabulary at a time."""
     step = max(1, limits.logits // model.d_model)
     starts = range(0, model.d_vocab, step)
     return torch.cat([written @ model.unembedding(start, min(start + step, model.d_vocab)) for start in starts], dim=1)
 
 
-def _shown(model: Model | StoredWeights, ids: Tensor) -> list[str]:
+def _shown(model: Model, ids: Tensor) -> list[str]:
     return [repr(text) for text in token_strings(ids.tolist(), model.tokenizer)]

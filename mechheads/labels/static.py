@@ -50,12 +50,11 @@ from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.arguments import Positive, Share, check_arguments
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.model.stored_weights import StoredWeights
 from mechheads.progress import Bar
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
@@ -91,14 +90,11 @@ class ScoringSettings:
 
     leading_space: bool = True
     ties: Ties = "target"
-    min_effect: float = 0.01
-    draws: int = 9999
+    min_effect: Share = 0.01
+    draws: Positive = 9999
 
     def __post_init__(self) -> None:
-        check_at_least(1, draws=self.draws)
-        if not 0 <= self.min_effect <= 1:
-            raise ValueError(f"min_effect is {self.min_effect}; it must be a share of pairs, between 0 and 1")
-        check_known("ties", self.ties, Ties)
+        check_arguments(type(self), vars(self))
 
 
 USUAL = ScoringSettings()
@@ -112,20 +108,13 @@ class Scoring(ScoringSettings):
         ValueError: if an argument is not allowed.
     """
 
-    k: int | None = None
-    k_copying: int | None = None
+    k: Positive | None = None
+    k_copying: Positive | None = None
     source: Source = "all"
     norm: Norm = "folded"
     targets: Targets = "single"
-    min_pairs: int = 30
+    min_pairs: Positive = 30
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(1, min_pairs=self.min_pairs)
-        check_known("source", self.source, Source)
-        check_known("norm", self.norm, Norm)
-        check_known("targets", self.targets, Targets)
 
 
 _ALL_USUAL = Scoring()
@@ -188,11 +177,11 @@ class Found:
 
 @analysis
 def relation_scores(
-    model: Model | StoredWeights,
+    model: Model,
     relations: RelationLike | Iterable[RelationLike] | None = None,
-    k: int | None = None,
+    k: Positive | None = None,
     *,
-    k_copying: int | None = None,
+    k_copying: Positive | None = None,
     source: Source = "all",
     norm: Norm = "folded",
     targets: Targets = "single",
@@ -205,7 +194,7 @@ def relation_scores(
     pruned head, has no hit. The first MLP and the model run in the model's dtype, everything else in float32.
 
     Args:
-        model: from ``mh.load`` or ``mh.wrap``, or ``mh.labels.open_weights`` for a model that stays on disk.
+        model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
         relations: names, paths of JSON files or ``Relation`` objects; ``None`` for the relations of the package.
         k: a target is a hit if it is among the k largest entries. By default, as in the paper: 10, and 25 for a
             vocabulary of 100,000 tokens or more, such as Llama 3's.
@@ -214,7 +203,7 @@ def relation_scores(
             output for that row, from layer 1 on, as in the paper (whose code omits it for Llama-3.1-70B).
             ``"carried"``: as the residual stream at the head's layer when the model runs on the token after a neutral
             word, averaged over a few such words, after the norm before attention. ``"all"``: for each head and
-            relation, the one of these with the largest score; a model on disk has the first two.
+            relation, the one of these with the largest score.
         norm: ``"folded"`` multiplies the scale of the norm before attention into W_V, of a norm after attention
             into W_O and of the final norm into W_U; ``"raw"`` does not, as in the paper.
         targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first``
@@ -237,7 +226,7 @@ def relation_scores(
         (relation), and ``pair`` and ``by_first`` (relation, prompt). ``provenance["ledger"]`` lists for each relation
         how many pairs were given and kept, and which were lost and why; ``provenance["no_reading"]`` lists why a model
         lacks a reading. After Ctrl-C the layers scored so far are returned and the others are NaN. With
-        ``mh.settings(store=)``, the file keeps each layer of a loaded model, and the same call goes on.
+        ``mh.settings(store=)``, the file keeps each layer, and the same call goes on.
 
     Raises:
         ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
@@ -245,7 +234,7 @@ def relation_scores(
 
     >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi
-    <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 1 relation, 38 prompts>
+    <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 1 relation, 38 pairs>
     >>> phi.heads(2), phi.dataset["reading"].sel(layer=23, head=4).item()
     ((HeadId(layer=29, head=2), HeadId(layer=23, head=4)), 'first_mlp')
     """
@@ -278,7 +267,7 @@ class RelationScorer:
 
     def __init__(
         self,
-        model: Model | StoredWeights,
+        model: Model,
         relations: RelationLike | Iterable[RelationLike] | None,
         scoring: Scoring = _ALL_USUAL,
     ) -> None:
@@ -312,17 +301,16 @@ class RelationScorer:
             self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
         self._names = self._readings.names
         every = range(model.n_heads)
-        whole = isinstance(model, StoredWeights) or model.dtype != torch.float32
-        apart = self._ranks.by_hubs and not whole
+        apart = self._ranks.by_hubs and model.dtype == torch.float32
         self._together = [range(head, head + 1) for head in every] if apart else [every]
         """The heads of a layer that are scored together: one by one if each head's product with W_U serves its hubs,
-        its hits and its null; all if it is not needed, or if W_U is read or converted each time."""
+        its hits and its null; all if it is not needed, or if W_U is converted each time."""
         self._found = Found.empty(model.n_layers, model.n_heads, self._scored)
         self._ready: set[int] = set()
         self._which = np.array([np.arange(max(per_relation)) < size for size in per_relation])
-        self._store = Store(current().store if isinstance(model, Model) else None, analysis="relation_scores")
+        self._store = Store(current().store, analysis="relation_scores")
         asked = {"relations": [relation.fingerprint for relation in self._loaded], "scoring": scoring}
-        self._ledger = self._store.open(model, {}, **asked) if isinstance(model, Model) else None
+        self._ledger = self._store.open(model, {}, **asked)
         for name, row in ({} if self._ledger is None else self._ledger.finished()).items():
             self._found.take(int(name), row, self._which)
             self._ready.add(int(name))
@@ -496,7 +484,7 @@ def _names(places: np.ndarray) -> np.ndarray:
     return text_array([READINGS[place] if place >= 0 else "" for place in places.ravel().tolist()], places.shape)
 
 
-def _check_finite(model: Model | StoredWeights) -> None:
+def _check_finite(model: Model) -> None:
     for layer in range(model.n_layers):
         for name, weight in (("W_V", model.W_V[layer]), ("W_O", model.W_O[layer])):
             if not torch.isfinite(weight).all():

@@ -276,7 +276,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
     """Copy the units of several ledgers into one. The parts are not changed; merging again changes nothing.
 
     Args:
-        parts: ledgers of the same sweeps, such as those that ``mechheads run --part`` wrote.
+        parts: ledgers of the same sweeps, such as those of a sweep's parts (``Limits(part=(3, 16))``).
         into: the ledger that gets all units; created if it does not exist.
 
     Raises:

@@ -167,36 +167,28 @@ class ModelCore:
 
     def provenance(self) -> dict[str, Any]:
         """What a result records about the model: name, revision, sizes, dtype, library versions."""
-        return describe(
-            self,
-            ("transformer-lens", "transformers", "torch"),
-            backend=type(self.model).__name__,
-            normalization=self.model.cfg.normalization_type,
-            compatibility_mode=bool(getattr(self.model, "compatibility_mode", False)),
+        libraries = ("transformer-lens", "transformers", "torch")
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "backend": type(self.model).__name__,
+            "normalization": self.model.cfg.normalization_type,
+            "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
             **({"folded_value_biases": True} if self.folded_value_biases else {}),
             **({"layout": f"whole: {GIVEN_UP}"} if self.backend.layout == "whole" else {}),
-        )
+            "n_layers": self.n_layers,
+            "n_heads": self.n_heads,
+            "n_kv_heads": self.n_kv_heads,
+            "versions": {"mechheads": __version__} | {name: _version_of(name) for name in libraries},
+        }
 
     def __repr__(self) -> str:
         return (
             f"Model({self.name!r}: {self.n_layers} layers x {self.n_heads} heads "
             f"({self.n_kv_heads} key/value), d_model {self.d_model}, {type(self.model).__name__})"
         )
-
-
-def describe(weights: Any, libraries: Sequence[str], **about: Any) -> dict[str, Any]:
-    """What a result records about a model, loaded or on disk, and the versions of the libraries that read it."""
-    return {
-        "model": weights.name,
-        "revision": weights.revision,
-        "dtype": str(weights.dtype).removeprefix("torch."),
-        "device": str(weights.device),
-        **about,
-        "n_layers": weights.n_layers,
-        "n_heads": weights.n_heads,
-        "n_kv_heads": weights.n_kv_heads,
-        "versions": {"mechheads": __version__} | {name: _version_of(name) for name in libraries},
-    }
 
 
 @cache

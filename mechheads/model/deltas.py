@@ -1,7 +1,11 @@
-"""Deltas: small changes to the weights of a few heads, stored in one file and added to a model when it is loaded."""
+"""Deltas: small changes to the weights of a few heads, stored in one file and added to a model when it is loaded.
+
+The file is safetensors, written completely or not at all, with a checksum of all tensors and texts.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,15 +14,17 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from mechheads.data import folder
-from mechheads.files.tensors import TensorFile
+from mechheads.files.replacing import check_kind, replacing
 from mechheads.heads import HeadId
 
 Side = Literal["W_Q", "W_O"]
 SIDES: tuple[Side, ...] = ("W_Q", "W_O")
-_FILE = TensorFile("mechheads delta 1", "{path} is not a saved Delta", ("about",))
+_FORMAT = "mechheads delta 1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,23 +59,58 @@ class Delta:
                 attention.o_proj.weight[:, rows] += both["W_O"].T.to(attention.o_proj.weight)
 
     def save(self, path: Path) -> None:
-        """Save the delta as safetensors in half precision."""
+        """Save the delta as safetensors in half precision.
+
+        Raises:
+            OSError: if it cannot be written, for example because the disk is full.
+            ValueError: if there is a file that is not of this kind.
+        """
         tensors = {
             f"{head}.{side}": both[side].half().contiguous() for head, both in self.weights.items() for side in SIDES
         }
-        _FILE.write(path, tensors, {"about": json.dumps(self.about)})
+        texts = {"format": _FORMAT, "about": json.dumps(self.about)}
+        check_kind(path, b"{", at=8)
+        with replacing(path) as unfinished:
+            try:
+                save_file(tensors, unfinished, texts | {"checksum": _checksum(tensors, texts)})
+            except SafetensorError as error:
+                raise OSError(str(error)) from error
 
     @classmethod
     def load(cls, path: Path) -> Delta:
         """Load a delta that ``save`` wrote.
 
         Raises:
-            ValueError: if the file is not a delta, or is damaged.
+            ValueError: if the file is of another kind or version, cut short, or damaged.
         """
-        stored, texts = _FILE.read(path)
-        found, about = {name: tensor.float() for name, tensor in stored.items()}, json.loads(texts["about"])
-        heads = {HeadId.parse(name.split(".")[0]) for name in found}
-        return cls({head: {side: found[f"{head}.{side}"] for side in SIDES} for head in sorted(heads)}, about)
+        foreign = f"{path} is not a saved Delta"
+        try:
+            with safe_open(path, "pt") as file:
+                texts: dict[str, str] = file.metadata() or {}
+                found = texts.get("format", "unknown")
+                if found != _FORMAT:
+                    raise ValueError(f"{foreign}: its format is {found!r}; expected {_FORMAT!r}")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file is not a dict)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise ValueError(f"{foreign}: {error}") from error
+        if texts.pop("checksum", None) != _checksum(tensors, texts):
+            raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
+        if "about" not in texts:
+            raise ValueError(f"{foreign}: it has no about")
+        heads = sorted({HeadId.parse(name.split(".")[0]) for name in tensors})
+        return cls(
+            {head: {side: tensors[f"{head}.{side}"].float() for side in SIDES} for head in heads},
+            json.loads(texts["about"]),
+        )
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(sorted(about.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def shipped(name: str) -> Path | None:

@@ -16,7 +16,7 @@ import torch
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes
-from mechheads.messages.arguments import check_known
+from mechheads.messages.arguments import checked
 from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
@@ -30,6 +30,7 @@ from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.source import BackendName
 
 
+@checked
 def load(
     name_or_path: str | Path | None = None,
     *,
@@ -58,9 +59,10 @@ def load(
         attn_implementation: ``"sdpa"`` computes attention by torch's fused kernels wherever no pattern is asked for or
             changed, if a trial run gives the same numbers; ``"eager"`` never does.
         max_memory: the memory that the weights may take on the device, in bytes or as text such as "8 GB". Blocks that
-            do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run. The
-            numbers are the same. By default, all weights are in memory. Uses the bridge. With ``device_map="auto"``,
-            the GPUs to use and the memory of each, such as ``{0: "70GB", 1: "70GB"}``.
+            do not fit stay on disk in the model's own safetensors files, and are read one at a time when they run;
+            ``"least"`` leaves all of them there. The numbers are the same. By default, all weights are in memory. Uses
+            the bridge. With ``device_map="auto"``, the GPUs to use and the memory of each, such as
+            ``{0: "70GB", 1: "70GB"}``.
         device_map: spread the blocks over several GPUs, in place of ``device``, as accelerate does: ``"auto"`` (within
             ``max_memory``), or the GPU of each part by its name in transformers. The numbers are the same up to
             rounding. Uses the bridge.
@@ -74,7 +76,6 @@ def load(
     """
     room = _find_room(device, max_memory, device_map)
     chosen = _choose_backend("bridge" if backend is None and room is not None else backend)
-    check_known("attn_implementation", attn_implementation, AttnImplementation)
     if room is not None and chosen == "hooked":
         argument = "max_memory" if device_map is None else "device_map"
         raise ValueError(
@@ -129,7 +130,7 @@ def _find_room(
             )
         if max_memory is None:
             return None
-        return Room(budget_bytes(max_memory, "max_memory"), _find_device(device))
+        return Room(None if max_memory == "least" else budget_bytes(max_memory, "max_memory"), _find_device(device))
     if str(device) not in ("auto", "cpu"):
         raise ValueError(
             f"device is {str(device)!r} with device_map, which says where the weights go; leave device out"
@@ -191,7 +192,6 @@ def from_transformers(
     attn_implementation: AttnImplementation = "sdpa",
 ) -> Model:
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
-    check_known("attn_implementation", attn_implementation, AttnImplementation)
     adapter: Backend
     with settings_kept():
         trial = _trial(model, name)
@@ -245,6 +245,7 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
         ) from error
 
 
+@checked
 def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
     """Use a model that you already have: one of TransformerLens, transformers, peft or nnsight. It is not changed.
 
@@ -303,7 +304,6 @@ def _has_folded_value_biases(model: Model) -> bool:
 
 
 def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
-    check_known("attn_implementation", attn_implementation, AttnImplementation)
     names = {base.__name__ for base in type(model).__mro__}
     if "HookedTransformer" in names:
         from mechheads.model.backends.hooked import HookedBackend as Adapter
@@ -323,7 +323,6 @@ def _choose_backend(backend: BackendName | None) -> BackendName:
     has_hooked = int(version.split(".")[0]) < 4
     if backend is None:
         return "hooked" if has_hooked else "bridge"
-    check_known("backend", backend, BackendName)
     if backend == "hooked" and not has_hooked:
         raise ValueError(
             f'backend="hooked": TransformerLens {version} no longer has HookedTransformer. Leave backend out to use '

@@ -11,16 +11,12 @@ from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_dif
 from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
-from mechheads.patching.attribution_plan import AttributionPlan, plan_attribution
 from mechheads.patching.circuit_curve import circuit_curve, compare_areas
 from mechheads.patching.circuit_task import CIRCUIT_TASKS, CircuitTask, circuit_task
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.edges.attribution import attribute_edges
-from mechheads.patching.edges.edge_curve import edge_curve
 from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.head_sets import SetScores, patch_sets
-from mechheads.patching.learned_ranking import learn_ranking
-from mechheads.patching.mib_files import load_mib, load_mib_edges, save_mib
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.self_repair import self_repair
@@ -29,7 +25,6 @@ from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
     "CIRCUIT_TASKS",
-    "AttributionPlan",
     "Circuit",
     "CircuitTask",
     "Completeness",
@@ -58,12 +53,8 @@ __all__ = [
     "circuit_task",
     "compare_areas",
     "completeness",
-    "edge_curve",
     "faithfulness",
     "kl_divergence",
-    "learn_ranking",
-    "load_mib",
-    "load_mib_edges",
     "log_prob",
     "logit_diff",
     "metric",
@@ -72,9 +63,7 @@ __all__ = [
     "path_matrix",
     "path_patch",
     "plan",
-    "plan_attribution",
     "prepare",
-    "save_mib",
     "self_repair",
     "sweep",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import PathLike
 
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.places import Positions
@@ -12,7 +11,6 @@ from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.base import Site
 from mechheads.interventions.basic import Patch
-from mechheads.limits import Budget, Workers, settings
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
@@ -22,7 +20,7 @@ from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
 
-@analysis(keeps_units=True)
+@analysis
 def activation_patch(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,
@@ -33,11 +31,6 @@ def activation_patch(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     normalize: bool = False,
-    budget: Budget = None,
-    seed: int | None = None,
-    progress: bool | None = None,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Replace one head's activation in one run of each pair by its value in the other run, head by head.
@@ -51,7 +44,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, budget, seed, progress, workers, store, nodes: as in ``mh.sweep``.
+        heads, positions, normalize, nodes: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
@@ -69,8 +62,7 @@ def activation_patch(
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
-    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
-        base = base_of(direction)
-        spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, nodes=nodes)
-        about = About(f"activation patching of {site}, {direction}", "activation_patch")
-        return run_spec(model, spec, about, runs=cached)
+    base = base_of(direction)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+    about = About(f"activation patching of {site}, {direction}", "activation_patch")
+    return run_spec(model, spec, about, runs=cached)

@@ -32,7 +32,7 @@ from mechheads.interventions.base import Context, Site, site_of
 from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import apply
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
@@ -42,8 +42,8 @@ from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
+from mechheads.runs.head_cache import KEY_SITES
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.sites import KEY_SITES
 
 
 def attribute_mlps(job: Job, gradient: LayerStore) -> Float[np.ndarray, "layer place prompt"]:
@@ -71,7 +71,7 @@ def attribution_patch(
     direction: Direction = "denoising",
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
-    steps: int | None = None,
+    steps: Positive | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass, or a few.
@@ -109,14 +109,11 @@ def attribution_patch(
     >>> mh.patching.attribution_patch(model, pairs).heads(1)
     (HeadId(layer=23, head=4),)
     """
-    seed = current().seed
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
-    if steps is not None:
-        check_at_least(1, steps=steps)
     limits, measured = current().limits, as_metric(metric)
-    spec = Spec(asked, Patch(site), measured, heads, positions, base, seed=seed, limits=limits, nodes=nodes)
+    spec = Spec(asked, Patch(site), measured, heads, positions, base, limits=limits, nodes=nodes)
     found = estimate(model, spec, runs=cached, steps=steps)
     warn_of_answers(found.job)
     more = {

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, Mlp, Node, NodeLike, Nodes, check_node, every_node, in_order
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import DEFAULT_LIMITS, current
-from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.arguments import NotNegative, check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
@@ -53,7 +53,6 @@ _RESAMPLES = 1000
 _ENDS = 0.025, 0.975
 
 Ranking = HeadScores | Sequence[NodeLike]
-_R = TypeVar("_R")
 
 
 @analysis
@@ -64,9 +63,9 @@ def circuit_curve(
     *,
     sizes: Sequence[float] = SIZES,
     by: RankBy = "score",
-    draws: int = 5,
+    draws: NotNegative = 5,
     metric: Metric | str = logit_diff,
-    ablation: InterventionLike = "patch",
+    intervention: InterventionLike = "patch",
     nodes: Nodes = "heads",
 ) -> Curves:
     """How faithful the first heads of a ranking are at every size, with the areas CPR and CMD, beside random orders.
@@ -81,7 +80,7 @@ def circuit_curve(
         draws: the number of random orders for comparison.
         nodes: ``"all"`` for circuits of heads and MLPs: scores rank MLPs too if they were measured with
             ``nodes="all"``, and lists may name them, as in ``["L23H4", "L25.mlp"]``. Sizes are then shares of both.
-        prompts, metric, ablation: as in ``mh.patching.faithfulness``. In MIB, other
+        prompts, metric, intervention: as in ``mh.patching.faithfulness``. In MIB, other
             components take their activations from the corrupted run, as by default here.
 
     Returns:
@@ -101,18 +100,15 @@ def circuit_curve(
     >>> found.table[["which", "k"]].values.tolist()
     [['ranking', 2], ['ranking', 270], ['random 1', 2], ['random 1', 270]]
     """
-    seed = current().seed
     model, asked, cached = given(model, prompts)
-    check_known("by", by, RankBy)
-    check_at_least(0, draws=draws)
-    shares = check_sizes(sizes)
-    rng = np.random.default_rng(seed)
+    shares = _check_sizes(sizes)
+    rng = np.random.default_rng(current().seed)
     order = {
         name: _full_order(f"rankings[{name!r}]", each, model, nodes, by, rng)
-        for name, each in named_rankings(rankings).items()
+        for name, each in _named_rankings(rankings).items()
     }
     order |= {f"random {i + 1}": _full_order("", (), model, nodes, by, rng) for i in range(draws)}
-    spec = circuit_spec(asked, metric, ablation, current().limits, nodes)
+    spec = circuit_spec(asked, metric, intervention, current().limits, nodes)
     runs = CircuitRuns(model, spec, cached)
     runs.share(runs.full)
     values = np.full((len(order), len(shares), len(runs.full)), np.nan)
@@ -123,14 +119,14 @@ def circuit_curve(
     interrupts.stop_unless(done > 0)
     interrupts.warn(f"{done} of {len(order)} rankings")
     about = make_provenance(runs, sizes=list(shares), interrupted=interrupts.interrupted)
-    return circuits_by_size(order, values, runs.full, runs.empty, runs.cluster, about)
+    return _circuits_by_size(order, values, runs.full, runs.empty, runs.cluster, about)
 
 
 def compare_areas(curves: Curves, ranking: str, other: str) -> pd.DataFrame:
     """How much larger the areas of one ranking are than those of another, on the same prompts.
 
     Args:
-        curves: from ``circuit_curve`` or ``edge_curve``.
+        curves: from ``circuit_curve``.
         ranking, other: names of rankings; ``"random"`` is the mean over all random orders.
 
     Returns:
@@ -176,7 +172,7 @@ def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, m
     return Curves("faithfulness_curve", found[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
 
 
-def circuits_by_size(
+def _circuits_by_size(
     order: dict[str, Any],
     values: Float[np.ndarray, "ranking size prompt"],
     full: Float[np.ndarray, " prompt"],
@@ -292,16 +288,14 @@ def heads_at(share: float, n_heads: int) -> int:
     return int(round(share * n_heads, 9))
 
 
-def named_rankings(
-    rankings: _R | Mapping[str, _R] | None, wanted: str = "scores of heads, heads in order,"
-) -> dict[str, _R]:
+def _named_rankings(rankings: Ranking | Mapping[str, Ranking] | None) -> dict[str, Ranking]:
     """Rankings by name; a single one has the name "ranking", or its own.
 
     Raises:
         ValueError: if there is none, or a name is taken.
     """
     if rankings is None or (isinstance(rankings, (Mapping, Sequence)) and not len(rankings)):
-        raise ValueError(f'rankings is missing; give {wanted} or {{"name": scores, ...}}')
+        raise ValueError('rankings is missing; give scores of heads, heads in order, or {"name": scores, ...}')
     if not isinstance(rankings, Mapping):
         return {getattr(rankings, "name", "ranking"): rankings}
     if taken := [name for name in rankings if name == "random" or is_random(name)]:
@@ -341,7 +335,7 @@ def _ranked(scores: HeadScores, by: RankBy, nodes: Nodes) -> list[Node]:
     return sorted(found, key=lambda node: -abs(found[node]) if by == "absolute" else -found[node])
 
 
-def check_sizes(sizes: Sequence[float], of: str = "heads") -> tuple[float, ...]:
+def _check_sizes(sizes: Sequence[float]) -> tuple[float, ...]:
     """The sizes of circuits as numbers.
 
     Raises:
@@ -350,7 +344,7 @@ def check_sizes(sizes: Sequence[float], of: str = "heads") -> tuple[float, ...]:
     shares = tuple(map(float, sizes))
     if len(shares) < 2 or list(shares) != sorted(set(shares)) or not 0 <= shares[0] < shares[-1] <= 1:
         raise ValueError(
-            f"sizes is {tuple(sizes)}; give at least two shares of all {of} from 0 to 1, from small to large, such as "
+            f"sizes is {tuple(sizes)}; give at least two shares of all heads from 0 to 1, from small to large, such as "
             "(0.01, 0.1, 1)"
         )
     return shares

@@ -25,11 +25,12 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.head_sets import SetRuns, head_set, node_set, set_bar
-from mechheads.engine.job import Job, Spec, given, intervention_for
+from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
-from mechheads.interventions.basic import InterventionLike
+from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.limits import Limits, current
+from mechheads.messages.arguments import NotNegative
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -129,17 +130,17 @@ def faithfulness(
     heads: Iterable[NodeLike] | None = None,
     *,
     metric: Metric | str = logit_diff,
-    ablation: InterventionLike = "patch",
+    intervention: InterventionLike = "patch",
     nodes: Nodes = "heads",
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
 
     Args:
-        prompts: pairs, whose clean side is run; or plain prompts, if the ablation is not a patch.
+        prompts: pairs, whose clean side is run; or plain prompts, if the intervention is not a patch.
         heads: the circuit; it may be empty.
         metric: what is measured, as in ``mh.sweep``.
-        ablation: the intervention on every other head. By default it gives them their z of the corrupted run; any
-            other, such as ``"mean"`` (as in ``mh.sweep``), is computed from the base run.
+        intervention: how every other head is ablated, as in ``mh.sweep``. By default they get their z of the corrupted
+            run; any other intervention, such as ``"mean"``, is computed from the base run.
         nodes: ``"all"`` ablates all MLPs outside the circuit too; the circuit then has heads and MLPs, such as
             ``["L23H4", "L25.mlp"]``.
 
@@ -155,7 +156,7 @@ def faithfulness(
     """
     model, asked, cached = given(model, prompts)
     circuit = node_set(_given(heads), model, "heads", nodes)
-    spec = circuit_spec(asked, metric, ablation, current().limits, nodes)
+    spec = circuit_spec(asked, metric, intervention, current().limits, nodes)
     runs = CircuitRuns(model, spec, cached)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
@@ -166,9 +167,9 @@ def completeness(
     prompts: AnyPrompts | Job | None = None,
     heads: Iterable[HeadLike] | None = None,
     *,
-    subsets: int | Sequence[Iterable[HeadLike]] = 10,
+    subsets: NotNegative | Sequence[Iterable[HeadLike]] = 10,
     metric: Metric | str = logit_diff,
-    ablation: InterventionLike = "patch",
+    intervention: InterventionLike = "patch",
 ) -> Completeness:
     """Compare a circuit with the whole model after removing the same heads from both.
 
@@ -178,7 +179,7 @@ def completeness(
     Args:
         heads: the circuit.
         subsets: the number of random subsets, which contain each head with probability 1/2; or the subsets themselves.
-        prompts, metric, ablation: as in ``mh.patching.faithfulness``.
+        prompts, metric, intervention: as in ``mh.patching.faithfulness``.
 
     Raises:
         ValueError: if an argument is not valid, for example a subset that is not part of the circuit.
@@ -190,13 +191,12 @@ def completeness(
     >>> found.table[["heads", "kind"]].values.tolist()
     [['', 'none'], ['L20H1', 'head'], ['L23H4', 'head'], ['L20H1 L23H4', 'random']]
     """
-    seed = current().seed
     model, asked, cached = given(model, prompts)
     circuit = head_set(_given(heads), model, "heads")
     if not circuit:
         raise ValueError("heads is empty; give at least one head, because an empty circuit has no subsets")
-    chosen = _subsets(circuit, subsets, model, seed)
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, current().limits), cached)
+    chosen = _subsets(circuit, subsets, model)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, intervention, current().limits), cached)
     without = [frozenset(heads) for _, heads in chosen]
     with set_bar(2 * len(chosen), f"{len(chosen)} subsets") as bar:
         of_model = runs.values([runs.all - k for k in without], bar.update)
@@ -228,15 +228,14 @@ def _given(heads: Iterable[_N] | None) -> Iterable[_N]:
 
 
 def circuit_spec(
-    prompts: AnyPrompts, metric: Metric | str, ablation: InterventionLike, limits: Limits, nodes: Nodes = "heads"
+    prompts: AnyPrompts, metric: Metric | str, intervention: InterventionLike, limits: Limits, nodes: Nodes = "heads"
 ) -> Spec:
     """The request for runs of circuits.
 
     Raises:
-        ValueError: if the ablation or the metric is not valid.
+        ValueError: if the intervention or the metric is not valid.
     """
-    measured = as_metric(metric)
-    return Spec(prompts, intervention_for("ablation", ablation, prompts), measured, limits=limits, nodes=nodes)
+    return Spec(prompts, as_intervention(intervention), as_metric(metric), limits=limits, nodes=nodes)
 
 
 class CircuitRuns:
@@ -260,7 +259,8 @@ class CircuitRuns:
     ) -> Float[np.ndarray, "circuit prompt"]:
         """The metric of each circuit."""
         values = self.runs.values([self.all - circuit for circuit in circuits], done)
-        warn_of_nan(self.metric, values)
+        if np.isnan(values).any():
+            warn(f"metric {name_of(self.metric)} gave values that are not finite; their scores are NaN")
         return values
 
     def share(self, values: Float[np.ndarray, "*circuit prompt"]) -> Float[np.ndarray, "*circuit"]:
@@ -269,8 +269,13 @@ class CircuitRuns:
         Raises:
             ValueError: if it is not defined, because the metric is the same with all heads and with none.
         """
-        gap = check_gap(self.metric, self.full, self.empty)
-        return np.asarray((values - self.empty).mean(-1) / gap)
+        most, least = self.full.mean(), self.empty.mean()
+        if not abs(most - least) > 1e-6:
+            raise ValueError(
+                f"metric {name_of(self.metric)} is {most:.3g} with all heads and {least:.3g} with none, so the share "
+                "that a circuit keeps is not defined; choose another metric or ablation"
+            )
+        return np.asarray((values - self.empty).mean(-1) / float(most - least))
 
     def faithfulness(self, heads: tuple[Node, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
         """The result for a circuit whose metric is known."""
@@ -287,31 +292,8 @@ class CircuitRuns:
         return self.runs.provenance()
 
 
-def check_gap(
-    metric: Metric, full: Float[np.ndarray, " prompt"], empty: Float[np.ndarray, " prompt"], of: str = "heads"
-) -> float:
-    """How much larger the metric is with all components than with none.
-
-    Raises:
-        ValueError: if it is the same, so that no faithfulness is defined.
-    """
-    most, least = full.mean(), empty.mean()
-    if not abs(most - least) > 1e-6:
-        raise ValueError(
-            f"metric {name_of(metric)} is {most:.3g} with all {of} and {least:.3g} with none, so the share that a "
-            "circuit keeps is not defined; choose another metric or ablation"
-        )
-    return float(most - least)
-
-
-def warn_of_nan(metric: Metric, values: Float[np.ndarray, "*circuit prompt"]) -> None:
-    """Warn if the metric of a circuit is not finite."""
-    if np.isnan(values).any():
-        warn(f"metric {name_of(metric)} gave values that are not finite; their scores are NaN")
-
-
 def _subsets(
-    circuit: tuple[HeadId, ...], subsets: int | Sequence[Iterable[HeadLike]], model: Model, seed: int
+    circuit: tuple[HeadId, ...], subsets: int | Sequence[Iterable[HeadLike]], model: Model
 ) -> list[tuple[str, tuple[HeadId, ...]]]:
     """Each subset K with its kind; random subsets differ and have at least two heads."""
     always: list[tuple[str, tuple[HeadId, ...]]] = [("none", ()), *(("head", (head,)) for head in circuit)]
@@ -323,9 +305,7 @@ def _subsets(
                     f"subsets[{i}] contains {outside[0]}, which is not in the circuit; give subsets of heads="
                 )
         return always + [("given", heads) for heads in given]
-    if subsets < 0:
-        raise ValueError(f"subsets is {subsets}; give the number of random subsets, 0 or more, or a list of subsets")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(current().seed)
     drawn: dict[tuple[HeadId, ...], None] = {}
     wanted = min(subsets, 2 ** len(circuit) - 1 - len(circuit))
     while len(drawn) < wanted:

@@ -16,10 +16,10 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import SetRuns, head_set, set_bar
-from mechheads.engine.job import Job, Spec, given, intervention_for
+from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.basic import InterventionLike
+from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.limits import current
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
@@ -103,7 +103,7 @@ def patch_sets(
     """
     seed = current().seed
     model, asked, cached = given(model, prompts)
-    rule = intervention_for("intervention", intervention, asked)
+    rule = as_intervention(intervention)
     on_pairs, patched = isinstance(asked, PromptPairs), base_of(direction)
     if not isinstance(positions, str) or positions == "each":
         raise ValueError(f'positions is {positions!r}; for sets of heads give "all" or the name of one position')

@@ -16,7 +16,6 @@ from mechheads.engine.job import Job, given
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
-from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import logit_diff
@@ -76,7 +75,7 @@ def minimal_circuit(
     threshold: float = 0.9,
     order: Order = "once",
     metric: Metric | str = logit_diff,
-    ablation: InterventionLike = "patch",
+    intervention: InterventionLike = "patch",
 ) -> Circuit:
     """Remove one head after another as long as the remaining circuit does what the model does.
 
@@ -90,7 +89,7 @@ def minimal_circuit(
             runs for n heads. A head that has to stay is not tried again, even if it could be removed later.
             ``"each"`` tries all heads in each round and removes the one that leaves faithfulness closest to 1, until
             none can be removed: up to n (n + 1) / 2 runs.
-        prompts, metric, ablation: as in ``mh.patching.faithfulness``.
+        prompts, metric, intervention: as in ``mh.patching.faithfulness``.
 
     Returns:
         The circuit with the trace of the search; after Ctrl-C, the heads left by then. To find out how well the
@@ -109,12 +108,11 @@ def minimal_circuit(
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold}; give the share of faithfulness to keep, between 0 and 1")
-    check_known("order", order, Order)
     model, asked, cached = given(model, prompts)
     start = None if heads is None else head_set(heads, model, "heads")
     if start == ():
         raise ValueError("heads is empty; name the heads to start from, or leave it out for every head")
-    runs = CircuitRuns(model, circuit_spec(asked, metric, ablation, current().limits), cached)
+    runs = CircuitRuns(model, circuit_spec(asked, metric, intervention, current().limits), cached)
     kept = set(check_heads(start, model.n_layers, model.n_heads))
     values = runs.values([kept])[0]
 

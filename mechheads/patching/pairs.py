@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from mechheads.files.columns import columns_of
-from mechheads.messages.arguments import check_known
 from mechheads.prompts.prompts import PromptPairs, Side
 
 Direction = Literal["denoising", "noising"]
@@ -23,10 +22,5 @@ def check_pairs(pairs: object, analysis: str) -> None:
 
 
 def base_of(direction: Direction) -> Side:
-    """The side that is patched.
-
-    Raises:
-        ValueError: if there is no such direction.
-    """
-    check_known("direction", direction, Direction)
+    """The side that is patched."""
     return "corrupted" if direction == "denoising" else "clean"

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,8 @@ from mechheads.engine.work import Measured, Work, measure
 from mechheads.heads import HeadId, HeadLike, Nodes, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import Budget, Workers, current, inside, settings
-from mechheads.messages.arguments import check_known, did_you_mean
+from mechheads.limits import current, inside
+from mechheads.messages.arguments import did_you_mean
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
@@ -51,7 +50,7 @@ Group = tuple[Receiver, ...] | None
 """Receivers that are replaced together; None for the final residual stream."""
 
 
-@analysis(keeps_units=True)
+@analysis
 def path_patch(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,
@@ -63,11 +62,6 @@ def path_patch(
     mlps: MLPs = "recomputed",
     positions: Positions = "all",
     normalize: bool = False,
-    budget: Budget = None,
-    seed: int | None = None,
-    progress: bool | None = None,
-    workers: Workers | None = None,
-    store: str | PathLike[str] | None = None,
     nodes: Nodes = "heads",
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
@@ -84,7 +78,7 @@ def path_patch(
             ``"denoising"`` takes the paths of the corrupted run from the clean run: which paths are enough?
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
-        normalize, budget, seed, progress, workers, store: as in ``mh.sweep``.
+        normalize: as in ``mh.sweep``.
         nodes: ``"all"`` takes each layer's MLP as a sender too: a column of the result, ``.mlps``.
 
     Returns:
@@ -113,12 +107,11 @@ def path_patch(
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
     base = base_of(direction)
-    with settings(budget=budget, seed=seed, progress=progress, workers=workers, store=store):
-        spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, nodes=nodes)
-        return _run(model, spec, question, runs=cached)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, nodes=nodes)
+    return _run(model, spec, question, runs=cached)
 
 
-@analysis(keeps_units=True)
+@analysis
 def path_matrix(
     model: Model | Job,
     pairs: PromptPairs | Job | None = None,
@@ -138,7 +131,7 @@ def path_matrix(
         senders, metric, direction, mlps, normalize, nodes: as in ``mh.path_patch``.
 
     Returns:
-        As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_matrix``
+        As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_map``
         draws it.
 
     Raises:
@@ -175,7 +168,6 @@ class _Question:
 
     def check(self, model: Model, spec: Spec) -> None:
         check_pairs(spec.prompts, "path patching")
-        check_known("mlps", self.mlps, MLPs)
         check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)
 
 

@@ -14,12 +14,12 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.dispatch import Values
 from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import replaced_z
-from mechheads.engine.job import Job, Spec, Unit, given, intervention_for, make_ready
+from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, finish
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.basic import InterventionLike
+from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.limits import current
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
@@ -39,7 +39,7 @@ def self_repair(
     prompts: AnyPrompts | Job | None = None,
     *,
     metric: Metric | str = logit_diff,
-    ablation: InterventionLike = "patch",
+    intervention: InterventionLike = "patch",
     heads: Sequence[HeadLike] | HeadLike | None = None,
 ) -> HeadScores:
     """Measure the total and the direct effect of ablating each head, and how far later layers repair it.
@@ -52,10 +52,9 @@ def self_repair(
     a positive repair says that later layers compensate for the loss, and a negative one that they amplify it.
 
     Args:
-        prompts: pairs, whose clean side is run; or plain prompts, if the ablation is not a patch.
+        prompts: pairs, whose clean side is run; or plain prompts, if the intervention is not a patch.
         metric: what is measured, as in ``mh.sweep``.
-        ablation: the intervention on the head. By default it gives the head its z of the corrupted run; it can be
-            any of ``mh.sweep``, such as ``mh.Mean()`` or ``mh.patching.Resample()``.
+        intervention: how the head is ablated, as in ``mh.sweep``. By default it gets its z of the corrupted run.
         heads: as in ``mh.sweep``.
 
     Returns:
@@ -72,10 +71,8 @@ def self_repair(
     >>> bool(total < direct < 0), bool(abs(repair - (total - direct)) < 1e-6)
     (True, True)
     """
-    seed = current().seed
     model, asked, cached = given(model, prompts)
-    rule = intervention_for("ablation", ablation, asked)
-    spec = Spec(asked, rule, as_metric(metric), heads, seed=seed, limits=current().limits)
+    spec = Spec(asked, as_intervention(intervention), as_metric(metric), heads, limits=current().limits)
     return measure_repair(make_ready(model, spec, runs=cached))
 
 

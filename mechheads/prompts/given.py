@@ -52,7 +52,11 @@ def read_prompts(given: Any, name: str) -> Sequence[Any]:
     Traceback (most recent call last):
     ValueError: prompts[1] is None; give a string, a chat (a list of messages) or a list of token ids
     """
-    read = list(each_prompt(given, name))
+    return _or_same(given, list(each_prompt(given, name)))
+
+
+def _or_same(given: Any, read: list[Any]) -> Sequence[Any]:
+    """What was read; a list or tuple that it equals stays the object that it is."""
     same = isinstance(given, (list, tuple)) and all(a is b for a, b in zip(given, read, strict=True))
     return given if same else read
 
@@ -75,12 +79,11 @@ def read_texts(given: Any, name: str) -> Sequence[str]:
     >>> read_texts(("a", "b"), "texts")
     ('a', 'b')
     """
-    entries = opened(given, name, "texts")
-    texts = entries if isinstance(entries, Sequence) else list(entries)
+    texts = list(opened(given, name, "texts"))
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"{name}[{index}] is {described(text)}; it must be a text")
-    return texts
+    return _or_same(given, texts)
 
 
 def read_answers(given: Any, name: str) -> Sequence[str | int]:
@@ -109,8 +112,7 @@ def read_answers(given: Any, name: str) -> Sequence[str | int]:
                 f"give texts, such as {name}=[str(number) for number in column], or ids, {name}=list(column)"
             )
         read.append(token)
-    same = isinstance(given, (list, tuple)) and all(a is b for a, b in zip(given, read, strict=True))
-    return given if same else read
+    return _or_same(given, read)
 
 
 def _prompt(item: Any, where: str, name: str) -> Any:

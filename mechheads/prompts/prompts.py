@@ -9,26 +9,40 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-from mechheads.files.columns import described, labels, opened
+from mechheads.files.columns import (
+    cell_text,
+    columns_of,
+    described,
+    is_missing,
+    labels,
+    opened,
+    table_rows,
+    whole_number,
+)
+from mechheads.files.rows import read_rows
+from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.warn import warn
+from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.given import Unpadded, read_answers, read_prompts
-from mechheads.prompts.padding import check_padding
-from mechheads.prompts.pair_files import read_columns
 from mechheads.prompts.tokens import (
     PositionLike,
     PromptLike,
     Reader,
     Tokens,
     answer_ids,
+    check_padding,
     encode,
     locate,
     shorten,
 )
 
 Side = Literal["clean", "corrupted"]
+_COLUMNS = ("clean", "corrupted", "answer", "wrong", "cluster")
+"""The columns of a table of pairs; the last three are optional."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -192,9 +206,10 @@ class PromptPairs:
 
     def side(self, side: Side) -> Prompts:
         """The clean or the corrupted prompts. Both carry the same ``answer``, the correct token for the clean side."""
-        which = 0 if side == "clean" else 1
-        positions = {name: _sides(column)[which] for name, column in self.positions.items()}
-        items = self.clean if side == "clean" else self.corrupted
+        which, items = (0, self.clean) if side == "clean" else (1, self.corrupted)
+        positions = {
+            name: column[which] if isinstance(column, tuple) else column for name, column in self.positions.items()
+        }
         own = list(map(str, range(len(self))))  # a prompt may be in several pairs
         every = own if self.cluster is None else self.cluster
         return Prompts(items, self.answer, self.wrong, positions, every)
@@ -255,9 +270,10 @@ class PromptPairs:
         >>> _ = path.write_text("clean,corrupted,answer,wrong\\nThe keys,The key, are, is\\n")
         >>> mh.PromptPairs.load(path).answer
         [' are']
+        >>> mh.PromptPairs.load({"clean": ["1 + 8 ="], "corrupted": ["1 + 7 ="], "answer": [9]}).answer
+        ['9']
         """
-        columns: dict[str, Any] = dict(read_columns(path))
-        return cls(**columns)
+        return cls(**_read_columns(path))
 
     @classmethod
     def from_templates(
@@ -319,6 +335,72 @@ class PromptPairs:
             positions=spans,
             cluster=join_clusters(labels, *filled),
         )
+
+
+def _read_columns(path: Any) -> dict[str, Any]:
+    """The columns of a table of pairs, by the rules of ``PromptPairs.load``.
+
+    Raises:
+        ValueError: if it is no such table, or a cell is missing or no text.
+    """
+    file, rows = _opened(path)
+    needed = 'each needs "clean" and "corrupted", and may have "answer", "wrong" and "cluster"'
+    if not rows:
+        raise ValueError(f"{file} holds no pairs; {needed}")
+    if wrong := [place for place, row in rows if not isinstance(row, Mapping)]:
+        raise ValueError(f"{wrong[0]} is no pair; {needed}")
+    given = {name for _, row in rows for name, value in row.items() if not _is_empty(value)}
+    missing = [name for name in _COLUMNS if name not in given]
+    meant = [(name, said) for name in given - set(_COLUMNS) if (said := did_you_mean(name, missing))]
+    if meant or not {"clean", "corrupted"} <= given:
+        name, said = min(meant, default=("", ""))
+        has = repr(name) if name else ", ".join(map(repr, sorted(map(str, given)))) or "nothing"
+        raise ValueError(f"{file} has {has}; {needed}.{said}")
+    for name in given & set(_COLUMNS):
+        if without := [place for place, row in rows if _is_empty(row.get(name))]:
+            raise ValueError(f"{without[0]} has no {name!r}, but others have; give it, or leave out the row")
+    return {name: [_cell(row, name, place) for place, row in rows] for name in _COLUMNS if name in given}
+
+
+def _opened(path: Any) -> tuple[str, list[tuple[str, Any]]]:
+    """What the table is called, and each of its rows with its place."""
+    if isinstance(path, (str, Path)):
+        file = Path(path).expanduser()
+        return str(file), read_rows(file)
+    if columns_of(path) is None:
+        raise ValueError(f"path is {described(path)}; give a file, or a table: a DataFrame or a dict of columns")
+    return "the table", [(f"the table, row {number}", row) for number, row in enumerate(table_rows(path, "path"))]
+
+
+def _is_empty(cell: object) -> bool:
+    return is_missing(cell) or (isinstance(cell, str) and not cell)
+
+
+def _cell(row: Mapping[str, Any], name: str, place: str) -> Any:
+    """A cell: a text, or beside it a prompt of ids or messages, or the token id of an answer to ids.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    value = _from_array(row[name])
+    sides = [_from_array(row[side]) for side in ("clean", "corrupted")]
+    if name in ("clean", "corrupted") and isinstance(value, list):
+        return value
+    of_ids = all(isinstance(side, list) and not is_chat(side) for side in sides)
+    if name in ("answer", "wrong") and of_ids and (token := whole_number(value)) is not None:
+        return token
+    text = cell_text(value)
+    if not isinstance(text, str):
+        raise ValueError(
+            f"{place}: {name!r} is {described(value)}; write it as text, as formats write such a value in different "
+            "ways"
+        )
+    return text
+
+
+def _from_array(cell: Any) -> Any:
+    """A list in a Parquet file is an array."""
+    return cell.tolist() if hasattr(cell, "tolist") else cell
 
 
 def join_clusters(labels: Iterable[object], *sides: Sequence[PromptLike]) -> list[str]:
@@ -421,18 +503,8 @@ def _places(name: str, places: Any, given: Prompts | PromptPairs) -> Any:
     if isinstance(given, PromptPairs) and isinstance(places, tuple):
         if len(places) != 2:
             raise ValueError(f"{what} is a tuple of {len(places)}; give a list, or a tuple of (clean, corrupted) lists")
-        return tuple(_several(side, what) for side in places)
-    return _several(places, what)
-
-
-def _several(places: Any, what: str) -> Sequence[Any]:
-    found = opened(places, what, "positions")
-    return found if isinstance(found, Sequence) else list(found)
-
-
-def _sides(column: Any) -> tuple[Any, Any]:
-    """The positions in the clean and in the corrupted prompts."""
-    return column if isinstance(column, tuple) else (column, column)
+        return tuple(list(opened(side, what, "positions")) for side in places)
+    return list(opened(places, what, "positions"))
 
 
 def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:

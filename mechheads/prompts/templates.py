@@ -136,10 +136,7 @@ def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: An
     dated = about.dated({name: now for name in about.variables if (now := _variable(name, about))})
     if dated:
         note("date", known_date().isoformat())
-    return in_time(
-        lambda: tokenizer.apply_chat_template(messages, **{"tokenize": False} | dated | options),
-        "this model's chat template",
-    )
+    return in_time(lambda: tokenizer.apply_chat_template(messages, **{"tokenize": False} | dated | options))
 
 
 def _variable(name: str, about: _Template) -> str | None:
@@ -235,17 +232,14 @@ class _Thread(threading.Thread):
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_Stopped))
 
 
-def in_time(work: Callable[[], T], what: str) -> T:
-    """What a program of a stranger gives, if it ends within ``SECONDS``; it runs in a thread of its own.
-
-    Args:
-        what: its name in messages.
+def in_time(work: Callable[[], T]) -> T:
+    """What a chat template gives, if it ends within ``SECONDS``; it runs in a thread of its own.
 
     Raises:
         ValueError: if it fails or does not end.
 
     >>> from mechheads.prompts.templates import in_time
-    >>> in_time(lambda: "a text", "this template")
+    >>> in_time(lambda: "a text")
     'a text'
     """
     thread = _Thread(work)
@@ -257,7 +251,10 @@ def in_time(work: Callable[[], T], what: str) -> T:
         if late:
             thread.stop()
     if late:
-        raise ValueError(f"{what} did not end within {SECONDS:g} seconds; give prompts as plain strings or token ids")
+        raise ValueError(
+            f"this model's chat template did not end within {SECONDS:g} seconds; give prompts as plain strings or "
+            "token ids"
+        )
     if (error := thread.error) is not None:
-        raise ValueError(f"{what} fails: {error}; give prompts as plain strings") from error
+        raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
     return thread.found

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.files.tensors import TensorFile
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.causality import check_causal
@@ -24,7 +21,18 @@ from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.sites import HEAD_SITES, INNER_SITES, KEY_SITES, SITES
+
+SITES = ("z", "pattern", "q", "k", "v")
+"""The sites that users name; the others are used by the engine only."""
+HEAD_SITES = (*SITES, "scored_q", "scored_k")
+KEY_SITES = ("k", "v", "scored_k")
+"""The sites with one entry for each key/value head; a change at one position affects every later token."""
+RUN_SITES = ("resid_pre", "keys", "values")
+"""Further activations that resuming a run needs: the residual stream, and keys and values after rotation."""
+INNER_SITES = (*RUN_SITES, "mlp_out")
+"""The activations that have no heads, or are used by the engine only; ``mlp_out`` is what an MLP adds to the stream."""
+_STREAM_SITES = ("resid_pre", "mlp_out")
+"""The sites without heads, as wide as the residual stream."""
 
 
 def token_bytes(model: ModelCore, pos: int) -> int:
@@ -41,11 +49,6 @@ def tokens_in_run(model: ModelCore, limits: Limits, pos: int) -> int:
     if model.backend.on_disk is None:
         return limits.run_tokens
     return max(limits.run_tokens, limits.memory // 4 // token_bytes(model, pos))
-
-
-_STREAM_SITES = ("resid_pre", "mlp_out")
-"""The sites without heads, as wide as the residual stream."""
-_FILE = TensorFile("mechheads cache 2", "{path} is not a saved HeadCache", ("run",))
 
 
 def states_at(states: Float[Tensor, "row pos d"], at: Int[Tensor, "row position"]) -> Float[Tensor, "row position d"]:
@@ -92,17 +95,18 @@ class HeadCache:
 
     def __init__(
         self,
-        model: ModelCore | None,
+        model: ModelCore,
         tokens: Tokens,
         stores: dict[str, LayerStore],
         final: Tensor,
         heads: tuple[int, int],
     ) -> None:
-        self.model, self.tokens, self.stores, self.final = model, tokens, stores, final
+        self.model: ModelCore | None = model
+        self.tokens, self.stores, self.final = tokens, stores, final
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
         self._gives_copies = False
-        self._mark = None if model is None or model.backend.on_disk else WeightsMark.of(model.backend.weights)
+        self._mark = None if model.backend.on_disk else WeightsMark.of(model.backend.weights)
 
     def copies(self) -> HeadCache:
         """The same run, whose activations cannot be changed by writing into what it gives."""
@@ -234,7 +238,7 @@ class HeadCache:
 
     def need_model(self) -> ModelCore:
         if self.model is None:
-            raise ValueError("this cache was loaded without its model; use HeadCache.load(path, model)")
+            raise ValueError("this run was pickled, which leaves its model out; run it again: model.cache(...)")
         backend = self.model.backend
         if self._mark is not None and self._mark.differs(backend.weights, quickly=backend.changes.mine):
             raise ValueError(
@@ -253,58 +257,6 @@ class HeadCache:
                 f"model: {self.need_model().name!r} gives NaN or infinity without any intervention, so its weights are "
                 "damaged; load it again"
             )
-
-    def save(self, path: str | Path) -> None:
-        """Save the run to one safetensors file, without the model."""
-        if not Path(path).parent.is_dir():
-            raise ValueError(f"there is no folder {Path(path).parent} to save {Path(path).name} in; create it first")
-        tokens = self.tokens
-        tensors = {
-            f"{site}.{layer}": store[layer].contiguous()
-            for site, store in self.stores.items()
-            for layer in range(store.n_layers)
-        }
-        tensors |= {"final": self.final, "ids": tokens.ids, "lengths": tokens.lengths}
-        tensors |= {f"positions.{name}": where for name, where in tokens.positions.items()}
-        tensors |= {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
-        meta = {
-            "sites": list(self.stores),
-            "heads": [self.n_heads, self._n_kv_heads],
-            "cluster": tokens.cluster,
-            "strings": tokens.strings,
-            "model": self.model.name if self.model else None,
-        }
-        _FILE.write(Path(path), tensors, {"run": json.dumps(meta)})
-
-    @classmethod
-    def load(cls, path: str | Path, model: ModelCore | None = None) -> HeadCache:
-        """Load a saved run; ``result`` and ``logits`` need the model.
-
-        Raises:
-            ValueError: if the file is not a saved HeadCache, is damaged, or comes from another model.
-        """
-        tensors, texts = _FILE.read(Path(path))
-        meta: dict[str, Any] = json.loads(texts["run"])
-        if model is not None and meta["model"] not in (None, model.name):
-            raise ValueError(f"{path} is a run of {meta['model']!r}, not of {model.name!r}; give the model of the run")
-        if model is not None:
-            tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
-        prefix = "positions."
-        tokens = Tokens(
-            tensors["ids"],
-            tensors["lengths"],
-            {name[len(prefix) :]: where for name, where in tensors.items() if name.startswith(prefix)},
-            tensors.get("answer"),
-            tensors.get("wrong"),
-            tuple(meta["cluster"]),
-            tuple(map(tuple, meta["strings"])),
-        )
-        layers = {site: sum(name.startswith(f"{site}.") for name in tensors) for site in meta["sites"]}
-        stores = {site: LayerStore(layers[site], len(tokens)) for site in meta["sites"]}
-        for site, store in stores.items():
-            for layer in range(layers[site]):
-                store.add(layer, tensors[f"{site}.{layer}"])
-        return cls(model, tokens, stores, tensors["final"], tuple(meta["heads"]))
 
     def __repr__(self) -> str:
         n, pos = self.tokens.ids.shape

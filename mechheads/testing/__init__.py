@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from mechheads.testing.checks import Check, CheckFailed, Report, check_answer, check_intervention, check_metric
 from mechheads.testing.known import KnownModel, KnownNode, behaving_model, compiled_model, trained_model
-from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 
 __all__ = [
     "Check",
     "CheckFailed",
     "KnownModel",
     "KnownNode",
-    "PlantedHead",
-    "PlantedModel",
     "Report",
     "behaving_model",
     "check_answer",
     "check_intervention",
     "check_metric",
     "compiled_model",
-    "planted_model",
     "trained_model",
 ]

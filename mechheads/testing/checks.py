@@ -22,6 +22,7 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.testing.other_places import sets, text
 from mechheads.testing.trials import InterventionTrial, MetricTrial, Wrong
 
 _PLAIN = "a @dataclass(frozen=True) whose fields are plain numbers, texts and tuples of them"
@@ -87,8 +88,10 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
     These are the checks. The intervention takes (value, context) and names a site that exists. It returns a finite
     tensor with the shape, dtype and device of its input, and the same tensor when it is called again. It does not write
     to the cached runs, and ``needs`` declares everything that it reads. It does not depend on padding. If it is a
-    dataclass, it is hashable and equal to itself after pickling. Finally, ``mh.sweep`` agrees to 1e-4 with full forward
-    passes of each prompt alone, in which TransformerLens hooks set the new z.
+    dataclass, it is hashable and equal to itself after pickling. Finally, ``mh.sweep``, sets of heads
+    (``mh.patching.patch_sets``, circuits, removal) and text (``mh.generate``, ``mh.task_log_prob``, role curves) agree
+    to 1e-4 with full forward passes of each prompt alone, in which TransformerLens hooks set the new z. An intervention
+    that does not treat every token by itself cannot be used in text; this is no failure.
 
     The report also notes if the intervention looks at other prompts or at later tokens, or cannot be used with
     ``store=``. These are not failures.
@@ -104,10 +107,12 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
 
     >>> from mechheads.testing import check_intervention
     >>> print(check_intervention(mh.patching.UniformAttention()))
-    UniformAttention(epsilon=0.0, through='q'): all 11 checks passed
+    UniformAttention(epsilon=0.0, through='q'): all 13 checks passed
       callable: takes (value, context)
       ...
       engine: mh.sweep of L0H1 and L1H3 agrees with full forward passes to ...
+      sets: mh.patching.patch_sets of L0H1 and L1H3 agrees with full forward passes to ...
+      text: mh.generate and mh.task_log_prob without L0H1 and L1H3 agree with full forward passes to ...
 
     An intervention that wrongly reads the padding of short prompts:
 
@@ -115,7 +120,7 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
     ...     return z.mean(1, keepdim=True).expand_as(z)
     >>> check_intervention(flatten)
     Traceback (most recent call last):
-    mechheads.testing.checks.CheckFailed: flatten fails 1 of 11 checks
+    mechheads.testing.checks.CheckFailed: flatten fails 1 of 13 checks
       padding: ...
     """
     __tracebackhide__ = True
@@ -133,6 +138,8 @@ def check_intervention(intervention: Any, model: Model | None = None, prompts: A
     checks.run("needs", tried.needs)
     checks.run("padding", tried.padding)
     checks.run("engine", tried.engine, last=True)
+    checks.run("sets", lambda: sets(tried), last=True)
+    checks.run("text", lambda: text(tried), last=True)
     checks.note(tried.looks_at_other_prompts)
     checks.note(tried.looks_ahead)
     checks.note(lambda: _cannot_travel(intervention))

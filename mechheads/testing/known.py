@@ -28,8 +28,10 @@ so on, with noise of half their size. The other heads attend and write at random
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,7 +42,11 @@ from mechheads.messages.arguments import check_known
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
-from mechheads.testing.planted import word_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ("<bos>", "<eos>", "<pad>", "<unk>")
 
 
 @dataclass(frozen=True)
@@ -212,3 +218,28 @@ def _shipped(kind: str, name: str) -> KnownModel:
     files = {file.name for file in folder("known").iterdir() if file.name.startswith(f"{kind}-")}
     check_known("name", name, sorted(file.removeprefix(f"{kind}-").removesuffix(".npz") for file in files))
     return read_known(f"{kind}-{name}", Path(str(folder("known") / f"{kind}-{name}.npz")))
+
+
+def word_tokenizer(words: Sequence[str], name: str, context: int) -> PreTrainedTokenizerFast:
+    """A tokenizer in which every word is one token that decodes with a leading space. Texts begin with ``<bos>``."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {token: i for i, token in enumerate([*SPECIAL, *(f"▁{word}" for word in words)])}
+    tokenizer: Any = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    space = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), space])
+    tokenizer.decoder = decoders.Replace("▁", " ")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 0)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        name_or_path=name,
+        add_bos_token=True,
+        model_max_length=context,
+    )

@@ -24,11 +24,10 @@ from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_valu
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.head_cache import HEAD_SITES, KEY_SITES, HeadCache
 from mechheads.runs.layer_store import LayerStore
-from mechheads.runs.sites import HEAD_SITES, KEY_SITES
 
-_TOLERANCE = 1e-4
+TOLERANCE = 1e-4
 _EXTRA = 2
 
 
@@ -64,7 +63,7 @@ class InterventionTrial:
 
     def runs_through(self) -> str:
         self.first = {head: self.call(head) for head in self.heads}
-        return f"takes {_of_heads(self.heads)} without an error"
+        return f"takes {names_of(self.heads)} without an error"
 
     def tensor(self) -> str:
         for head, new in self.first.items():
@@ -132,7 +131,7 @@ class InterventionTrial:
         return "does not depend on the length or the content of padding"
 
     def engine(self) -> str:
-        return _agrees(self.runs, self.prompts, self.intervention, self.heads, [_log_prob_of_0, _log_probs_of_0])
+        return _agrees(self.runs, self.prompts, self.intervention, self.heads, [log_prob_of_0, _log_probs_of_0])
 
     def looks_at_other_prompts(self) -> str | None:
         for row in range(len(self.mask)):
@@ -205,7 +204,7 @@ class MetricTrial:
         return "every value is finite"
 
     def repeatable(self) -> str:
-        if (by := _gap(self.call(self.changed), self.first)) > _TOLERANCE:
+        if (by := _gap(self.call(self.changed), self.first)) > TOLERANCE:
             raise Wrong(
                 f"a second call with the same logits differs by up to {by:.3g}; it should be the same each time"
             )
@@ -226,7 +225,7 @@ class MetricTrial:
             alone = self.call(self.changed[only], self.base[only], self.tokens.rows(only), self.mask[only])
             if not isinstance(alone, Tensor) or alone.shape != (1,):
                 raise Wrong(f"gave {_describe(alone)} for one prompt alone; expected shape [1]")
-            if _gap(alone, self.first[only]) > _TOLERANCE:
+            if _gap(alone, self.first[only]) > TOLERANCE:
                 raise Wrong(
                     f"the value of prompt {row} is {float(alone):.6g} alone and {float(self.first[row]):.6g} with the "
                     "other prompts; it should be the same, because the engine splits prompts into batches"
@@ -239,7 +238,7 @@ class MetricTrial:
             mask = tokens.mask
             base, changed = (self._in_padding(logits, mask) for logits in (base, changed))
         new = self.call(changed, base, tokens, mask)
-        if (by := _gap(new, self.first)) > _TOLERANCE:
+        if (by := _gap(new, self.first)) > TOLERANCE:
             raise Wrong(
                 f"values change by up to {by:.3g} if the padding after the prompts changes; it should read only "
                 "positions where context.mask is True"
@@ -253,7 +252,7 @@ class MetricTrial:
 
     def unchanged(self) -> str:
         by = _gap(self.call(self.rounded), self.unchanged_value)
-        if by > 100 * _TOLERANCE:
+        if by > 100 * TOLERANCE:
             raise Wrong(
                 f"with rounding errors of a millionth in the logits, the value of the unchanged run changes by "
                 f"{by:.3g}; it should change only by rounding"
@@ -287,7 +286,7 @@ class MetricTrial:
 
 
 @metric(unit="nats")
-def _log_prob_of_0(logits: Tensor, context: MetricContext) -> Tensor:
+def log_prob_of_0(logits: Tensor, context: MetricContext) -> Tensor:
     return logits[:, -1].log_softmax(-1)[:, 0]
 
 
@@ -300,7 +299,7 @@ def _log_probs_of_0(logits: Tensor, context: MetricContext) -> Tensor:
 def _agrees(
     runs: Runs, prompts: Prompts | PromptPairs, intervention: Any, heads: Sequence[HeadId], metrics: Sequence[Any]
 ) -> str:
-    furthest, slow = 0.0, {head: slow_sweep(runs, intervention, head) for head in heads}
+    furthest, slow = 0.0, {head: slow_sweep(runs, intervention, [head]) for head in heads}
     for each in metrics:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -309,18 +308,33 @@ def _agrees(
             )
         values = np.asarray(found.values)
         for head, prompts_alone in slow.items():
-            for row, alone in enumerate(prompts_alone):
-                before, after = alone.measure(each)
-                ours = float(values[head.layer, head.head, row])
-                off = abs(ours - (after - before)) / max(1.0, abs(before), abs(after))
-                if not off <= _TOLERANCE:
-                    raise Wrong(
-                        f"mh.sweep changes {name_of(each)} of prompt {row} by {ours:.6g} at {head}, but a full forward "
-                        f"pass of this prompt alone with the same z changes it by {after - before:.6g}; they should "
-                        "agree to 1e-4"
-                    )
-                furthest = max(furthest, off)
-    return f"mh.sweep of {_of_heads(heads)} agrees with full forward passes to {furthest:.1g}"
+            ours = values[head.layer, head.head]
+            furthest = max(furthest, furthest_gap(prompts_alone, each, ours, "mh.sweep", str(head)))
+    return f"mh.sweep of {names_of(heads)} agrees with full forward passes to {furthest:.1g}"
+
+
+def furthest_gap(
+    slow: Sequence[SlowRun], metric: Metric, ours: Float[np.ndarray, " prompt"], what: str, at: str
+) -> float:
+    """How far changes of a metric are at most from those in full forward passes, relative to values above 1 in size.
+
+    Args:
+        what, at: which function gave the changes, and of which heads, for the message.
+
+    Raises:
+        Wrong: if they are further than rounding.
+    """
+    furthest = 0.0
+    for row, (alone, change) in enumerate(zip(slow, ours.tolist(), strict=True)):
+        before, after = alone.measure(metric)
+        off = abs(change - (after - before)) / max(1.0, abs(before), abs(after))
+        if not off <= TOLERANCE:
+            raise Wrong(
+                f"{what} changes {name_of(metric)} of prompt {row} by {change:.6g} at {at}, but a full forward pass of "
+                f"this prompt alone with the same z changes it by {after - before:.6g}; they should agree to 1e-4"
+            )
+        furthest = max(furthest, off)
+    return furthest
 
 
 def _difference(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[int, int]] | None:
@@ -328,7 +342,7 @@ def _difference(old: Tensor, new: Tensor, mask: Tensor) -> tuple[float, tuple[in
     if not mask.any():
         return None
     by = (old.double() - new.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1).masked_fill(~mask, 0)
-    if by.max() <= _TOLERANCE * max(float(old[mask].abs().max()), 1e-6):
+    if by.max() <= TOLERANCE * max(float(old[mask].abs().max()), 1e-6):
         return None
     row, token = divmod(int(by.argmax()), by.shape[1])
     return float(by.max()), (row, token)
@@ -358,7 +372,7 @@ def _describe(value: Any) -> str:
     return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}"
 
 
-def _of_heads(heads: Sequence[HeadId]) -> str:
+def names_of(heads: Sequence[HeadId]) -> str:
     return " and ".join(map(str, dict.fromkeys(heads)))
 
 
@@ -495,7 +509,7 @@ def tensors_of(tokens: Tokens) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class SlowRun:
-    """One prompt run alone, without padding, unchanged and with one head's new z: logits [1, pos, d_vocab]."""
+    """One prompt run alone, without padding, unchanged and with new z of some heads: logits [1, pos, d_vocab]."""
 
     tokens: Tokens
     base: Float[Tensor, "1 pos d_vocab"]
@@ -512,24 +526,26 @@ class SlowRun:
         return before, after
 
 
-def slow_sweep(runs: Runs, intervention: Intervention, head: HeadId) -> list[SlowRun]:
-    """The reference for a sweep of one head: full forward passes of one prompt at a time."""
+def slow_sweep(runs: Runs, intervention: Intervention, heads: Sequence[HeadId]) -> list[SlowRun]:
+    """The reference for heads that are changed together: full forward passes of one prompt at a time."""
     model, site, shown = runs.model, site_of(intervention), runs.copied()
-    new = intervention(shown.value(intervention, head), shown.context(intervention, head))
+    new = {head: intervention(shown.value(intervention, head), shown.context(intervention, head)) for head in heads}
     found = []
     for row in range(len(runs.tokens)):
         tokens = runs.tokens.rows(slice(row, row + 1))
         n = int(tokens.lengths)
         tokens = replace(tokens, ids=tokens.ids[:, :n])
-        z = new[row, :n, :n] if site == "pattern" else new[row, :n]
-        if site != "z":
-            z = _z_when(model, tokens.ids, head, site, z)
-        changed = _forward(model, tokens.ids, [_put(model, "z", head.layer, head.head, z)])
-        found.append(SlowRun(tokens, _forward(model, tokens.ids), changed))
+        hooks = []
+        for head, value in new.items():
+            z = value[row, :n, :n] if site == "pattern" else value[row, :n]
+            if site != "z":
+                z = _z_when(model, tokens.ids, head, site, z)
+            hooks.append(_put(model, "z", head.layer, head.head, z))
+        found.append(SlowRun(tokens, forward(model, tokens.ids), forward(model, tokens.ids, hooks)))
     return found
 
 
-def _forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any] | None = None) -> Float[Tensor, "1 pos d_vocab"]:
+def forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any] | None = None) -> Float[Tensor, "1 pos d_vocab"]:
     with torch.no_grad():
         return model.model.run_with_hooks(ids, fwd_hooks=hooks or [], attention_mask=torch.ones_like(ids))
 
@@ -542,7 +558,7 @@ def _z_when(model: Model, ids: Int[Tensor, "1 pos"], head: HeadId, site: str, va
     def see(z: Tensor, hook: Any) -> None:
         seen.append(z[0, :, head.head].clone())
 
-    _forward(model, ids, [_put(model, site, head.layer, index, value), (model.hook_name("z", head.layer), see)])
+    forward(model, ids, [_put(model, site, head.layer, index, value), (model.hook_name("z", head.layer), see)])
     return seen[0]
 
 

@@ -13,6 +13,8 @@ such a head needs a prediction of the token (by earlier layers), attention to it
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -22,7 +24,7 @@ from mechheads.behaviour.circuits import copying_scores
 from mechheads.behaviour.frozen_maps import FrozenRun
 from mechheads.behaviour.windows import Texts, check_window, windows_of
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive, Within
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -38,7 +40,12 @@ EVERY = 4
 
 @analysis
 def copy_suppression(
-    model: Model, texts: Texts = None, *, window: int | None = None, n_tokens: int = 4096, top: int = 10
+    model: Model,
+    texts: Texts = None,
+    *,
+    window: int | None = None,
+    n_tokens: Annotated[int, Within(least=16)] = 4096,
+    top: Positive = 10,
 ) -> HeadScores:
     """How far each head lowers the logit of a token that it attends to and that earlier layers already predict.
 
@@ -76,11 +83,8 @@ def copy_suppression(
     >>> found.unit, bool(found["L24H8"]["score"] < 0)  # it raises what is predicted
     ('logits', True)
     """
-    seed = current().seed
     window = check_window(model, window, 128)
-    check_at_least(16, n_tokens=n_tokens)
-    check_at_least(1, top=top)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(current().seed)
     found: list[tuple[Tensor, Tensor, list[int]]] = []
     bar = Bar(total=n_tokens, desc="copy suppression", unit="token", leave=False)
     with until_interrupted() as interrupts, torch.no_grad(), bar:
@@ -98,7 +102,6 @@ def copy_suppression(
         measured["score"],
         measured["control"],
         cluster=[text for *_, of_batch in found for text in of_batch],
-        seed=seed,
         name="copy suppression on text",
         kind="copy_suppression",
         provenance=make_provenance(

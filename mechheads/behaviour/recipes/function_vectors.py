@@ -32,7 +32,7 @@ from mechheads.interventions.base import Context
 from mechheads.labels.few_shot import shuffled_labels
 from mechheads.labels.relations import RelationLike, load_relations
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive
 from mechheads.metrics.base import Metric, MetricInfo
 from mechheads.metrics.basic import as_metric, log_prob
 from mechheads.model.analysis import analysis
@@ -63,7 +63,7 @@ def function_vector_heads(
     relations: RelationLike | Iterable[RelationLike] = RELATIONS,
     *,
     shots: int = 5,
-    n: int = 16,
+    n: Positive = 16,
     template: int | str = TEMPLATE,
     metric: Metric | str = log_prob,
     heads: Sequence[HeadLike] | HeadLike | None = None,
@@ -107,10 +107,8 @@ def function_vector_heads(
     >>> found.heads(1)
     (HeadId(layer=20, head=5),)
     """
-    seed = current().seed
-    check_at_least(1, n=n)
     metric = as_metric(metric)
-    options: dict[str, Any] = {"shots": shots, "n": 2 * n, "template": template, "seed": seed}
+    options: dict[str, Any] = {"shots": shots, "n": 2 * n, "template": template, "seed": current().seed}
     relations = load_relations(relations)
     asked, averaged = zip(
         *(_halves(shuffled_labels(model, each, **options), each.name) for each in relations), strict=True
@@ -141,7 +139,6 @@ def function_vector_heads(
         values,
         control,
         cluster=list(clean.cluster or ()),
-        seed=seed,
         name="function-vector heads",
         unit=MetricInfo.of(metric).unit,
         kind="function_vector",

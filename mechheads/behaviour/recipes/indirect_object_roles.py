@@ -32,7 +32,7 @@ from torch import Tensor
 from mechheads.engine.job import Job, prepare
 from mechheads.heads import HeadId, HeadLike, check_head, check_heads
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least, check_known, check_several
+from mechheads.messages.arguments import Positive, Share, check_at_least, check_known, check_several
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
@@ -209,7 +209,7 @@ class IndirectObjectRoles(TableResult):
 
 @analysis
 def indirect_object_roles(
-    model: Model, pairs: PromptPairs | None = None, *, n: int = 32, most: int = 4, min_share: float = 0.02
+    model: Model, pairs: PromptPairs | None = None, *, n: Positive = 32, most: Positive = 4, min_share: Share = 0.02
 ) -> IndirectObjectRoles:
     """Find the roles of heads in indirect object identification, as far as this model has them.
 
@@ -246,11 +246,7 @@ def indirect_object_roles(
     >>> "L23H3" in set(roles.table["head"])  # it lowers the name that was mentioned last
     True
     """
-    seed = current().seed
-    check_at_least(1, n=n, most=most)
-    if not 0 <= min_share <= 1:
-        raise ValueError(f"min_share is {min_share}; it must be a share of the logit difference, between 0 and 1")
-    pairs = indirect_object_pairs(model, n, seed=seed) if pairs is None else pairs
+    pairs = indirect_object_pairs(model, n, seed=current().seed) if pairs is None else pairs
     if missing := [name for name in ("io", "s1", "s1_next", "s2") if name not in pairs.positions]:
         raise ValueError(
             f"pairs have no position {missing[0]!r}; give pairs from mh.behaviour.indirect_object_pairs, or name the "

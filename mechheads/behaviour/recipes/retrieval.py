@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.windows import Texts, token_stream
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Within
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -62,8 +62,8 @@ def retrieval_heads(
     model: Model,
     texts: Texts = None,
     *,
-    n: int = 12,
-    length: int = 512,
+    n: Annotated[int, Within(least=2)] = 12,
+    length: Annotated[int, Within(least=16)] = 512,
     depths: Sequence[float] = DEPTHS,
     needles: Sequence[Needle] = NEEDLES,
 ) -> HeadScores:
@@ -104,8 +104,7 @@ def retrieval_heads(
     >>> found.heads(1), found.dataset["control"].max().item() < 0.2
     ((HeadId(layer=18, head=6),), True)
     """
-    seed = current().seed
-    prompts = list(_prompts(model, texts, (n, length), depths, needles, seed))
+    prompts = list(_prompts(model, texts, (n, length), depths, needles))
     found: list[dict[str, Tensor]] = []
     with until_interrupted() as interrupts, torch.no_grad():
         for prompt in Bar(prompts, desc="retrieval", leave=False):
@@ -118,7 +117,6 @@ def retrieval_heads(
         both["score"],
         both["control"],
         cluster=[prompt.haystack for prompt in prompts],
-        seed=seed,
         name="retrieval of a needle",
         kind="retrieval",
         provenance=make_provenance(
@@ -158,7 +156,7 @@ class _Prompt:
 
 
 def _prompts(
-    model: Model, texts: Texts, sizes: tuple[int, int], depths: Sequence[float], needles: Sequence[Needle], seed: int
+    model: Model, texts: Texts, sizes: tuple[int, int], depths: Sequence[float], needles: Sequence[Needle]
 ) -> Iterator[_Prompt]:
     """Haystacks with two needles, and a prompt for each of them.
 
@@ -169,15 +167,13 @@ def _prompts(
         ValueError: if an argument is not valid.
     """
     n, length = sizes
-    check_at_least(2, n=n)
-    check_at_least(16, length=length)
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to tokenise the needles; give one: mh.wrap(model, tokenizer=...)")
     if len(depths) < 2 or not all(0 <= depth <= 1 for depth in depths):
         raise ValueError(f"depths is {list(depths)}; give at least two shares of the haystack, between 0 and 1")
     if len(needles) < 2 or not all(len(needle) == 3 for needle in needles):
         raise ValueError("needles: give at least two, each (beginning, answer, question)")
-    begin, rng = begin_tokens(model.tokenizer), np.random.default_rng(seed)
+    begin, rng = begin_tokens(model.tokenizer), np.random.default_rng(current().seed)
     stream = token_stream(model, texts)
 
     tokens = partial(piece_ids, tokenizer=model.tokenizer)  # so that an answer has the same tokens wherever it stands

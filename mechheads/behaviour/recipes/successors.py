@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -25,11 +25,10 @@ from jaxtyping import Float, Int
 
 from mechheads.labels.readings import READINGS, Norm, Readings, Source
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least, check_known
+from mechheads.messages.arguments import Positive, Within
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.model.stored_weights import StoredWeights
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import single_token
 from mechheads.results.netcdf import text_array
@@ -56,13 +55,13 @@ _OTHERS = {"predecessor": -1, "itself": 0}
 @analysis
 @torch.no_grad()
 def successor_scores(
-    model: Model | StoredWeights,
+    model: Model,
     sequences: Mapping[str, Sequence[str]] | None = None,
     *,
     source: Source = "all",
     norm: Norm = "folded",
-    min_members: int = 5,
-    draws: int = 9999,
+    min_members: Annotated[int, Within(least=3)] = 5,
+    draws: Positive = 9999,
 ) -> HeadScores:
     """The share of members of ordinal sequences for which each head raises the successor most, by its weights.
 
@@ -72,7 +71,7 @@ def successor_scores(
     the best of the readings counts, in each shuffle too.
 
     Args:
-        model: from ``mh.load`` or ``mh.wrap``, or ``mh.labels.open_weights`` for a model that stays on disk.
+        model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
         sequences: for each name, the members in order; by default days, months, number words, ordinals, digits and
             letters. A member counts if it is one token; each sequence is read with a leading space or without,
             whichever gives more members.
@@ -97,11 +96,6 @@ def successor_scores(
     >>> found.dataset["by_sequence"].sizes["sequence"], bool(found.scores.max() <= 1)
     (6, True)
     """
-    seed = current().seed
-    check_at_least(1, draws=draws)
-    check_at_least(3, min_members=min_members)
-    check_known("source", source, Source)
-    check_known("norm", norm, Norm)
     if model.tokenizer is None:
         raise ValueError("model has no tokenizer to read sequences with; give one: mh.wrap(model, tokenizer=...)")
     asked = SEQUENCES if sequences is None else sequences
@@ -111,7 +105,7 @@ def successor_scores(
     W_U = torch.cat([model.unembedding(token, token + 1) for token in ids.tolist()], dim=1).to(ids.device)
     if norm == "folded":
         W_U = model.final_scale().float()[:, None] * W_U
-    shuffled = _shuffled_steps(scored, draws, seed)
+    shuffled = _shuffled_steps(scored, draws)
     layers: list[dict[str, np.ndarray]] = []
     with until_interrupted() as interrupts:
         for layer in Bar(range(model.n_layers), desc="successors", unit="layer", leave=False):
@@ -216,9 +210,9 @@ def _readable(
     return every, scored
 
 
-def _shuffled_steps(scored: Sequence[_Sequence], draws: int, seed: int) -> Int[np.ndarray, "draw pair"]:
+def _shuffled_steps(scored: Sequence[_Sequence], draws: int) -> Int[np.ndarray, "draw pair"]:
     """How many steps after each source its successor comes, if successors are shuffled within their sequence."""
-    rng, found = np.random.default_rng(seed), []
+    rng, found = np.random.default_rng(current().seed), []
     for each in scored:
         sources, successors = np.array(each.at)[np.array(each.pairs).T]
         found.append(rng.permuted(np.tile(successors, (draws, 1)), axis=1) - sources)

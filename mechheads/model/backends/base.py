@@ -229,9 +229,9 @@ class Backend(ABC):
         return dict(self.module.hook_dict)
 
     @property
-    @abstractmethod
     def tokenizer(self) -> Any:
         """The tokenizer that the model carries."""
+        return self.module.tokenizer
 
     @abstractmethod
     def fuse_attention(self) -> None:
@@ -288,20 +288,6 @@ class Backend(ABC):
             return self.finish(residual)
 
         with torch.set_grad_enabled(grad):
-            return self.under(hooks, run)
-
-    def resume(
-        self, residual: Float[Tensor, "batch pos d_model"], layer: int, hooks: Sequence[Hook] = ()
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """Run block ``layer`` and all later blocks, starting from the residual stream before block ``layer``."""
-
-        def run() -> Tensor:
-            blocks, stream = self.blocks_for(*residual.shape[:2]), residual
-            for later in range(layer, self.sizes.n_layers):
-                stream = blocks(later, stream)
-            return self.finish(stream)
-
-        with torch.no_grad():
             return self.under(hooks, run)
 
     @abstractmethod

@@ -8,7 +8,7 @@ the last block comes from another call, in which the last block returns our resi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
-from mechheads.model.backends.split_weights import SplitWeights
+from mechheads.model.backends.state import WeightsMark
 from mechheads.model.backends.structure import parts_of
 from mechheads.model.backends.temporary_changes import Change, Forward, Part
 
@@ -56,16 +56,12 @@ class BridgeBackend(Backend):
         self._rounds = True
         if self.on_disk is not None:
             self.on_disk.check(module)
-        self._split_weights = SplitWeights(parts_of(module))
+        self._split_weights = _SplitWeights(parts_of(module))
         if not hasattr(module.original_model, "base_model"):
             raise ValueError(
                 f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
                 "mechheads reads bridges around transformers models, from TransformerBridge.boot_transformers"
             )
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.module.tokenizer
 
     @property
     def _trunk(self) -> Any:
@@ -98,7 +94,7 @@ class BridgeBackend(Backend):
 
     def forget(self) -> None:
         self._fused, self._rounds = [None] * self.sizes.n_layers, True
-        self._split_weights = SplitWeights(parts_of(self.module))
+        self._split_weights = _SplitWeights(parts_of(self.module))
         super().forget()
         inside, names = set(parts_of(self.module.original_model)), ("embed", "blocks", "ln_final", "unembed")
         held = [(name, part) for name in names if (part := self.module._modules.get(name)) is not None]
@@ -370,6 +366,66 @@ class BridgeBackend(Backend):
     def _instead(self, modules: Iterable[Any], forward: Callable[..., Any], run: Callable[[], R]) -> R:
         """Call ``run`` while some modules have another ``forward``."""
         return self.changes.during((Forward(module, forward) for module in modules), run)
+
+
+class _SplitWeights:
+    """The attention layers of a bridge whose q, k and v are copies, and how the weights were when they were split.
+
+    TransformerLens splits layers that give q, k and v together. For GPT-NeoX, BLOOM, Falcon and MPT, whose rows of q, k
+    and v alternate, the parts are copies, and what is written into the weights of the model later does not reach them.
+    Here it does. For GPT-2 and Phi-3 the parts are views.
+    """
+
+    def __init__(self, parts: Iterable[nn.Module]) -> None:
+        joint = [part for part in parts if hasattr(part, "split_qkv_matrix")]
+        self._split = [(part, *_marks(part)) for part in joint if not _is_view(part)]
+
+    def renew(self) -> None:
+        """Split anew the weights that were written into since they were split.
+
+        Raises:
+            ValueError: if the parts were written into as well, and differ from the weights.
+        """
+        for at, (part, whole, parts) in enumerate(self._split):
+            if whole.differs(_whole(part), quickly=False):
+                self._renew(part, parts.differs(_parts(part), quickly=False))
+                self._split[at] = part, *_marks(part)
+
+    @torch.no_grad()
+    def _renew(self, part: Any, are_changed: bool) -> None:
+        with torch.random.fork_rng(devices=[]):  # splitting makes layers, which begin with random weights
+            made = part.split_qkv_matrix(part.original_component)
+        for old, new in zip(_parts(part), _tensors(made), strict=True):
+            if not are_changed:
+                old.copy_(new)
+            elif not torch.equal(old, new.to(old)):
+                raise ValueError(
+                    f"model: the weights of q, k and v in {part.name} were changed both in the layer of transformers, "
+                    "which holds them together, and in the parts that TransformerLens made of them, and differ now; "
+                    "load the model again, and change one of the two"
+                )
+
+
+def _marks(part: Any) -> tuple[WeightsMark, WeightsMark]:
+    return WeightsMark.of(_whole(part)), WeightsMark.of(_parts(part))
+
+
+def _whole(part: Any) -> list[Tensor]:
+    return list(part.original_component.parameters())
+
+
+def _parts(part: Any) -> list[Tensor]:
+    return list(_tensors(getattr(part, name).original_component for name in "qkv"))
+
+
+def _tensors(linear: Iterable[nn.Module]) -> Iterator[Tensor]:
+    return (tensor for each in linear for tensor in (each.weight, each.bias) if isinstance(tensor, Tensor))
+
+
+def _is_view(part: Any) -> bool:
+    """Whether q, k and v lie in the memory of the weights that they were split from."""
+    theirs = {weight.untyped_storage().data_ptr() for weight in _whole(part)}
+    return all(weight.untyped_storage().data_ptr() in theirs for weight in _parts(part))
 
 
 def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, **given: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,19 +35,28 @@ def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
             left += [(f"{name}.{key}", part) for key, part in (inside | module._modules).items() if part is not None]
 
 
-def carried_hooks(module: nn.Module) -> list[str]:
-    """The hooks and replaced forwards that a model carries, besides those of the libraries that load it, in words."""
+def carried(module: nn.Module, points: Callable[[str], bool]) -> list[str]:
+    """What a model carries besides what the libraries that load it put there, in words.
+
+    These are hooks, replaced forwards and compiled modules.
+
+    Args:
+        points: whether hooks of TransformerLens count that are on a hook point of this name.
+    """
     names = [(name.removeprefix("the model."), part) for name, part, new in modules_of(module) if new]
     found = hooks_everywhere()
-    for name, part in names:
+    for long_name, part in names:
+        name = long_name.replace("._original_component", "")
         is_point = hasattr(part, "fwd_hooks")
-        if is_point and (part.fwd_hooks or part.bwd_hooks):
-            if has_user_hooks(part) or part.bwd_hooks:
-                found.append(f"a TransformerLens hook on {part.name or name}")
-        else:
-            found += [f"a torch hook on {name} ({called(hook)})" for hook in hooks_on(part, is_point)]
+        in_use = is_point and bool(part.fwd_hooks or part.bwd_hooks)
+        point = str(getattr(part, "name", None) or name)
+        if in_use and (has_user_hooks(part) or part.bwd_hooks) and points(point):
+            found.append(f"a TransformerLens hook on {point}")
+        found += [f"a torch hook on {name} ({called(hook)})" for hook in hooks_on(part, is_point and not in_use)]
         if replaces_forward(part):
             found.append(f"a replaced forward in {name}")
+        if vars(part).get("_compiled_call_impl") is not None or type(part).__module__.startswith("torch._dynamo"):
+            found.append(f"a compiled module, {name}")
     return found
 
 

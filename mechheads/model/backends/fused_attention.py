@@ -78,9 +78,13 @@ class FusedAttention(ABC):
             and not any(getattr(self.attention.config, name, False) for name in _STEPS)
         )
 
-    @abstractmethod
     def change(self) -> Forward:
         """The change that lets the block compute its attention so."""
+        return Forward(self.attention, self._forward)
+
+    @abstractmethod
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the bridge's attention, or its method after it has split q, k and v, does without a pattern."""
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
         """The z of each head, from q, k and v [row, head, pos, d_head] and a mask, boolean or added to the scores."""
@@ -93,9 +97,6 @@ class FusedAttention(ABC):
 
 class Own(FusedAttention):
     """transformers' own attention, with its fused kernel."""
-
-    def change(self) -> Forward:
-        return Forward(self.attention, self._forward)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         mask, kernel = kwargs.get("attention_mask"), "sdpa"
@@ -110,9 +111,6 @@ class Own(FusedAttention):
 
 class OwnByHand(FusedAttention):
     """transformers' own attention of GPT-J and GPT-Neo, with a fused kernel in place of its steps from q, k, v to z."""
-
-    def change(self) -> Forward:
-        return Forward(self.attention, self._forward)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         fused = Forward(self._own, self._from_heads, _OWN)
@@ -130,9 +128,9 @@ class Split(FusedAttention):
     """The bridge's own attention after it has split one projection into q, k and v."""
 
     def change(self) -> Forward:
-        return Forward(self.attention, self._from_projections, _SPLIT)
+        return Forward(self.attention, self._forward, _SPLIT)
 
-    def _from_projections(self, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> tuple[Tensor, None]:
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> tuple[Tensor, None]:
         bridge, config = self.attention, self.attention.config
         heads = config.n_heads
         stored = getattr(config, "n_key_value_heads", None) or heads

@@ -103,10 +103,6 @@ class HookedBackend(Backend):
             )
 
     @property
-    def tokenizer(self) -> Any:
-        return self.module.tokenizer
-
-    @property
     def configuration(self) -> Mapping[str, Any]:
         # The tokenizer's name may be a folder that was created for this load only.
         return {name: value for name, value in self.module.cfg.to_dict().items() if name != "tokenizer_name"}

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,12 @@ class _Slot:
 
     def read(self) -> Tensor:
         """The weight, in memory of its own: pages of a mapped file would be read piece by piece in each product."""
-        found = _found(self.owner, self.name, self.files)
+        found = self.files[self.name]
+        if found.shape != self.empty.shape:
+            raise ValueError(
+                f"the stored {self.name} of a {type(self.owner).__name__} has shape {list(found.shape)}, but "
+                f"config.json implies {list(self.empty.shape)}"
+            )
         return found.clone() if found.device.type == "cpu" else found
 
     def fill(self) -> None:
@@ -63,10 +69,10 @@ class WeightsOnDisk:
         self._held: int | None = None
         self._filled: list[_Slot] = []
         for layer, block in blocks.items():
-            block.register_forward_pre_hook(_Hold(self, layer))
+            block.register_forward_pre_hook(partial(self._hold, layer))
 
-    def hold(self, layer: int) -> None:
-        """Read the weights of a layer, and drop those of the layer before."""
+    def _hold(self, layer: int, block: nn.Module, inputs: Any) -> None:
+        """A torch hook before a block: read the weights of its layer, and drop those of the layer before."""
         if self._held == layer:
             return
         self.drop()
@@ -130,16 +136,6 @@ def in_memory(
     return contextlib.nullcontext() if on_disk is None or layer is None else on_disk.present(layer, part)
 
 
-class _Hold:
-    """A torch hook before a block: reads the block's weights."""
-
-    def __init__(self, on_disk: WeightsOnDisk, layer: int) -> None:
-        self._on_disk, self._layer = on_disk, layer
-
-    def __call__(self, block: nn.Module, inputs: Any) -> None:
-        self._on_disk.hold(self._layer)
-
-
 def _clear(filled: list[_Slot]) -> None:
     while filled:
         filled[-1].clear()
@@ -152,21 +148,6 @@ def _slots(block: nn.Module) -> Iterator[_Slot]:
             if weight is not None and weight.is_meta:
                 weight.requires_grad_(False)
                 yield _Slot(module, name, weight, _files(module))
-
-
-def stored(module: nn.Module) -> Tensor:
-    """The ``weight`` of a module on disk that has accelerate's hook: pages of a mapped file, read as they are used."""
-    return _found(module, "weight", _files(module))
-
-
-def _found(module: nn.Module, name: str, files: Mapping[str, Tensor]) -> Tensor:
-    found, wanted = files[name], module._parameters[name]
-    if wanted is not None and found.shape != wanted.shape:
-        raise ValueError(
-            f"the stored {name} of a {type(module).__name__} has shape {list(found.shape)}, but config.json implies "
-            f"{list(wanted.shape)}"
-        )
-    return found
 
 
 def _files(module: nn.Module) -> Mapping[str, Tensor]:
@@ -187,12 +168,7 @@ def take_over(hf_model: Any) -> None:
     places: dict[str, Any] = hf_model.hf_device_map
     on_disk = {name: hf_model.get_submodule(name) for name, place in places.items() if place == "disk"}
     _OF_MODELS[hf_model] = WeightsOnDisk({int(name.rpartition(".")[2]): part for name, part in on_disk.items()})
-    without_hooks(hf_model)
     del hf_model.hf_device_map
-
-
-def without_hooks(hf_model: Any) -> None:
-    """Remove accelerate's hooks from a transformers model."""
     remove_hook_from_module(hf_model, recurse=True)
     for module in hf_model.modules():
         if getattr(vars(module).get("forward"), "__func__", None) is type(module).forward:

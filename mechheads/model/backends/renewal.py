@@ -8,22 +8,23 @@ hooks, replaced forwards, compiled modules.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import nn
 
 from mechheads.model.backends.base import Backend, R
-from mechheads.model.backends.carried import called, has_user_hooks, hooks_everywhere, hooks_on, replaces_forward
+from mechheads.model.backends.carried import carried, has_user_hooks, hooks_everywhere
 from mechheads.model.backends.readable import check_readable, first_sentence
 from mechheads.model.backends.state import as_usual, quick_mark
-from mechheads.model.backends.structure import Structure, parts_of
-from mechheads.model.backends.temporary_changes import HooksOff
+from mechheads.model.backends.structure import Structure
+from mechheads.model.backends.temporary_changes import Setting
 
 _ITS_OWN = "transformer_lens."
 _OF_LOGITS = ("unembed.", "hook_unembed")
 """What the names of hook points begin with that an analysis passes by: it multiplies by W_U itself."""
+_KEPT_HOOKS = {"_forward_hooks": OrderedDict, "fwd_hooks": list}
+"""Where a hook point keeps its hooks, for torch and for TransformerLens."""
 
 
 def alone(backend: Backend, run: Callable[[], R]) -> R:
@@ -81,8 +82,9 @@ def renew(backend: Backend) -> None:
         return
     changed, backend.readable = changed or [("", "and back")], False
     try:
-        points = [HooksOff(point) for point in backend.hook_points.values() if has_user_hooks(point)]
-        backend.changes.during(points, lambda: _try(backend, all(kind.startswith(_ITS_OWN) for kind, _ in changed)))
+        points = [point for point in backend.hook_points.values() if has_user_hooks(point)]
+        off = (Setting(point, name, kind()) for point in points for name, kind in _KEPT_HOOKS.items())
+        backend.changes.during(off, lambda: _try(backend, all(kind.startswith(_ITS_OWN) for kind, _ in changed)))
     except ValueError as error:
         raise ValueError(
             f"model: it was changed after it was loaded ({changed[0][1]}), and cannot be read as it is now. "
@@ -117,31 +119,10 @@ def _refuse_carried(backend: Backend) -> None:
     Raises:
         ValueError: if there are some.
     """
-    found = hooks_everywhere()
-    for part in parts_of(backend.module):
-        if hooks := hooks_on(part, all_of_them=False):
-            found.append(f"a torch hook on {_name_of(backend, part)} ({called(hooks[0])})")
-        if replaces_forward(part):
-            found.append(f"a replaced forward in {_name_of(backend, part)}")
-        if vars(part).get("_compiled_call_impl") is not None or type(part).__module__.startswith("torch._dynamo"):
-            found.append(f"a compiled module, {_name_of(backend, part)}")
-    found += [
-        f"a TransformerLens hook on {name}"
-        for name, point in backend.hook_points.items()
-        if name.startswith(_OF_LOGITS) and has_user_hooks(point)
-    ]
-    if found:
+    if found := carried(backend.module, lambda point: point.startswith(_OF_LOGITS)):
         raise ValueError(
             f"model: it carries {found[0]}. Analyses run a model block by block, on parts of prompts, and would not "
             "call this as the model's own forward pass does. Remove it (handle.remove() for torch hooks, del "
             "module.forward, model.model.reset_hooks() for hooks of TransformerLens); a TransformerLens hook on "
             "another hook point is honoured"
         )
-
-
-def _name_of(backend: Backend, part: nn.Module) -> str:
-    modules: dict[str, Any] = {}
-    for root in (backend.module, getattr(backend.module, "original_model", None)):
-        modules |= dict(root.named_modules()) if isinstance(root, nn.Module) else {}
-    found = next((name for name, module in modules.items() if module is part), "") or type(part).__name__
-    return found.replace("._original_component", "")

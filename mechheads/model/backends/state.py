@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from mechheads.model.backends.structure import parts_of
@@ -111,14 +110,9 @@ def _sample(weights: Iterable[Tensor]) -> list[float]:
     here = [weight for weight in weights if weight.numel() and not weight.is_meta]
     if len({weight.device for weight in here}) != 1:
         return []
-    return torch.stack([sample_of(weight) for weight in here]).nan_to_num(7.0).tolist()
-
-
-def sample_of(weight: Tensor) -> Float[Tensor, ""]:
-    """The sum of up to some 100 numbers of a weight, from all of its parts."""
-    far = tuple(slice(None, None, size // _SAMPLED + 1) for size in weight.shape)
-    some = weight[far] if weight.numel() > _SAMPLED**2 else weight
-    return some.sum(dtype=torch.float64)
+    far = [tuple(slice(None, None, size // _SAMPLED + 1) for size in weight.shape) for weight in here]
+    some = [w[at] if w.numel() > _SAMPLED**2 else w for w, at in zip(here, far, strict=True)]
+    return torch.stack([each.sum(dtype=torch.float64) for each in some]).nan_to_num(7.0).tolist()
 
 
 @contextmanager

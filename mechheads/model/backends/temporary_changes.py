@@ -87,22 +87,6 @@ class Forward:
         self._module.__dict__.update(self._before)
 
 
-class HooksOff:
-    """A TransformerLens hook point without its hooks."""
-
-    def __init__(self, point: Any) -> None:
-        self._point, self._hooks, self._listed = point, dict(point._forward_hooks), list(point.fwd_hooks)
-
-    def make(self) -> None:
-        self._point._forward_hooks.clear()
-        self._point.fwd_hooks = []
-
-    def undo(self) -> None:
-        self._point._forward_hooks.clear()
-        self._point._forward_hooks.update(self._hooks)
-        self._point.fwd_hooks = list(self._listed)
-
-
 class Part:
     """Another module in the place of one."""
 

@@ -21,7 +21,7 @@ from mechheads.model.backends.on_disk import take_over
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.converted_models import converted_folder
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
-from mechheads.model.sources.placing import ON_DISK, Room, Spread
+from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.reading import count_stored, find_places, own_error, read, read_model
 from mechheads.model.sources.source import ModelSourceError
 
@@ -238,7 +238,7 @@ def _placed(model: Any, device: str | torch.device, room: Room | Spread | None) 
     if places is None:
         return model.to(device)
     if isinstance(room, Spread):
-        if room != ON_DISK and (off := [name for name, at in places.items() if str(at) in ("cpu", "disk")]):
+        if off := [name for name, at in places.items() if str(at) in ("cpu", "disk")]:
             raise ModelSourceError(
                 f"device_map: {off[0]!r} is on {places[off[0]]!r}; parts of a model go to GPUs, and it does not fit "
                 'into these. To leave blocks on disk, give max_memory="20 GB" without device_map'

@@ -18,9 +18,9 @@ from mechheads.model.sources.source import ModelSourceError
 
 @dataclass(frozen=True)
 class Room:
-    """How much memory the weights of a model may take, in bytes, and on which device."""
+    """How much memory the weights of a model may take, in bytes, and on which device; None for the least possible."""
 
-    memory: int
+    memory: int | None
     device: torch.device
 
 
@@ -30,10 +30,6 @@ class Spread:
 
     device_map: str | Mapping[str, int | str]
     max_memory: Mapping[str | int, int | str] | None = None
-
-
-ON_DISK = Spread({"": "disk"})
-"""All weights on disk."""
 
 
 def place(
@@ -53,44 +49,42 @@ def place(
     Raises:
         ModelSourceError: if there is not enough memory for any run, or the model's blocks are not found.
     """
-    model = without_weights(config, dtype=dtype, trust_remote_code=trust_remote_code)
-    name, blocks = find_blocks(model, config, source, "max_memory")
+    with torch.device("meta"):  # weights that have sizes and no values
+        model: Any = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+    name, blocks = _find_blocks(model, config, source)
     sizes = [bytes_of(block.parameters()) for block in blocks]
     others = bytes_of(model.parameters()) - sum(sizes)
     if dtype.itemsize < 4:  # the unembedding is kept in float32 too
         others += 4 * model.get_output_embeddings().weight.numel()
-    if others + sum(sizes) <= room.memory:
-        return None
     least = others + max(sizes)
-    if room.memory < least:
+    memory = least if room.memory is None else room.memory
+    if others + sum(sizes) <= memory:
+        return None
+    if memory < least:
         raise ModelSourceError(
-            f"max_memory is {show_bytes(room.memory)}, but model {source!r} needs at least {show_bytes(least)}: "
+            f"max_memory is {show_bytes(memory)}, but model {source!r} needs at least {show_bytes(least)}: "
             f"{show_bytes(others)} for its embeddings and {show_bytes(max(sizes))} for its largest block"
         )
     first = len(sizes)
-    while least + sum(sizes[first - 1 :]) <= room.memory:
+    while least + sum(sizes[first - 1 :]) <= memory:
         first -= 1
     layers = {f"{name}.{layer}": "disk" if layer < first else str(room.device) for layer in range(len(sizes))}
     return {part: str(room.device) for part in beside(model, name)} | layers
 
 
-def without_weights(config: transformers.PreTrainedConfig, *, dtype: torch.dtype, trust_remote_code: bool) -> Any:
-    """The model of a configuration, with weights that have sizes and no values."""
-    with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
-
-
-def find_blocks(model: nn.Module, config: Any, source: str, argument: str) -> tuple[str, nn.ModuleList]:
+def _find_blocks(model: nn.Module, config: Any, source: str) -> tuple[str, nn.ModuleList]:
     """The list of a model's blocks and its name.
 
     Raises:
-        ModelSourceError: if there is none; ``argument`` is what needs it.
+        ModelSourceError: if there is none.
     """
     n_layers = config.get_text_config(decoder=True).num_hidden_layers
     for name, part in model.named_modules():
         if isinstance(part, nn.ModuleList) and len(part) == n_layers:
             return name, part
-    raise ModelSourceError(f"{argument}: model {source!r} has no list of {n_layers} blocks; leave {argument} out")
+    raise ModelSourceError(f"max_memory: model {source!r} has no list of {n_layers} blocks; leave max_memory out")
 
 
 def beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers.utils import logging as transformers_logging
 
 from mechheads.model.sources.gguf_contents import complete_config
-from mechheads.model.sources.placing import ON_DISK, Room, Spread, no_warning_of_disk, place
+from mechheads.model.sources.placing import Room, Spread, no_warning_of_disk, place
 from mechheads.model.sources.source import ModelSourceError
 from mechheads.model.sources.whole import NUMBERS, check_whole, is_quantised, stored_tensors, weight_files
 
@@ -55,8 +55,6 @@ def find_places(
     source: str, room: Room | Spread | None, *, dtype: torch.dtype, trust_remote_code: bool = False, **options: Any
 ) -> dict[str, Any]:
     """The options of ``from_pretrained`` that say where a model's weights go."""
-    if room == ON_DISK:
-        return vars(room) | {"dtype": "auto"}  # in any other dtype, transformers would read and convert every weight
     if isinstance(room, Spread):
         return vars(room)
     if room is None:
@@ -198,11 +196,10 @@ def count_stored(folder: Path) -> int:
 def _count(file: Path) -> int:
     if file.suffix != ".safetensors":
         return file.stat().st_size
-    with safe_open(file, "pt") as stored:
-        parts = [stored.get_slice(name) for name in stored.keys()]  # noqa: SIM118 (a file is not a dict)
-        if any(part.get_dtype() not in NUMBERS for part in parts):
-            return 8 * file.stat().st_size
-        return sum(math.prod(part.get_shape()) for part in parts)
+    tensors = stored_tensors([file]).values()
+    if any(tensor.dtype not in NUMBERS for tensor in tensors):
+        return 8 * file.stat().st_size
+    return sum(math.prod(tensor.shape) for tensor in tensors)
 
 
 @contextmanager

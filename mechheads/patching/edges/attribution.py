@@ -7,7 +7,7 @@
 | EAP-IG, equation 4 | ``steps``, points between the embeddings of the two runs |
 
 The clean run is the base, and senders change to their output in the corrupted run. Gradients at the inputs of single
-heads come from blocks that run in pieces (``block_gradients``), so neither split inputs nor a graph through all layers
+heads come from blocks that run in pieces (``gradients``), so neither split inputs nor a graph through all layers
 is needed. Memory grows with senders x d_model for each token, and prompts run in parts that fit.
 
 ``transformer_lens.tools.analysis.attribution_patch`` (4.3) gives the same numbers for edges, and the tests compare ours
@@ -29,7 +29,7 @@ from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.interventions.basic import Patch
 from mechheads.limits import Limits, current, show_bytes
-from mechheads.messages.arguments import check_at_least
+from mechheads.messages.arguments import Positive
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
@@ -107,7 +107,7 @@ def attribute_edges(
     pairs: PromptPairs | Job | None = None,
     *,
     metric: Metric | str = logit_diff,
-    steps: int | None = None,
+    steps: Positive | None = None,
     by_prompt: bool = False,
 ) -> EdgeScores:
     """Estimate what every edge does, from one forward and one backward pass, or a few.
@@ -183,8 +183,6 @@ def ready_edges(
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "edge attribution patching")
-    if steps is not None:
-        check_at_least(1, steps=steps)
     measured, limits = as_metric(metric), current().limits
     graph, indirect = EdgeGraph.of(model), find_indirect(model)
     runs = CachedRuns(model, asked) if cached is None else cached

@@ -12,8 +12,6 @@ from jaxtyping import Float
 
 from mechheads.heads import HeadId
 from mechheads.messages.arguments import check_at_least, check_known
-from mechheads.model.model import Model
-from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores, RankBy
@@ -117,26 +115,6 @@ class EdgeScores(TableResult):
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         return self.top(_SHOWN), (f"the {min(_SHOWN, self.n_edges)} largest edges by absolute score",)
-
-
-def graph_of(scores: EdgeScores, model: Model, name: str = "scores") -> EdgeGraph:
-    """The graph of a model whose edges all have a score.
-
-    Args:
-        name: the argument's name, for messages.
-
-    Raises:
-        ValueError: if the scores are of another model, or some are not finite.
-    """
-    graph = EdgeGraph.of(model)
-    if (scores.senders, scores.receivers) != (graph.senders, graph.receivers):
-        raise ValueError(
-            f"{name} are of {len(scores.senders)} senders and {len(scores.receivers)} receivers, but {model.name} has "
-            f"{len(graph.senders)} and {len(graph.receivers)}; give scores of the same model"
-        )
-    if not np.isfinite(scores.score[graph.edges]).all():
-        raise ValueError(f"{name}: some edges have none; measure all of them")
-    return graph
 
 
 def _receiver_and_input(name: str) -> tuple[str, str]:

@@ -101,33 +101,3 @@ class EdgeGraph:
     @property
     def n_edges(self) -> int:
         return int(self.edges.sum())
-
-    def inputs_of(self, sender: int) -> list[int]:
-        """The receivers through which a sender reads: q, k and v of a head, an MLP's input; none for the embedding."""
-        layer, place = divmod(sender - 1, self.n_heads + self.mlps)
-        if sender == 0:
-            return []
-        first = self.reads_of(layer).start
-        return (
-            [first + (read * self.n_heads) + place for read in range(3)]
-            if place < self.n_heads
-            else [first + 3 * place]
-        )
-
-    def connected(self, edges: Bool[np.ndarray, "sender receiver"]) -> Bool[np.ndarray, "sender receiver"]:
-        """The edges on paths from the embedding to the logits; the others change nothing in a circuit.
-
-        >>> graph = EdgeGraph(n_layers=1, n_heads=1, mlps=True, parallel=False)
-        >>> some = np.zeros((3, 5), dtype=bool)
-        >>> some[0, 0] = some[0, 4] = some[2, 4] = True  # input -> L0H0.q, input -> logits, L0.mlp -> logits
-        >>> [(graph.senders[i], graph.receivers[j]) for i, j in np.argwhere(graph.connected(some))]
-        [('input', 'logits')]
-        """
-        kept = edges & self.edges
-        for sender in range(1, len(self.senders)):
-            if not kept[:, self.inputs_of(sender)].any():
-                kept[sender] = False
-        for sender in reversed(range(1, len(self.senders))):
-            if not kept[sender].any():
-                kept[:, self.inputs_of(sender)] = False
-        return kept

@@ -1,0 +1,342 @@
+"""``Ray``: workers as actors of Ray, on this machine or on a cluster, and what they send each other."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from mechheads.limits import Workers, check_ray, settings
+from mechheads.messages.arguments import check_at_least
+from mechheads.messages.warn import warn
+from mechheads.model.load import load_again
+from mechheads.model.model import Model
+from mechheads.model.sources.source import Source
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs before it can compute.
+
+    Attributes:
+        key: the name of this setup.
+        source: loads the model.
+        device: the kind of device that the driver's model is on, such as ``"cuda"``.
+        recipe: the pickled recipe: a function that makes of a model what answers requests (``Ready``).
+        path: where modules are looked for, because Ray passes on little of it.
+    """
+
+    key: str
+    source: Source
+    device: str
+    recipe: bytes
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+
+
+@dataclass(frozen=True)
+class Request:
+    """Units to compute after a setup.
+
+    Attributes:
+        batch: the units.
+        chunk: how many of them fit into memory together, if another worker has found out.
+    """
+
+    batch: Any
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker has done.
+
+    Attributes:
+        values: the values of each unit; empty after a setup.
+        chunk: how many units fit into memory together, if the worker had to find out.
+    """
+
+    values: Sequence[Any] | np.ndarray = ()
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker that ended before it answered; ``why`` says how."""
+
+    why: str
+
+
+Ready = Callable[[Request], Answer]
+"""Computes batches of units on a worker, where everything that it needs is cached."""
+
+
+class Replica:
+    """One worker, with one model. It writes nothing: the driver does.
+
+    Args:
+        threads: how many threads of a CPU it uses.
+    """
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        warnings.simplefilter("ignore")  # the driver has prepared the same work and has warned
+        self._model: Model | None = None
+        self._ready: tuple[str, Ready] | None = None
+
+    def set_up(self, setup: Setup) -> Answer:
+        """Load the model, if that was not done, and get ready for some work."""
+        sys.path += [folder for folder in setup.path if folder not in sys.path]
+        with settings(progress=False):
+            if self._model is None:
+                self._model = load_again(setup.source, setup.device)
+            if self._ready is None or self._ready[0] != setup.key:
+                self._ready = None
+                self._ready = setup.key, pickle.loads(setup.recipe)(self._model)
+        return Answer()
+
+    def compute(self, request: Request) -> Answer:
+        """Compute some units."""
+        if self._ready is None:
+            raise RuntimeError("the worker is not set up")
+        with settings(progress=False):
+            return self._ready[1](request)
+
+
+_joined: list[str | None] = []
+"""The address by which this process joined its cluster, which Ray itself knows by another name."""
+
+
+class Ray:
+    """Workers as actors of Ray, on this machine or on a cluster, each with its own copy of the model.
+
+    The workers start at the first analysis and stay until ``stop()``, the end of a ``with`` block, an analysis of
+    another model, or until nothing refers to this object any more. Each loads the model from the source that the model
+    of the analysis came from. So every machine needs the same files, mechheads, and the same versions of libraries;
+    workers check this. A worker has as many threads as this process has, divided by the number of workers. For a model
+    on a GPU it reserves one GPU, and on a cluster it reserves a CPU too.
+
+    Args:
+        address: the cluster, such as ``"10.0.0.5:6379"`` or ``"ray://10.0.0.5:10001"``, or ``"auto"`` for the one that
+            runs on this machine. By default the one that this process is connected to; if there is none, one of this
+            machine alone, without a dashboard and usage statistics, which ends with this process.
+        replicas: how many workers. By default one for each GPU of the cluster, or for each machine if it has none.
+        gpus_per_replica: how many GPUs each worker reserves, such as 0.5 if two workers share one. By default 1 if the
+            model of the analysis is on a GPU, else 0.
+
+    Raises:
+        ImportError: if ray is not installed.
+        ValueError: if ``replicas`` is less than 1, or ``gpus_per_replica`` is negative, or above 1 and not whole.
+
+    References:
+        Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications".
+
+    >>> with mh.scale.Ray(replicas=1) as workers:  # doctest: +SKIP
+    ...     kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4"], progress=False, workers=workers)
+    """
+
+    def __init__(
+        self, address: str | None = None, replicas: int | None = None, gpus_per_replica: float | None = None
+    ) -> None:
+        if replicas is not None:
+            check_at_least(1, replicas=replicas)
+        if (gpus := gpus_per_replica) is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
+            raise ValueError(
+                f"gpus_per_replica is {gpus}; give 0, a part of a GPU such as 0.5, a whole number, or leave it out"
+            )
+        self._ray = library()
+        self._address, self._n, self._gpus_per_replica = address, replicas, gpus_per_replica
+        self._actors: dict[int, Any] = {}
+        self._model: tuple[Any, str] | None = None
+        self._asked: dict[Any, int] = {}
+        weakref.finalize(self, _kill, self._ray, self._actors)
+
+    def __repr__(self) -> str:
+        return f"Ray({self._address!r}, replicas={self._n}, gpus_per_replica={self._gpus_per_replica})"
+
+    def __enter__(self) -> Ray:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def replicas(self) -> int:
+        """The number of workers. If it was not given, the cluster is asked."""
+        if self._n is None:
+            self._connect()
+            machines = sum(node["Alive"] for node in self._ray.nodes())
+            self._n = int(self._ray.cluster_resources().get("GPU", 0)) or machines
+        return self._n
+
+    def share(self, setup: Setup) -> Any:
+        """Put a setup where every worker gets it, forget what was asked before, and stop workers of another model."""
+        self._connect()
+        self._asked.clear()
+        if self._model != (setup.source, setup.device):
+            self.stop()
+            self._model = setup.source, setup.device
+        return self._ray.put(setup)
+
+    def set_up(self, replica: int, shared: Any) -> None:
+        """Let a worker get ready, which is started first if it does not run."""
+        if replica not in self._actors:
+            self._actors[replica] = self._start()
+        self._asked[self._actors[replica].set_up.remote(shared)] = replica
+
+    def compute(self, replica: int, request: Request) -> None:
+        """Let a worker compute that is set up and has nothing else to do."""
+        self._asked[self._actors[replica].compute.remote(request)] = replica
+
+    def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
+        """The answers that have come; waits for the first one for up to this time. A lost worker is an answer too.
+
+        Raises:
+            Exception: what a worker raised, with its traceback in a note.
+        """
+        some, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds)
+        if some:
+            some, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        return [(self._asked[one], self._answer(one)) for one in some]
+
+    def stop(self, replica: int | None = None) -> None:
+        """Stop one worker at once, whatever it does, or all of them."""
+        stopped = {one: self._actors.pop(one) for one in list(self._actors) if replica in (None, one)}
+        self._asked = {one: of for one, of in self._asked.items() if of not in stopped}
+        _kill(self._ray, stopped)
+
+    def _answer(self, asked: Any) -> Answer | Lost:
+        replica, errors = self._asked[asked], self._ray.exceptions
+        try:
+            answer = self._ray.get(asked)
+        except errors.RayTaskError as error:
+            error.cause.add_note(f"On worker {replica}:\n{error}")
+            raise error.cause from None
+        except errors.UnserializableException:
+            raise
+        except errors.RayError as error:
+            self.stop(replica)
+            return Lost(f"Ray said: {error}")
+        del self._asked[asked]
+        return answer
+
+    def _connect(self) -> None:
+        """Connect to the cluster, or start one, if that was not done.
+
+        Raises:
+            ValueError: if this process is connected to another one.
+        """
+        if not self._ray.is_initialized():
+            self._actors.clear()
+            own = {"num_cpus": 0, "include_dashboard": False} if self._address is None else {}
+            with _undisturbed():
+                self._ray.init(self._address or "local", log_to_driver=False, logging_level="warning", **own)
+            _joined[:] = [self._address]
+        elif self._address not in (None, "auto", *_joined):
+            here = self._ray.get_runtime_context().gcs_address
+            if self._address != here:
+                raise ValueError(
+                    f"address is {self._address!r}, but this process is connected to the cluster at {here!r}; leave "
+                    "address out, or call ray.shutdown() first"
+                )
+
+    def _start(self) -> Any:
+        """Start a worker. Ray restarts and repeats nothing by itself: the dispatcher decides what is tried again."""
+        there, gpus = self._ray.cluster_resources(), self._gpus()
+        cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
+        if not self._actors:
+            self._check_room(there, {"CPU": cpus, "GPU": gpus})
+        kind = self._ray.remote(Replica).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)
+        return kind.remote(max(1, torch.get_num_threads() // self.replicas))
+
+    def _gpus(self) -> float:
+        """How many GPUs each worker has.
+
+        Raises:
+            ValueError: if it has none and the model is on one.
+        """
+        needed = self._model is not None and self._model[1] == "cuda"
+        if self._gpus_per_replica is None:
+            return int(needed)
+        if needed and self._gpus_per_replica == 0:
+            raise ValueError("gpus_per_replica is 0, but the model of this analysis is on a GPU; give 1, or omit it")
+        return self._gpus_per_replica
+
+    def _check_room(self, there: dict[str, float], wanted: dict[str, float]) -> None:
+        """Warn if not all workers can run at the same time.
+
+        Raises:
+            ValueError: if they never can, because the cluster is this machine alone.
+        """
+        for name, each in wanted.items():
+            if there.get(name, 0) < each * self.replicas:
+                what = (
+                    f"the Ray cluster has {there.get(name, 0):g} {name}s, which is too few for {self.replicas} workers "
+                    f"with {each:g} each"
+                )
+                if not wanted["CPU"]:
+                    raise ValueError(f"{what}; give fewer replicas, or another gpus_per_replica")
+                warn(f"{what}; the others start when it has more")
+
+
+def pool_of(workers: Workers) -> Ray:
+    """The workers that a ``workers`` argument means.
+
+    A number or an address means the same ones in every call, until the process ends or another one is given.
+
+    Raises:
+        ImportError: if ray is not installed.
+    """
+    return _shared(workers) if isinstance(workers, int | str) else cast(Ray, workers)
+
+
+@lru_cache(maxsize=1)
+def _shared(workers: int | str) -> Ray:
+    return Ray(workers) if isinstance(workers, str) else Ray(replicas=workers)
+
+
+def library() -> Any:
+    """The module ``ray``.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    check_ray()
+    return importlib.import_module("ray")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Start Ray without usage statistics, and undo what it changes in this process: debugger and SIGTERM."""
+    before = {name: os.environ.get(name) for name in ("RAY_USAGE_STATS_ENABLED", "PYTHONBREAKPOINT")}
+    handler = signal.getsignal(signal.SIGTERM)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _kill(ray: Any, actors: dict[int, Any]) -> None:
+    if ray.is_initialized():
+        for actor in actors.values():
+            ray.kill(actor, no_restart=True)
+    actors.clear()
