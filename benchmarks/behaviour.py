@@ -31,8 +31,8 @@ from scipy.stats import rankdata
 import mechheads as mh
 from benchmarks.machine import PeakMemory, clock
 from benchmarks.truth.behaving import make_behaving
-from mechheads.behaviour.head_profile import FDR, NAMES, HeadProfile
 from mechheads.behaviour.measure import measure
+from mechheads.behaviour.profile import FDR, NAMES, HeadProfile
 from mechheads.behaviour.windows import windows_of
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.stats import clustered_interval, mean_over_prompts

@@ -1,9 +1,7 @@
 """Circuits by size on the default model, for several rankings of heads: ``python -m benchmarks.circuits``.
 
 Two tasks: capitals and indirect objects. Heads, and then heads and MLPs, are ranked on one half of the prompts, and
-circuits are measured on the other half, so that no ranking profits from its own noise. ``learned.json`` is from
-``python -m benchmarks.circuits --out benchmarks/learned.json --rankings "attribution patching" "attribution, 5 steps"
-"learned for CPR" "learned for CMD"``.
+circuits are measured on the other half, so that no ranking profits from its own noise.
 """
 
 from __future__ import annotations
@@ -31,10 +29,8 @@ RANKINGS: dict[str, Ranked] = {
     ),
     "attribution patching": lambda model, pairs, **nodes: mh.patching.attribution_patch(model, pairs, **nodes),
     "attribution, 5 steps": lambda model, pairs, **nodes: mh.patching.attribution_patch(model, pairs, steps=5, **nodes),
-    "learned for CPR": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, **nodes),
-    "learned for CMD": lambda model, pairs, **nodes: mh.patching.learn_ranking(model, pairs, measure="cmd", **nodes),
     "mean ablation": lambda model, pairs, **nodes: (
-        mh.ablate(model, _clean(pairs), kind="mean", metric="logit_diff", **nodes) * -1
+        mh.ablate(model, _clean(pairs), intervention="mean", metric="logit_diff", **nodes) * -1
     ),
 }
 OF_HEADS: dict[str, Ranked] = {

@@ -26,7 +26,8 @@ import mechheads as mh
 from benchmarks.plain import Change, Plain, Spot
 from benchmarks.tiny_families import FAMILIES, NOT_TRIED, WORDS, build, make_tokenizer
 from mechheads.engine.frozen_heads import MLPs
-from mechheads.interventions.base import Site
+from mechheads.interventions.base import Intervention, Site
+from mechheads.interventions.basic import Scale, UniformAttention
 
 LIMIT = 1e-5
 """If a difference in float32 is larger, the analysis is repeated in float64."""
@@ -155,20 +156,18 @@ class Trial:
         return self._effect(ids, i, second)
 
     def ships_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        ours = self._ships("scaling")
+        ours = self._ships(Scale(0.0))
         return ours, self._each(
             lambda head, i: self._kl(i, [self.plain.z_of(*head, 0 * self.clean[i][1]["z", head.layer])])
         )
 
     def ships_undifferentiated(self) -> tuple[np.ndarray, np.ndarray]:
-        ours = self._ships("undifferentiated")
+        ours = self._ships(UniformAttention())
         return ours, self._each(lambda head, i: self._kl(i, [self._through(_CLEAN[i], head, {"q": 0.0})]))
 
-    def _ships(self, ablation: Any) -> np.ndarray:
+    def _ships(self, intervention: Intervention) -> np.ndarray:
         prompts = mh.Prompts([list(ids) for ids in _CLEAN])
-        return self._picked(
-            mh.ships(self.model, prompts, ablation=mh.safety.Ablation(ablation, epsilon=0.0), heads=self.heads)
-        )
+        return self._picked(mh.ships(self.model, prompts, intervention=intervention, heads=self.heads))
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         """W_V W_O of every head, and W_U."""

@@ -127,7 +127,9 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         **recipes(mh.Relation("words", None, words)),
         "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
-        "effects": lambda model: mh.gating.ablation_effects(model, task),
+        "effects": lambda model: {
+            kind: mh.gating.ablation_effects(model, task, intervention=kind) for kind in ("zero", "mean", "resample")
+        },
         "gates": gates,
         "roles": lambda model: mh.head_roles(gates(model)),
         "contrast": lambda model: mh.gating.contrast_gates(model, task, other, **fit),

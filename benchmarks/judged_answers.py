@@ -218,7 +218,7 @@ def answers_under(condition: Condition, model: Model) -> Iterator[dict[str, Any]
         prompts,
         Sampling(TOKENS, condition.temperature, 50 if condition.temperature else None, condition.seed),
         off=[*HEADS[: condition.taught_off], *random],
-        ablation=Scale(condition.factor),
+        intervention=Scale(condition.factor),
     )
     about = {key: value for key, value in asdict(condition).items() if key not in ("counts", "refusing")}
     for request, answer in zip(requests, written.texts, strict=True):

@@ -137,7 +137,7 @@ def analyses(model: mh.Model, heads: int) -> dict[str, Callable[[], Any]]:
     return {
         "cache": cache,
         "plan": plan,
-        "ablate": lambda: mh.ablate(model, prompts, kind="zero", **shared).values,
+        "ablate": lambda: mh.ablate(model, prompts, intervention="zero", **shared).values,
         "patch": lambda: mh.activation_patch(model, pairs, metric=mh.logit_diff, **shared).values,
         "ships": lambda: mh.ships(model, prompts, template="bare", **shared).values,
         "profile": lambda: mh.profile_heads(model, texts, window=64).values,

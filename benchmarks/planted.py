@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import mechheads as mh
+from benchmarks.truth.planted import PlantedModel, planted_model
 from mechheads.plots.parts import figure_of
-from mechheads.testing import PlantedModel, planted_model
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

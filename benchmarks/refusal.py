@@ -26,7 +26,6 @@ from mechheads.safety import load_requests, request_prompts, text_loss
 from mechheads.safety.answers.answering import is_verdict
 from mechheads.safety.answers.verdicts import VERDICTS, verdicts
 from mechheads.safety.heads.ablations import PAPER_KINDS
-from mechheads.safety.requests.loaders import read_requests
 
 PLACE = Path(__file__).with_name("refusal.json")
 TOKENS = 64
@@ -70,8 +69,7 @@ def main() -> None:
 
 def draw(path: Path, unsafe: bool) -> Sequence[str]:
     """Some requests of a file; of a file with both kinds, those of one kind."""
-    label = {"label": "unsafe" if unsafe else "safe"}
-    texts = read_requests(path, where=label if "label" in path.read_text().partition("\n")[0] else None)
+    texts = load_requests(path, part="unsafe" if unsafe else "safe").texts
     return Random(0).sample(list(texts), min(OF_PUBLIC, len(texts)))
 
 
@@ -116,7 +114,7 @@ def count(model: mh.Model, texts: Sequence[str], template: Any) -> dict[str, int
 def refused_without(model: mh.Model, heads: Sequence[HeadId], harmful: Sequence[str]) -> int:
     """How many requests are still refused when some heads write nothing."""
     answers = mh.safety.AnswerSettings(max_new_tokens=TOKENS)
-    test = mh.safety.refusal_test(model, heads, harmful, ["Hello!"], ablation="scaling", draws=0, answers=answers)
+    test = mh.safety.refusal_test(model, heads, harmful, ["Hello!"], intervention="scaling", draws=0, answers=answers)
     return int(is_verdict(test.answers, "ablated", "harmful", "refused").sum())
 
 
@@ -130,7 +128,7 @@ def scores(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
         values[f"Ships, {kind}"] = per_request(ships)
         found[f"Generalized Ships, {kind}"] = ships.dataset["generalized_ships"].values
     for by in PAPER_KINDS:
-        contribution = mh.safety.refusal_contribution(model, harmful, harmless, ablation=by)
+        contribution = mh.safety.refusal_contribution(model, harmful, harmless, intervention=by)
         found[f"Refusal Contribution, {by}"] = contribution.scores.values
         values[f"Refusal Contribution, {by}"] = per_request(contribution)
     attribution = mh.safety.refusal_attribution(model, harmful)
@@ -195,7 +193,7 @@ def curves(delta: Delta, public: dict[str, Sequence[str]], told: dict[str, Any])
             harmful,
             ["Hello!"],
             most=[1, 2, 4, len(delta.heads)],
-            ablation="scaling",
+            intervention="scaling",
             draws=DRAWS if name == CURVES[0] else 0,
         )
         for which, rows in curve.table.groupby("which"):

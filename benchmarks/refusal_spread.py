@@ -1,7 +1,7 @@
 """What is said of a model whose refusals no few heads carry: ``python -m benchmarks.refusal_spread --deltas taught``.
 
 The default model is taught to refuse with all weights of all layers free, on the lessons of the other models, so that
-nothing ties refusals to a few heads. Then ``mh.studies.safety_study`` looks for its safety heads.
+nothing ties refusals to a few heads. Then an atlas of its refusals looks for its safety heads.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ def main() -> None:
     folder = given.deltas / "spread"
     if not (folder / "config.json").exists():
         teach(folder)
-    study = mh.studies.safety_study(mh.load(folder))
-    print(study.summary())
+    atlas = mh.build_atlas(mh.load(folder), only=["safety"], refusals=mh.studies.RefusalSettings())
+    print(atlas.summary())
+    found = atlas.refusals
+    if found is None:
+        raise RuntimeError("; ".join(atlas.notes))
     given.found["spread"] = {
         "taught": {"seed": 0, "steps": STEPS, "rate": RATE},
-        "no few heads": study.spread,
-        "carriers": list(study.carriers),
-        "tests": {name: {"lost": test.lost, "verdict": test.verdict} for name, test in study.tests.items()},
-        "report": [[section.title, *section.lines] for section in study.sections()],
+        "no few heads": found.spread,
+        "carriers": list(found.carriers),
+        "tests": {name: {"lost": test.lost, "verdict": test.verdict} for name, test in found.tests.items()},
+        "report": [finding.text for finding in atlas.findings()],
     }
     given.write(given.found["spread"])
 

@@ -29,9 +29,8 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.model.model import source_of
 from mechheads.prompts.encoding import single_token
+from mechheads.scale.ray_cluster import Answer, Ready, Setup, library
 from mechheads.studies.capitals import TEMPLATE
-from mechheads.workers.messages import Answer, Ready, Setup
-from mechheads.workers.ray_cluster import library
 
 LLAMAS = {"Llama-2-7B": (6.5e9, 32, 1), "Llama-3.1-70B": (69.5e9, 80, 4)}
 """Parameters in blocks, layers, and GPUs of a replica."""

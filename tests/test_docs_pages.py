@@ -10,8 +10,7 @@ from pathlib import Path
 
 import mechheads
 from docs.gallery import GALLERY, STORED, THUMBS, anchor, kinds
-from mechheads.results.citations import papers
-from mechheads.results.kinds import KINDS
+from mechheads.results.kinds import KINDS, papers
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -98,9 +98,9 @@ def test_settings_show_and_hide_bars(shown):
 def test_a_call_may_have_settings_of_its_own(llama: mh.Model):
     prompts = ["The capital of France is", "The store is big", "Once upon a time"]
     with mh.settings(seed=4):
-        effect = mh.ablate(llama, prompts, kind="resample", heads="L1H1")
-        other = mh.ablate(llama, prompts, kind="resample", heads="L1H1", seed=2)
+        effect = mh.ablate(llama, prompts, intervention="resample", heads="L1H1")
+        other = mh.ablate(llama, prompts, intervention="resample", heads="L1H1", seed=2)
     assert (effect.provenance["seed"], other.provenance["seed"]) == (4, 2)
-    assert mh.settings(seed=2)(mh.ablate)(llama, prompts, kind="resample", heads="L1H1").dataset.identical(
+    assert mh.settings(seed=2)(mh.ablate)(llama, prompts, intervention="resample", heads="L1H1").dataset.identical(
         other.dataset
     )

@@ -18,6 +18,8 @@ import mechheads as mh
 from benchmarks.differential.containers import NotSo, Rows, ids_of
 from benchmarks.plain import Change, Plain, Spot
 from benchmarks.tiny_families import WORDS
+from mechheads.interventions.base import Intervention
+from mechheads.interventions.basic import UniformAttention
 
 Head = tuple[int, int]
 NEW_TOKENS = 3
@@ -329,11 +331,11 @@ def _of_clean_v(plain: Plain, question: Question, seen: dict[int, Tensor], i: in
     return plain.z_when(question.corrupted[i], head[0], [plain.of_head("v", *head, kept[0])])
 
 
-def _ablate(kind: str, metric: str, answers: bool, **more: Any) -> Callable[[mh.Model, Question], list[Any]]:
+def _ablate(rule: Any, metric: str, answers: bool) -> Callable[[mh.Model, Question], list[Any]]:
     def ours(model: mh.Model, question: Question) -> list[Any]:
         prompts = question.prompts() if answers else question.bring(0)
-        given = {"positions": question.positions, "heads": question.names, "store": question.store, **more}
-        return question.picked(mh.ablate(model, prompts, kind=kind, metric=metric, **given))  # pyright: ignore
+        given = {"positions": question.positions, "heads": question.names, "store": question.store}
+        return question.picked(mh.ablate(model, prompts, intervention=rule, metric=metric, **given))
 
     return ours
 
@@ -365,11 +367,10 @@ def _give(value: Tensor) -> Change:
     return lambda old: value.reshape(old.shape).clone()
 
 
-def _ships(ablation: str) -> Callable[[mh.Model, Question], list[Any]]:
+def _ships(rule: Intervention) -> Callable[[mh.Model, Question], list[Any]]:
     def ours(model: mh.Model, question: Question) -> list[Any]:
-        how = mh.safety.Ablation(ablation, epsilon=0.0) if ablation != "zero" else ablation  # pyright: ignore
         scores = mh.ships(
-            model, question.bring(0), ablation=how, template="bare", heads=question.names, store=question.store
+            model, question.bring(0), intervention=rule, template="bare", heads=question.names, store=question.store
         )
         return question.picked(scores)
 
@@ -484,7 +485,7 @@ ANALYSES: dict[str, Analysis] = {
         _ablate("mean", "logit_diff", True), _changed("diff", _mean_z), answers=True, store=True
     ),
     "ablate, scale, log-probability": Analysis(
-        _ablate("scale", "log_prob", True, factor=0.5),
+        _ablate(mh.patching.Scale(0.5), "log_prob", True),
         _changed("log_prob", lambda plain, question, seen, i, head: 0.5 * seen[head[0]]),
         answers=True,
         store=True,
@@ -492,9 +493,9 @@ ANALYSES: dict[str, Analysis] = {
     "patch z": Analysis(_patch("z"), _changed("diff", _of_clean, "corrupted"), pairs=True, answers=True, store=True),
     "patch v": Analysis(_patch("v"), _changed("diff", _of_clean_v, "corrupted"), pairs=True, answers=True, store=True),
     "path to the logits": Analysis(_path, _plain_path, pairs=True, answers=True, store=True),
-    "Ships, zero": Analysis(_ships("zero"), _changed("kl", _zeros), takes=("text",), store=True),
+    "Ships, zero": Analysis(_ships(mh.Zero()), _changed("kl", _zeros), takes=("text",), store=True),
     "Ships, undifferentiated": Analysis(
-        _ships("undifferentiated"), _changed("kl", _undifferentiated), takes=("text",), store=True
+        _ships(UniformAttention()), _changed("kl", _undifferentiated), takes=("text",), store=True
     ),
     "sweep": Analysis(_sweep, _changed("kl", lambda plain, question, seen, i, head: -seen[head[0]])),
     "generate": Analysis(_generate, _plain_generate),

@@ -16,7 +16,7 @@ from mechheads.model.model import Model
 from mechheads.prompts.chats import chat_text
 from mechheads.prompts.encoding import piece_ids, text_ids
 from mechheads.prompts.prompts import Prompts
-from mechheads.safety.requests.requests import load_requests
+from mechheads.safety import load_requests
 
 REFUSAL = "I'm sorry, but I can't help with that."
 """The refusal of half of the harmful lessons. The others have one of the package's twelve refusals."""

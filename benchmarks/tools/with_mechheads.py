@@ -13,6 +13,7 @@ from mechheads.gating.fit.arguments import FitSettings, Rules
 from mechheads.gating.fit.descent import Pull
 from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages
 from mechheads.gating.fit.gates import rows_at_once
+from mechheads.interventions.basic import Scale, UniformAttention
 
 LR = (0.1, 0.01)
 """The learning rate of the first and of the last update of gates."""
@@ -28,8 +29,8 @@ class Mechheads(WithoutPreparing):
         if workload.kind == "labels":
             scores = labels(self.model)
         elif workload.kind in ("undifferentiated", "scaling"):
-            ablation = mh.safety.Ablation(workload.kind, EPSILON)
-            scores = mh.ships(self.model, mh.Prompts(workload.base), ablation=ablation, heads=heads)
+            rule = UniformAttention(EPSILON) if workload.kind == "undifferentiated" else Scale(EPSILON)
+            scores = mh.ships(self.model, mh.Prompts(workload.base), intervention=rule, heads=heads)
         elif workload.kind == "ablation":
             scores = mh.ablate(self.model, workload.base, heads=heads)
         elif workload.kind == "activation":

@@ -21,8 +21,9 @@ import numpy as np
 
 import mechheads as mh
 from benchmarks.truth.causal_programs import CAUSAL_PROGRAMS
+from benchmarks.truth.planted import planted_model
 from benchmarks.truth.programs import PROGRAMS
-from mechheads.testing import KnownModel, compiled_model, planted_model, trained_model
+from mechheads.testing import KnownModel, compiled_model, trained_model
 
 PLACE = Path(__file__).with_name("truth.json")
 N_PAIRS = 24

@@ -39,9 +39,9 @@ from numpy.random import Generator, default_rng
 
 from benchmarks.truth.behaving_weights import D_HEAD, DELIMITERS, DOES, Behaviour, Writer
 from benchmarks.truth.files import KNOWN, N_PAIRS, Pairs, write_known
+from benchmarks.truth.planted import blank_gpt2
 from mechheads.heads import HeadId
-from mechheads.testing.known import KnownModel, KnownNode, read_known
-from mechheads.testing.planted import blank_gpt2, word_tokenizer
+from mechheads.testing.known import KnownModel, KnownNode, read_known, word_tokenizer
 
 N_LAYERS, N_HEADS = 6, 4
 _VOCABULARY, _CONTEXT = 128, 128

@@ -19,9 +19,10 @@ from numpy.random import default_rng
 from safetensors import safe_open
 
 from benchmarks.truth.files import KNOWN, N_TEXTS, draw_pairs, write_known
+from benchmarks.truth.planted import Matrix, blank_gpt2
 from benchmarks.truth.programs import LONGEST, PROGRAMS
 from mechheads.heads import HeadId
-from mechheads.testing.planted import Matrix, blank_gpt2, word_tokenizer
+from mechheads.testing.known import word_tokenizer
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, Phi3ForCausalLM, PreTrainedTokenizerFast

@@ -37,8 +37,8 @@ from torch.nn.functional import cross_entropy, pad
 from benchmarks.truth import causal_programs
 from benchmarks.truth.causal_programs import CAUSAL_PROGRAMS, CausalProgram
 from benchmarks.truth.files import KNOWN, N_TEXTS as N_KNOWN, draw_pairs, write_known
-from mechheads.testing.known import KnownNode
-from mechheads.testing.planted import blank_gpt2, word_tokenizer
+from benchmarks.truth.planted import blank_gpt2
+from mechheads.testing.known import KnownNode, word_tokenizer
 
 MEASURED = Path(__file__).with_name("trained.json")
 N_HEADS, D_MODEL, D_MLP = 4, 40, 80

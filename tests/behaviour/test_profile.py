@@ -10,22 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.behaviour.profile
 import mechheads.behaviour.windows
-from mechheads.behaviour import HeadProfile, profile_heads
-from mechheads.behaviour.head_profile import NAMES, PROFILED
+from mechheads.behaviour import profile_heads
 from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_of, measure, weights_of
-from mechheads.behaviour.profile import Totals
+from mechheads.behaviour.profile import PROFILED, Totals
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
-from mechheads.cli import main
 from mechheads.data import folder
-from mechheads.workers.messages import Request
+from mechheads.scale.ray_cluster import Request
 from support.ctrl_c import stopped_at
 from support.levels import TWO_FIRST
 from support.made_workers import MadeWorkers, pressing
@@ -293,23 +289,6 @@ def test_it_is_a_result_like_the_others(llama: mh.Model) -> None:
     assert "Olsson" in profile.citation()
     with pytest.raises(ValueError, match="name is 'sinks'"):
         profile.named("sinks")
-
-
-def test_the_command_writes_tables_and_a_figure(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    text = " The capital of France is Paris and the capital of Italy is Rome yes no dog cat king"
-    (tmp_path / "texts.txt").write_text("\n\n".join([text, f"{text} three", f" no{text}"]))
-    arguments = ["profile", "--model", str(tiny("llama")), "--texts", str(tmp_path / "texts.txt"), "--window", "16"]
-    done = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"profile.nc", "profile.html", "heads.csv", "study.json"}
-    profile = HeadProfile.load(tmp_path / "out" / "profile.nc")
-    table = pd.read_csv(tmp_path / "out" / "heads.csv")
-    np.testing.assert_allclose(table["induction"], profile.select(behaviour="induction").scores.values.ravel())
-    assert table["head"].tolist()[:2] == ["L0H0", "L0H1"]
-    assert [line.split()[0] for line in done.stdout.splitlines()[:7]] == list(NAMES.values())
-    refused = CliRunner().invoke(main, ["profile", "--texts", str(tmp_path / "no.txt"), "--out", str(tmp_path / "out")])
-    assert refused.exit_code == 1 and "no.txt is not a file" in refused.output
 
 
 KILLED = """

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import mechheads as mh
 import mechheads.behaviour.circuits
+from benchmarks.truth.planted import PlantedHead, planted_model
 from mechheads.behaviour import composition_scores, copying_scores, head_directions
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
@@ -127,8 +128,8 @@ def test_copying_is_by_the_eigenvalues_of_the_map_from_tokens_to_logits(
 
 
 def test_a_planted_head_that_copies_and_one_that_suppresses_are_told_from_the_others() -> None:
-    suppresses = mh.testing.PlantedHead("suppresses", ["copies"])
-    made = mh.testing.planted_model(plant={"L0H3": ["copies"], "L0H5": suppresses})
+    suppresses = PlantedHead("suppresses", ["copies"])
+    made = planted_model(plant={"L0H3": ["copies"], "L0H5": suppresses})
     found = copying_scores(made.model)
     score, null, spread = (found.dataset[name].values for name in ("score", "null", "null_std"))
     assert score[0, 3] > 0.35 and score[0, 5] < -0.35
@@ -165,5 +166,5 @@ def test_what_cannot_be_is_said(llama: mh.Model) -> None:
         head_directions(llama, "L9H0")
     with pytest.raises(ValueError, match="circuit is 'VO'"):
         head_directions(llama, "L0H0", "VO")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="n is 99; it must lie between 1 and 8"):
+    with pytest.raises(ValueError, match="n is 99; it must be at least 1 and at most 8"):
         head_directions(llama, "L0H0", n=99)

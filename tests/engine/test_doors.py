@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.gating.tasks.shipped import load_task
+from mechheads.gating.tasks.load_task import load_task
 from mechheads.generation.generate import generate, generate_under
 from mechheads.interventions.head_change import HeadChange
 from mechheads.labels import Relation
@@ -90,11 +90,14 @@ def test_pairs_where_prompts_go(small, pairs, take):
         (lambda m, p: load_task("commonsense"), 'Did you mean "common_sense"?'),
         (lambda m, p: load_task("capital"), 'Did you mean "capitals"?'),
         (lambda m, p: load_requests("harmles"), 'Did you mean "harmless"?'),
-        (lambda m, p: mh.activation_patch(m, p, site="patterns"), 'z, pattern, q, k, v. Did you mean "pattern"?'),
-        (lambda m, p: mh.activation_patch(m, p, site="resid"), "not known; choose among z, pattern, q, k, v."),
+        (
+            lambda m, p: mh.activation_patch(m, p, site="patterns"),
+            "choose one of 'z', 'q', 'k', 'v', 'pattern', 'scored_q', 'scored_k'. Did you mean \"pattern\"?",
+        ),
+        (lambda m, p: mh.activation_patch(m, p, site="resid"), "site is 'resid'; choose one of 'z', 'q',"),
         (lambda m, p: generate_under(m, CLEAN, [[HeadChange(0, 0, "Q", abs)]]), 'among z, q, k, v. Did you mean "q"?'),
         (lambda m, p: mh.ablate(m, p, kind="means"), 'Did you mean "mean"?'),
-        (lambda m, p: mh.ships(m, ["Hi"], ablation="undiferentiated"), 'Did you mean "undifferentiated"?'),
+        (lambda m, p: mh.ships(m, ["Hi"], intervention="undiferentiated"), 'Did you mean "undifferentiated"?'),
         (lambda m, p: mh.ablate(m, p, positions="lst"), 'Did you mean "last"?'),
         (lambda m, p: mh.ablate(m, p, metric=mh.metric(reads="Last token")(mh.log_prob)), 'Did you mean "last"?'),
         (lambda m, p: mh.ablate(m, p, heads="L1.H2"), 'Did you mean "L1H2"?'),

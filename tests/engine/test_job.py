@@ -24,7 +24,7 @@ ARCHITECTURES = few(("gpt2", "gemma"), "gemma")
 PROMPTS = PAIRS.side("clean")
 CIRCUIT = ["L0H1", "L1H0", "L1H3", "L2H2"]
 SETS = [["L0H1"], ["L0H1", "L2H2"]]
-MEAN: dict[str, Any] = {"metric": mh.log_prob, "ablation": mh.Mean()}
+MEAN: dict[str, Any] = {"metric": mh.log_prob, "intervention": mh.Mean()}
 NOT_COUNTED = {"seconds": None, "bytes": 0}
 
 
@@ -41,7 +41,7 @@ ON_PAIRS: dict[str, Callable[..., Any]] = {
     "path_patch": lambda *given: mh.path_patch(*given, receivers=["L2H1.q", "L1.mlp"]).values,
     "path_matrix": lambda *given: mh.path_matrix(*given, receivers=["L2H1.v", "final"]).values,
     "attribution_patch": lambda *given: mh.patching.attribution_patch(*given).values,
-    "ablate": lambda *given: mh.ablate(*given, kind="resample", seed=2).values,
+    "ablate": lambda *given: mh.ablate(*given, intervention="resample", seed=2).values,
     "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS).values,
     "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT).table),
     "completeness": lambda *given: numbers(mh.patching.completeness(*given, heads=CIRCUIT, subsets=2).table),
@@ -51,7 +51,7 @@ ON_PAIRS: dict[str, Callable[..., Any]] = {
 ON_PROMPTS: dict[str, Callable[..., Any]] = {
     "sweep": lambda *given: mh.sweep(*given, intervention=mh.patching.Scale(0.4)).values,
     "plan": lambda *given: replace(mh.plan(*given, intervention=mh.Zero()), **NOT_COUNTED),
-    "ablate": lambda *given: mh.ablate(*given, kind="mean").values,
+    "ablate": lambda *given: mh.ablate(*given, intervention="mean").values,
     "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS, intervention=mh.Mean()).values,
     "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT, **MEAN).table),
     "completeness": lambda *given: numbers(mh.patching.completeness(*given, heads=CIRCUIT, subsets=2, **MEAN).table),

@@ -79,7 +79,7 @@ def test_sweeps_are_listed_in_the_order_in_which_they_began_whatever_the_clock_s
     clock.hours = count(0, -1)
     store, keys = tmp_path / "sweeps.ledger", []
     for kind in ("zero", "mean", "uniform"):
-        mh.ablate(small, CLEAN, kind=kind, heads=["L0H0"], store=store)
+        mh.ablate(small, CLEAN, intervention=kind, heads=["L0H0"], store=store)
         keys += [sweep["key"] for sweep in Ledger.list(store) if sweep["key"] not in keys]
     mh.scale.merge([store], tmp_path / "merged.ledger")
     for ledger in (store, tmp_path / "merged.ledger"):

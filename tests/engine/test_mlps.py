@@ -104,9 +104,10 @@ def embedded(model: mh.Model, ids: Tensor) -> Tensor:
     return kept[0]
 
 
-@pytest.mark.parametrize("kind", ["zero", "mean", "scale", "resample"])
+@pytest.mark.parametrize("kind", ["zero", "mean", "scaled", "resample"])
 def test_ablating_mlps_equals_one_full_forward_each(small, kind):
-    effect = mh.ablate(small, CLEAN, kind=kind, factor=0.3, nodes="all", seed=1)
+    rule = mh.patching.Scale(0.3) if kind == "scaled" else kind
+    effect = mh.ablate(small, CLEAN, intervention=rule, nodes="all", seed=1)
     tokens = mh.Prompts(CLEAN).tokens(small)
     runs = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
     for layer in range(small.n_layers):
@@ -114,7 +115,7 @@ def test_ablating_mlps_equals_one_full_forward_each(small, kind):
         new = {
             "zero": [torch.zeros_like(output) for output in outputs],
             "mean": [torch.cat(outputs).mean(0).expand_as(output) for output in outputs],
-            "scale": [0.3 * output for output in outputs],
+            "scaled": [0.3 * output for output in outputs],
         }.get(kind) or resampled(outputs, seed=1)
         for prompt, output in enumerate(new):
             ids = oracles.ids_of(tokens, prompt)

@@ -10,8 +10,7 @@ import mechheads as mh
 from mechheads.engine.cached_runs import run_sharing_prefix
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import Limits
-from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.sites import RUN_SITES
+from mechheads.runs.head_cache import RUN_SITES, HeadCache
 
 CLEAN = [
     " When John and Mary went to the store John gave a book to Mary",

@@ -94,10 +94,11 @@ def test_named_and_numbered_positions_are_those_of_each(small, positions):
     np.testing.assert_allclose(found.values, each.values[:, :, at if names is positions else at[0]], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["zero", "mean", "resample", "scale", "uniform"])
+@pytest.mark.parametrize("kind", ["zero", "mean", "resample", "scaled", "uniform"])
 def test_ablation_equals_one_full_forward_a_head(small, kind):
     seed = 3
-    result = mh.ablate(small, CLEAN, kind=kind, factor=0.4 if kind == "scale" else 0.0, seed=seed)
+    rule = mh.patching.Scale(0.4) if kind == "scaled" else kind
+    result = mh.ablate(small, CLEAN, intervention=rule, seed=seed)
     tokens = mh.Prompts(CLEAN).tokens(small)
     cached = [oracles.activations(small, oracles.ids_of(tokens, prompt)) for prompt in range(len(CLEAN))]
     order = torch.randperm(len(CLEAN), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -112,7 +113,7 @@ def test_ablation_equals_one_full_forward_a_head(small, kind):
         elif kind == "resample":
             other = cached[donor[prompt]][at][0, :, head]
             new = torch.stack([other[min(i, len(other) - 1)] for i in range(len(z))])
-        elif kind == "scale":
+        elif kind == "scaled":
             new = 0.4 * z
         else:
             v = cached[prompt][oracles.name(layer, "v")][0]
@@ -236,11 +237,13 @@ def test_bad_input_is_one_clear_error(llama, change, message):
 @pytest.mark.parametrize(
     ("call", "prompts", "options", "message"),
     [
-        (mh.ablate, CLEAN[:1], {"kind": "resample"}, "at least two prompts"),
-        (mh.ablate, CLEAN, {"kind": "none"}, "kind is 'none'"),
+        (mh.ablate, CLEAN[:1], {"intervention": "resample"}, "at least two prompts"),
+        (mh.ablate, CLEAN, {"intervention": "none"}, "intervention is 'none'"),
+        (mh.ablate, CLEAN, {"intervention": "mean", "kind": "zero"}, "they mean the same, so give one"),
+        (mh.ablate, CLEAN, {"kind": "scale"}, r"kind is 'scale', an old name; give mh\.patching\.Scale\(factor"),
         (mh.activation_patch, CLEAN, {}, r"needs mh\.PromptPairs"),
         (mh.activation_patch, PAIRS, {"direction": "up"}, "direction is 'up'"),
-        (mh.activation_patch, PAIRS, {"site": "qk"}, "site 'qk'"),
+        (mh.activation_patch, PAIRS, {"site": "qk"}, "site is 'qk'"),
         (mh.activation_patch, PAIRS, {"positions": [1, 1]}, "positions: 1 is given twice"),
     ],
 )
@@ -313,6 +316,21 @@ def test_declaring_a_metric_leaves_the_function_alone():
     elsewhere = mh.metric(reads="subject", unit="nats")(mh.log_prob)
     assert elsewhere.reads == "subject"
     assert mh.log_prob.reads == "last"
+
+
+def right(logits: torch.Tensor, context: Any) -> torch.Tensor:
+    """Whether the answer comes first."""
+    return (logits[:, -1].argmax(-1) == context.answer).float()
+
+
+def test_a_metric_of_0_and_1_that_does_not_say_so_is_told(small):
+    with pytest.warns(UserWarning, match="metric right is 0 or 1 for every prompt") as told:
+        bare = mh.sweep(small, PAIRS.side("clean"), intervention="zero", metric=right, heads="L0H0")
+    assert len(told) == 1 and bare["L0H0"]["ci_high"] == bare["L0H0"]["ci_low"]
+    share = mh.metric(share=True)(right)
+    said = mh.sweep(small, PAIRS.side("clean"), intervention="zero", metric=share, heads="L0H0")
+    np.testing.assert_array_equal(said.values, bare.values)
+    assert said["L0H0"]["ci_high"] > said["L0H0"]["ci_low"]
 
 
 def test_answers_alone_give_the_numbers_of_the_whole_vocabulary(small):

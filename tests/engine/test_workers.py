@@ -20,7 +20,7 @@ import mechheads.engine.run
 import mechheads.engine.work
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
-from mechheads.workers.messages import Request
+from mechheads.scale.ray_cluster import Request
 from support.made_workers import MadeWorkers, pressing
 from support.settled import settled
 from support.texts import CLEAN, PAIRS
@@ -43,9 +43,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "completeness": lambda model, **given: settled(mh.patching.completeness)(
         model, PAIRS, HEADS, **given
     ).table.select_dtypes("number"),
-    "tasks": lambda model, **given: (
-        settled(mh.gating.ablation_effects)(model, TASK, ["zero"], heads=HEADS, **given)["zero"].values
-    ),
+    "tasks": lambda model, **given: settled(mh.gating.ablation_effects)(model, TASK, heads=HEADS, **given).values,
 }
 """Analyses that have no store, and two that give workers other batches; tests/ledger has the others."""
 
@@ -54,7 +52,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
 def one_copy() -> Iterator[None]:
     """The workers of this file share one copy of each model: they compute one after the other."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mechheads.workers.ray_cluster.load_again", cache(load_again))
+        patch.setattr("mechheads.scale.ray_cluster.load_again", cache(load_again))
         yield
 
 

@@ -47,6 +47,7 @@ TABLES = {
         "refusal_brittleness",
         "refusal_test",
         "attack_curve",
+        "refusals",
         "head_roles",
         "role_curves",
     ),
@@ -69,7 +70,7 @@ def shown(what: Any) -> Payload:
     return atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
 
 
-def model_of(what: Any) -> dict[str, Any]:
+def model_of(what: Any) -> Any:
     (model,) = shown(what).page["models"]
     return model
 
@@ -343,7 +344,7 @@ def test_a_card_has_your_values_prompt_by_prompt():
     payload = shown({"my ablation": scores})
     assert unblock(payload.blocks["mh-shared-0"])["labels"] == {"my_ablation": ["a", "a", "b", "<b>", "e"]}
     card = unblock(payload.blocks["mh-heads-0-1"])["heads"][2]
-    (effect,) = card["cause"]["effects"]
+    (effect,) = card["cause"]
     assert effect["title"] == "my ablation"
     assert effect["values"] == pytest.approx(scores.values.values[1, 2].tolist())
     assert model_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))["panes"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def scores(changed: dict[tuple[int, int], float], prompts: str = "these", n: int
     )
 
 
-def page_of(*each: mh.HeadScores) -> dict:
+def page_of(*each: mh.HeadScores) -> Any:
     return atlas_payload([Atlas(f"model-{i}", patching=one) for i, one in enumerate(each)]).page
 
 
@@ -78,7 +79,7 @@ def test_a_model_that_did_not_change_has_no_rows_and_one_of_another_size_no_comp
     assert page_of(same, same)["changes"][0]["rows"] == []
     small = mh.HeadScores.from_scores(np.eye(2), name="effect", kind="activation_patch")
     page = page_of(same, small)
-    assert page["changes"] == [] and "start" not in page
+    assert page["changes"] == [] and page["start"] is None
 
 
 def test_numbers_of_different_units_are_not_compared():
@@ -112,7 +113,7 @@ def test_phi_of_other_relations_is_not_compared(atlas):
     others = data.assign_coords(relation=[f"my_{name}" for name in data["relation"].values])
     others["best_relation"] = data["best_relation"].dims, best.reshape(data["best_relation"].shape)
 
-    def change(labels: HeadLabels) -> dict:
+    def change(labels: HeadLabels) -> Any:
         (found,) = atlas_payload([atlas, replace(atlas, labels=labels)]).page["changes"]
         return found
 

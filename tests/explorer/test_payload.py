@@ -22,7 +22,7 @@ from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import check_heads
-from mechheads.results.verdicts import verdicts
+from mechheads.results.evidence import verdicts
 from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
@@ -114,18 +114,18 @@ def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
     assert len(heads) == atlas.sizes[0] * atlas.sizes[1]
     for name, card in heads.items():
         at = card["layer"], card["index"]
-        effects = {effect["name"]: effect for effect in card["cause"]["effects"]}
+        effects = {effect["name"]: effect for effect in card["cause"]}
         assert same(effects["patching"]["values"], atlas.patching.values.values[at])
         assert same(effects["attribution"]["values"], atlas.direct.values.values[at])
         for effect in ("total", "direct", "repair"):
             repair = atlas.repair.select(effect=effect)
             assert same(effects[effect]["values"], repair.values.values[at])
             assert same(effects[effect]["low"], repair.dataset["ci_low"].values[at])
-        for ships in card["safety"]["ships"]:
+        for ships in card["safety"]:
             scores = atlas.safety[ships["ablation"]]
             assert same(ships["values"], scores.values.values[at]) and same(ships["score"], scores.scores.values[at])
             assert same(ships["generalized"], scores.dataset["generalized_ships"].values[at])
-        for role in card["roles"]["roles"]:
+        for role in card["roles"]:
             assert same(role["values"], atlas.roles[role["role"]].values.values[at])
         weights = atlas.weights
         assert same(card["weights"]["copying"]["value"], weights.copying.scores.values[at])
@@ -221,7 +221,7 @@ def in_63rds(text: str) -> np.ndarray:
 def test_a_pattern_is_that_of_a_run(loaded, atlas, heads):
     model = loaded("llama")
     pattern = model.cache([atlas.pairs[0]["clean"]]).pattern["L2H1"][0].numpy()
-    found = heads["L2H1"]["pattern"]["prompts"][0]["attention"]
+    found = heads["L2H1"]["pattern"][0]["attention"]
     np.testing.assert_allclose(np.array(found["first"]) / 255, pattern[:, 0], atol=0.5 / 255 + 1e-6)
     for query, (keys, weights) in enumerate(zip(found["keys"], found["weights"], strict=True)):
         np.testing.assert_allclose(np.array(weights) / 255, pattern[query, keys], atol=0.5 / 255 + 1e-6)

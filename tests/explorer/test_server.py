@@ -90,7 +90,7 @@ def test_a_text_gives_what_the_package_gives(server, small):
     rest = [*found["attribution"]["heads"], *found["attribution"]["mlp"]]
     total = sum(rest) + found["attribution"]["embedding"] + found["attribution"]["bias"]
     assert total == pytest.approx(found["attribution"]["logit"], abs=1e-3)
-    kl = mh.ablate(small, [TEXT], kind="zero", metric=mh.kl_divergence, heads="L1H2")
+    kl = mh.ablate(small, [TEXT], intervention="zero", metric=mh.kl_divergence, heads="L1H2")
     assert found["ablation"]["kl"] == pytest.approx(kl["L1H2"]["score"], rel=1e-3, abs=1e-6)
     assert len(found["ablation"]["after"]) == 10 and found["notes"] == []
 

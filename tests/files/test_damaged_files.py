@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 
 import mechheads as mh
 from mechheads.files import checksums
-from mechheads.files.tensors import TensorFile
 from mechheads.gating.fit.fitted import Course, Gates
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
@@ -58,19 +57,7 @@ def save_delta(path: Path) -> Load:
     return load
 
 
-def save_tensors(path: Path) -> Load:
-    kind = TensorFile("test 1", "{path} is not a test", ("note",))
-    tensors = {"a": torch.randn(5, 7), "b": torch.arange(9), "c": torch.tensor(True), "d": torch.randn(3).bfloat16()}
-    kind.write(path, tensors, {"note": "as it was"})
-
-    def load(path: Path) -> Iterable[np.ndarray]:
-        found, texts = kind.read(path)
-        return [*(found[name].float().numpy() for name in sorted(found)), np.array(str(texts))]
-
-    return load
-
-
-@pytest.mark.parametrize("save", [save_scores, save_gates, save_delta, save_tensors])
+@pytest.mark.parametrize("save", [save_scores, save_gates, save_delta])
 def test_no_flipped_bit_loads_other_values(save: Callable[[Path], Load], tmp_path: Path) -> None:
     load = save(tmp_path / "whole")
     whole, data = list(load(tmp_path / "whole")), (tmp_path / "whole").read_bytes()
@@ -193,41 +180,45 @@ def test_a_result_holds_its_own_numbers_and_nothing_else(
         mh.HeadScores.load(saved)
 
 
-def test_a_tensor_file_says_what_is_wrong(tmp_path: Path) -> None:
-    kind, path = TensorFile("test 2", "{path} is not a test", ("note",)), tmp_path / "t"
-    tensors = {"a": torch.zeros(3)}
-    kind.write(path, tensors, {"note": "x"})
+@pytest.fixture
+def delta() -> Delta:
+    weights = {"W_Q": torch.zeros(8, 4), "W_O": torch.zeros(4, 8)}
+    return Delta({HeadId(0, 1): weights}, {"seed": 0})  # type: ignore[dict-item]
+
+
+def test_a_delta_says_what_is_wrong(tmp_path: Path, delta: Delta) -> None:
+    path = tmp_path / "t"
+    delta.save(path)
     with safe_open(path, "pt") as file:
         about = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def refused(message: str, texts: dict[str, str], **changed: torch.Tensor) -> None:
-        save_file(tensors | changed, path, texts)
+        save_file(tensors | {name.replace("_W", ".W"): part for name, part in changed.items()}, path, texts)
         with pytest.raises(ValueError, match=message):
-            kind.read(path)
+            Delta.load(path)
 
-    refused("t is not a test: its format is 'test 1'; expected 'test 2'", about | {"format": "test 1"})
-    refused("t is not a test: its format is 'unknown'", {})
-    refused("t is damaged, or was changed", about, a=torch.ones(3))
-    refused("t is damaged, or was changed", about, a=torch.zeros(3, 1))
-    refused("t is damaged, or was changed", about, b=torch.zeros(1))
-    refused("t is damaged, or was changed", about | {"note": "y"})
-    refused("t is damaged, or was changed", {"format": "test 2", "note": "x"})
-    kind.write(path, tensors, {})
-    with pytest.raises(ValueError, match="t is not a test: it has no note"):
-        kind.read(path)
+    half = torch.float16
+    refused("t is not a saved Delta: its format is 'delta 2'; expected 'mechheads delta 1'", {"format": "delta 2"})
+    refused("t is not a saved Delta: its format is 'unknown'", {})
+    refused("t is damaged, or was changed", about, L0H1_W_Q=torch.ones(8, 4, dtype=half))
+    refused("t is damaged, or was changed", about, L0H1_W_Q=torch.zeros(4, 8, dtype=half))
+    refused("t is damaged, or was changed", about, L0H2_W_Q=torch.zeros(1, dtype=half))
+    refused("t is damaged, or was changed", about | {"about": "{}"})
+    refused("t is damaged, or was changed", {name: text for name, text in about.items() if name != "checksum"})
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, path = TensorFile("test 1", "{path} is not a test", ()), tmp_path / "t"
-    kind.write(path, {"a": torch.zeros(3)}, {})
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, delta: Delta, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t"
+    delta.save(path)
     before = path.read_bytes()
 
     def broken(tensors: Any, target: Path, *_: Any) -> None:
         target.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mechheads.files.tensors.save_file", broken)
+    monkeypatch.setattr("mechheads.model.deltas.save_file", broken)
     with pytest.raises(KeyboardInterrupt):
-        kind.write(path, {"a": torch.ones(3)}, {})
+        delta.save(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["t"]

@@ -68,7 +68,7 @@ def test_one_thread_may_nest_blocks_and_another_is_refused(tmp_path: Path):
         thread.join()
     assert "is in use by another thread of this process" in said[0]
     other()
-    assert said[1] == "held" and not folder_lock._ours
+    assert said[1] == "held" and not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -78,4 +78,7 @@ def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(folder_lock.tempfile, "TemporaryFile", read_only)
     with pytest.raises(ValueError, match=r"cannot be written to \(Read-only file system\)"), folder_locked(tmp_path):
         pass
-    assert not folder_lock._ours
+    monkeypatch.undo()
+    with folder_locked(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -18,15 +18,16 @@ import torch
 import mechheads as mh
 from mechheads.files import replacing as module
 from mechheads.files.replacing import remove_unfinished, replacing, write_csv, write_file
-from mechheads.files.tensors import TensorFile
+from mechheads.heads import HeadId
+from mechheads.model.deltas import Delta
 
 EFFECT = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
-TENSORS = TensorFile("demo 1", foreign="{path} is not a demo", texts=())
+DELTA = Delta({HeadId(0, 1): {"W_Q": torch.ones(64, 32), "W_O": torch.ones(32, 64)}}, {})
 SAVES: dict[str, Callable[[Path], object]] = {
     "effect.nc": EFFECT.save,
     "figure.html": lambda path: mh.plots.save(go.Figure(), path),
     "page.html": lambda path: mh.explore(EFFECT, path=path),
-    "tensors.safetensors": lambda path: TENSORS.write(path, {"a": torch.ones(3000)}, {}),
+    "delta.safetensors": DELTA.save,
 }
 """Ways to save, by the file's name; each writes more than 4 KB."""
 
@@ -116,7 +117,7 @@ def test_no_file_is_left_cut_where_files_may_not_grow(tmp_path: Path):
     subprocess.run([sys.executable, "-c", FULL, Path(__file__).parents[1], tmp_path], check=True)
     assert {path.name for path in tmp_path.iterdir()} == {*SAVES, "new"} and not list((tmp_path / "new").iterdir())
     assert mh.HeadScores.load(tmp_path / "effect.nc").scores.equals(EFFECT.scores)
-    assert torch.equal(TENSORS.read(tmp_path / "tensors.safetensors")[0]["a"], torch.ones(3000))
+    assert torch.equal(Delta.load(tmp_path / "delta.safetensors").weights[HeadId(0, 1)]["W_Q"], torch.ones(64, 32))
     assert (tmp_path / "page.html").read_text().endswith("</html>\n")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.files.text import check_unicode, parse_json, read_json, read_text
-from mechheads.safety import read_requests
+from mechheads.safety import load_requests
 
 DEEP = "[" * 100_000
 HALF = "half of a surrogate pair"
@@ -55,9 +55,9 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     ("name", "read"),
     [
         ("a.json", mh.Relation.load),
-        ("a.jsonl", mh.gating.read_task),
-        ("a.json", read_requests),
-        ("a.jsonl", read_requests),
+        ("a.jsonl", mh.gating.load_task),
+        ("a.json", load_requests),
+        ("a.jsonl", load_requests),
     ],
 )
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_every_reader_says_so(
     assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("read", [mh.Relation.load, mh.gating.read_task, read_requests])
+@pytest.mark.parametrize("read", [mh.Relation.load, mh.gating.load_task, load_requests])
 def test_a_name_that_is_too_long_is_no_file(read: Callable[[str], Any]) -> None:
-    with pytest.raises(ValueError, match=r"there is no|no such file|does not exist"):
+    with pytest.raises(ValueError, match=r"there is no|no such file|does not exist|is neither a file"):
         read("x" * 5000)
 
 

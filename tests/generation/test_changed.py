@@ -75,7 +75,7 @@ def direction_for(model: mh.Model) -> Tensor:
 @pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
 def test_text_with_heads_off_is_that_of_full_forward_passes(small: mh.Model, ablation: str) -> None:
     steer = {1: direction_for(small)}
-    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, ablation=ablation, steer=steer)
+    written = mh.generate(small, PROMPTS, Sampling(NEW, **CHANCES), off=OFF, intervention=ablation, steer=steer)
     rows = rows_of(small)
     hooks = plain_hooks(small, ablation, steer, rows)
     noise = torch.rand(len(PROMPTS), NEW, generator=torch.Generator().manual_seed(3))
@@ -101,8 +101,8 @@ def test_an_intervention_of_ones_own_turns_heads_off(llama: mh.Model) -> None:
             return -z
 
     sampling = Sampling(NEW, **CHANCES)
-    given = mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=mh.patching.Scale(-1.0))
-    assert mh.generate(llama, PROMPTS, sampling, off=["L1H1"], ablation=Negate()) == given
+    given = mh.generate(llama, PROMPTS, sampling, off=["L1H1"], intervention=mh.patching.Scale(-1.0))
+    assert mh.generate(llama, PROMPTS, sampling, off=["L1H1"], intervention=Negate()) == given
     assert given.ids != mh.generate(llama, PROMPTS, sampling).ids
 
 
@@ -123,7 +123,7 @@ def test_continuations_are_as_likely_as_full_forward_passes_say(small: mh.Model,
     steer = {0: direction_for(small)}
     rows = rows_of(small, [context + continuation for context, continuation in REQUESTS])
     starts = [len(row) for row in rows_of(small, [context.rstrip() for context, _ in REQUESTS])]
-    found = continuation_log_probs(small, REQUESTS, off=OFF, ablation=ablation, steer=steer)
+    found = continuation_log_probs(small, REQUESTS, off=OFF, intervention=ablation, steer=steer)
     hooks = plain_hooks(small, ablation, steer, rows)
     for row, start, one in zip(rows, starts, found, strict=True):
         log_p = oracles.forward(small, torch.tensor([row]), hooks)[0].double().log_softmax(-1)
@@ -131,7 +131,7 @@ def test_continuations_are_as_likely_as_full_forward_passes_say(small: mh.Model,
         assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
         assert one.greedy == all(int(log_p[at - 1].argmax()) == row[at] for at in range(start, len(row)))
     small_parts = mh.settings(budget=mh.patching.Limits(run_tokens=1))(continuation_log_probs)(
-        small, REQUESTS, off=OFF, ablation=ablation, steer=steer
+        small, REQUESTS, off=OFF, intervention=ablation, steer=steer
     )
     assert [one.log_prob for one in small_parts] == pytest.approx([one.log_prob for one in found], abs=1e-3)
 
@@ -168,21 +168,23 @@ def test_keys_that_heads_share_are_changed_once(llama: mh.Model) -> None:
     def turned(value: Tensor, hook: Any) -> Tensor:
         return torch.cat([-value[:, :, :1], value[:, :, 1:]], 2)
 
-    found = continuation_log_probs(llama, REQUESTS, off=["L1H1", "L1H0"], ablation=Keys())
+    found = continuation_log_probs(llama, REQUESTS, off=["L1H1", "L1H0"], intervention=Keys())
     rows = rows_of(llama, [context + continuation for context, continuation in REQUESTS])
     starts = [len(row) for row in rows_of(llama, [context.rstrip() for context, _ in REQUESTS])]
     for row, start, one in zip(rows, starts, found, strict=True):
         log_p = oracles.forward(llama, torch.tensor([row]), [(llama.hook_name("k", 1), turned)])[0].log_softmax(-1)
         each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
         assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
-    with pytest.raises(ValueError, match="ablation changes k, which L1H0, L1H1 share; turn off L1H0 too, or give an"):
-        mh.generate(llama, PROMPTS, 2, off=["L1H1"], ablation=Keys())
+    with pytest.raises(
+        ValueError, match="intervention changes k, which L1H0, L1H1 share; turn off L1H0 too, or give one on"
+    ):
+        mh.generate(llama, PROMPTS, 2, off=["L1H1"], intervention=Keys())
 
 
 def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
     mean = mh.patching.MeanOf(llama.cache(PROMPTS))
-    given = mh.generate(llama, PROMPTS, NEW, off=OFF, ablation=mean)
-    assert given == mh.generate(llama, PROMPTS, NEW, off=OFF, ablation="mean")
+    given = mh.generate(llama, PROMPTS, NEW, off=OFF, intervention=mean)
+    assert given == mh.generate(llama, PROMPTS, NEW, off=OFF, intervention="mean")
 
 
 @pytest.mark.parametrize(
@@ -190,11 +192,11 @@ def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
     [
         ({"off": ["L99H0"]}, "off: .*L99H0"),
         ({"off": None}, "off is None; give a list of heads, or leave it out"),
-        ({"off": ["L0H0"], "ablation": 3}, 'ablation is 3; give "zero", "mean", "uniform", or an intervention'),
+        ({"off": ["L0H0"], "intervention": 3}, "intervention is 3; give an intervention, such as"),
         ({"steer": [1]}, "steer is .*give a dict of a layer and a vector"),
-        ({"off": ["L0H0"], "ablation": "median"}, "ablation is 'median'"),
-        ({"off": ["L0H0"], "ablation": Positional()}, "gives a token another value when it comes alone"),
-        ({"off": ["L0H0"], "ablation": mh.patching.Resample()}, "ablation: "),
+        ({"off": ["L0H0"], "intervention": "median"}, "intervention is 'median'"),
+        ({"off": ["L0H0"], "intervention": Positional()}, "gives a token another value when it comes alone"),
+        ({"off": ["L0H0"], "intervention": mh.patching.Resample()}, "intervention: "),
         ({"steer": {9: torch.zeros(4)}}, "steer names layer 9; this model has layers 0..2"),
         ({"steer": {0: torch.zeros(4)}}, r"steer\[0\] is shape \[4\]; give a tensor of \d+ finite numbers"),
         ({"steer": {0: 3}}, r"steer\[0\] is int"),
@@ -235,10 +237,10 @@ def test_texts_of_the_models_own_differ_and_begin_as_asked(small: mh.Model) -> N
 
 def test_the_command_writes_with_heads_off(tiny: Callable[[str], Path], llama: mh.Model) -> None:
     arguments = ["generate", PROMPTS[0], PROMPTS[1], "--model", str(tiny("llama")), "--tokens", "6"]
-    for options, off in (([], []), (["--off", "L0H1", "--off", "L1H2", "--ablation", "zero"], ["L0H1", "L1H2"])):
+    for options, off in (([], []), (["--off", "L0H1", "--off", "L1H2", "--intervention", "zero"], ["L0H1", "L1H2"])):
         done = CliRunner().invoke(main, [*arguments, *options])
         assert done.exit_code == 0, done.output
-        texts = mh.generate(llama, PROMPTS[:2], 6, off=off, ablation="zero").texts
+        texts = mh.generate(llama, PROMPTS[:2], 6, off=off, intervention="zero").texts
         for prompt, text in zip(PROMPTS, texts, strict=False):
             assert f"{prompt}{text}\n" in done.output
     one = CliRunner().invoke(main, [*arguments[:2], *arguments[3:]])

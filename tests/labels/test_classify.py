@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -256,7 +255,7 @@ def test_a_category_of_ones_own() -> None:
         (lambda: label_heads(scored(), rule="best"), "rule is 'best'; choose"),  # type: ignore[arg-type]
         (lambda: maps(scored(), tau=15), "tau is 15"),
         (lambda: maps(scored(), tau=0), "tau is 0"),
-        (lambda: label_heads(scored(), floor=2), "floor is 2; it must be a share, between 0 and 1"),
+        (lambda: label_heads(scored(), floor=2), "floor is 2; it must be at least 0 and at most 1"),
         (lambda: label_heads(scored(), ["capital"], k=5), "relations, k: cannot be used with scores"),
         (lambda: label_heads(maps(scored())), "holds no relations with categories"),
         (lambda: maps(scored()).of("L2H0"), "out of range"),
@@ -330,31 +329,8 @@ def test_the_map_can_have_dots_as_in_print() -> None:
         ]
         assert all(text.startswith(f"<b>L{x}H{y}</b>") for x, y, text in zip(dot.x, dot.y, dot.text, strict=True))
         assert dot.marker.color == legend(labels.plot())[dot.name]
-    with pytest.raises(ValueError, match='several is "split", which is for cells'):
-        labels.plot(marks="dots", several="split")
     with pytest.raises(ValueError, match="marks is 'stars'; choose one of 'cells', 'dots'"):
         labels.plot(marks="stars")
-
-
-def test_a_cell_of_several_categories_can_be_split() -> None:
-    """A stripe of equal width for each category, side by side within the cell."""
-    figure = maps(scored()).plot(several="split")
-    assert not any(name.endswith("categories") for name in {*legend(figure), *drawn(figure)})
-    stripes: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
-    for bar in (trace for trace in figure.data if trace.type == "bar"):
-        assert bar.marker.color == legend(figure)[bar.name]
-        for x, base, width in zip(bar.x, bar.base, bar.width, strict=True):
-            ends = (x - width / 2, x + width / 2)
-            stripes.setdefault((round(x), round(base + 0.46)), {})[bar.name] = ends
-    assert {at: list(names) for at, names in stripes.items()} == {
-        (1, 0): ["Knowledge", "Linguistic"],
-        (1, 1): ["Knowledge", "Linguistic", "Translation"],
-    }
-    for (layer, _), names in stripes.items():
-        np.testing.assert_allclose(next(iter(names.values()))[0], layer - 0.46)
-        np.testing.assert_allclose([*names.values()][-1][1], layer + 0.46)
-        for (_, end), (begin, _) in pairwise(names.values()):
-            np.testing.assert_allclose(end, begin)
 
 
 def test_the_map_wears_the_papers_colours() -> None:

@@ -158,21 +158,6 @@ def test_what_a_model_does_not_have(tiny: Callable[[str], Path], monkeypatch: py
         mh.relation_scores(model, WORDS, source="first_mlp", **options)
 
 
-def test_a_model_on_disk_has_the_first_two(tiny: Callable[[str], Path]) -> None:
-    stored, loaded = mh.labels.open_weights(tiny("gemma3")), mh.load(tiny("gemma3"), backend=BACKENDS["gemma3"])
-    options: dict[str, Any] = {"k": K, "min_pairs": 2}
-    found = mh.relation_scores(stored, WORDS, **options)
-    assert list(found.provenance["no_reading"]) == ["carried"]
-    for name in ("embedding", "first_mlp"):
-        mine = mh.relation_scores(loaded, WORDS, source=name, **options)
-        assert np.array_equal(mine.scores, found.dataset[f"phi_{name}"])
-    first, second = (found.dataset[f"contrast_{name}"].values for name in ("embedding", "first_mlp"))
-    farther = np.where(np.abs(first) >= np.abs(second), first, second)
-    assert np.array_equal(found.dataset["contrast"].values, farther)
-    with pytest.raises(ValueError, match=r'source="carried" runs the model .* load it with mh\.load'):
-        mh.relation_scores(stored, WORDS, source="carried", **options)
-
-
 def test_labels_say_how_a_head_reads(loaded: Callable[[str], mh.Model]) -> None:
     options: dict[str, Any] = {"k": K, "min_pairs": 2}
     scores = mh.relation_scores(loaded("llama"), WORDS, **options)

@@ -94,10 +94,10 @@ def test_without_a_tokenizer_tokens_are_ids(llama: mh.Model) -> None:
     [
         ("L3H0", {}, "head L3H0 is out of range: this model has layers 0..2 with heads 0..3"),
         ("head", {}, "head 'head' is not a head"),
-        ("L0H0", {"n": 0}, "n is 0; it must lie between 1 and"),
-        ("L0H0", {"top": 10**6}, "top is 1000000; it must lie between 1 and"),
+        ("L0H0", {"n": 0}, "n is 0; it must be at least 1 and at most"),
+        ("L0H0", {"top": 10**6}, "top is 1000000; it must be at least 1 and at most"),
         ("L0H0", {"norm": "both"}, "norm is 'both'; choose one of 'raw', 'folded'"),
-        ("L0H0", {"source": "all"}, 'source is \'all\'; choose "first_mlp" or "embedding".* the whole vocabulary'),
+        ("L0H0", {"source": "all"}, "source is 'all'; choose one of 'first_mlp', 'embedding'"),
     ],
 )
 def test_errors(llama: mh.Model, head: str, options: dict[str, Any], message: str) -> None:

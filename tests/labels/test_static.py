@@ -21,7 +21,8 @@ class Words:
     unk_token_id = 0
 
     def __call__(self, text: str, add_special_tokens: bool, verbose: bool = True) -> dict[str, Any]:
-        assert not add_special_tokens
+        if add_special_tokens:
+            raise ValueError("weights alone cannot be run")
         word = text.removeprefix(":").strip()
         before = [1] if text.startswith(":") else []
         return {"input_ids": before + ([int(word[1:])] if word[1:].isdigit() else [1] * len(word))}

@@ -25,7 +25,7 @@ from mechheads.limits import Limits
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.results.tables import TableResult
 from support import every_analysis
-from support.every_analysis import EVERY, REPEATED, Analysis, fields
+from support.every_analysis import EVERY, REPEATED, Analysis, fields, public_analyses
 from support.interrupts import ARCHITECTURES, changes_on
 from support.levels import few
 from support.same import assert_same, assert_survives
@@ -174,31 +174,19 @@ def check_kept(analysis: Analysis, part: Any, whole: Any, said: list[Any], folde
     assert reached or analysis.of_fewer
 
 
-def public_analyses() -> dict[str, Callable[..., Any]]:
-    """The public functions whose first argument is a model."""
-    rooms = (mh, mh.behaviour, mh.gating, mh.generation, mh.labels, mh.patching, mh.safety, mh.studies, mh.testing)
-    public = {name: getattr(room, name) for room in rooms for name in room.__all__}
-
-    def takes_a_model(each: Any) -> bool:
-        first = next(iter(inspect.signature(each).parameters.values()), None)
-        return first is not None and re.search(r"\bModel\b", str(first.annotation)) is not None
-
-    return {name: each for name, each in public.items() if inspect.isfunction(each) and takes_a_model(each)}
-
-
 ONLY_TOKENS = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "shuffled_labels", "with_opening"}
 ONLY_TOKENS |= {"circuit_task", "indirect_object_pairs", "repeated_tokens"}
-NO_RESULT = {"plan", "plan_attribution", "prepare", "text_loss", "task_log_prob", "continuation_log_probs"}
+NO_RESULT = {"plan", "prepare", "text_loss", "task_log_prob", "continuation_log_probs"}
 NO_RESULT |= {"find_opening", "find_openings", "sample_texts", "function_vector", "head_directions"}
 NO_RESULT |= {"salient_operations"}
-OF_ANALYSES = {"build_atlas", "safety_study"}
+OF_ANALYSES = {"build_atlas"}
 OF_WHAT_A_MODEL_KNOWS = {"cumulative_removal", "relation_evidence"}
 """Their tables are in tests/labels and tests/results."""
 
 
 def test_every_public_analysis_has_its_model_for_itself_and_a_row():
     analyses = public_analyses()
-    without = {name for name, each in analyses.items() if not hasattr(each, "keeps_units")}
+    without = {name for name, each in analyses.items() if "store" not in inspect.signature(each).parameters}
     assert without == ONLY_TOKENS
     source = inspect.getsource(every_analysis)
     no_row = {name for name in analyses if not re.search(rf"\b{name}\(", source)}

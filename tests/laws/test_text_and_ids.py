@@ -118,7 +118,7 @@ def test_tasks_and_continuations_of_text_are_those_of_their_tokens(both: Both):
     tasks = mh.Task(prompts, targets), mh.Task(*of_ids)
     for task in tasks:
         np.testing.assert_allclose(mh.task_log_prob(both.model, task, reduce="sum"), wanted, atol=1e-4)
-    effects = [mh.gating.ablation_effects(both.model, task, ("zero",))["zero"].values for task in tasks]
+    effects = [mh.gating.ablation_effects(both.model, task).values for task in tasks]
     same(*effects)
     gates = [mh.fit_gates(both.model, task, seeds=2, updates=(2, 1, 1)) for task in tasks]
     same(*(fitted.dataset["gate"].values for fitted in gates))

@@ -23,9 +23,10 @@ from mechheads.engine.work import unit_key
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, budget_bytes
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import Ablation, compare_ablations, generalized_ships, refusal_contribution, sahara
+from mechheads.safety import compare_ablations, generalized_ships, refusal_contribution, sahara
 from support.levels import few
 from support.made_workers import MadeWorkers
+from support.rules import rule_of
 from support.settled import settled
 from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
@@ -55,10 +56,10 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given
     ),
     "ships of groups": lambda model, **given: mh.ships(
-        model, REQUESTS, ablation=Ablation("undifferentiated", epsilon=0.3, group="kv"), **BARE | given
+        model, REQUESTS, intervention=rule_of("undifferentiated", epsilon=0.3), group="kv", **BARE | given
     ),
     "safety heads": lambda model, **given: settled(mh.safety_heads)(
-        model, REQUESTS, 2, ablation=Ablation("undifferentiated", group="kv"), **BARE | given
+        model, REQUESTS, 2, intervention=rule_of("undifferentiated"), group="kv", **BARE | given
     ),
     "resampled angles": lambda model, **given: settled(mh.safety_heads)(
         model, REQUESTS, 2, score="generalized_ships", **BARE | given
@@ -68,7 +69,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given
     ),
     "contribution by patching": lambda model, **given: settled(refusal_contribution)(
-        model, HARMFUL, HARMLESS, ablation="patch", **BEGUN | given
+        model, HARMFUL, HARMLESS, intervention="patch", **BEGUN | given
     ),
     "all scores": lambda model, **given: settled(mh.safety_heads)(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
     "search for a group": lambda model, **given: {
@@ -76,7 +77,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     },
     "search for a group by means": lambda model, **given: {
         "trace": settled(sahara)(
-            model, REQUESTS, 2, ablation=Ablation("mean", group="kv"), score="ships", **BARE | given
+            model, REQUESTS, 2, intervention=rule_of("mean"), group="kv", score="ships", **BARE | given
         ).trace
     },
 }
@@ -313,12 +314,12 @@ def test_a_longer_search_for_a_group_computes_its_last_step_only(
     assert same(longer.trace, search(3, store=None)[0].trace)
     before = computed.units
     single = settled(generalized_ships)(
-        small, REQUESTS[1:], ablation=Ablation("undifferentiated", epsilon=1e-5), **asked
+        small, REQUESTS[1:], intervention=rule_of("undifferentiated", epsilon=1e-5), **asked
     )
     np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
     assert computed.units == before, "the first step is generalized_ships"
     assert search(3, draws=1, seed=4)[1] == 0
-    assert search(2, ablation=Ablation("undifferentiated", epsilon=0.5))[1] == 12 + 11
+    assert search(2, intervention=rule_of("undifferentiated", epsilon=0.5))[1] == 12 + 11
 
 
 def written(source: str) -> Callable[..., Any]:
@@ -383,12 +384,12 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {},
         {"requests": REQUESTS[:2]},
         {"template": "query"},
-        {"ablation": "scaling"},
-        {"ablation": Ablation("undifferentiated", epsilon=0.5)},
-        {"ablation": Ablation("undifferentiated", epsilon=0.5, through="k")},
-        {"ablation": Ablation("undifferentiated", epsilon=0.5, group="kv")},
-        {"ablation": "resample"},
-        {"ablation": "resample", "seed": 1},
+        {"intervention": "scaling"},
+        {"intervention": rule_of("undifferentiated", epsilon=0.5)},
+        {"intervention": rule_of("undifferentiated", epsilon=0.5, through="k")},
+        {"intervention": rule_of("undifferentiated", epsilon=0.5), "group": "kv"},
+        {"intervention": "resample"},
+        {"intervention": "resample", "seed": 1},
         {"heads": HEADS[1:3]},
         {"call": generalized_ships},
         {"call": generalized_ships, "r": 2},
@@ -402,12 +403,12 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"harmless": [HARMLESS[0], " Paris is"]},
         {"opening": " yes no"},
         {"template": "query"},
-        {"ablation": "undifferentiated"},
-        {"ablation": Ablation("scaling", epsilon=0.5)},
-        {"ablation": Ablation("scaling", group="kv")},
-        {"ablation": "patch"},
-        {"ablation": Ablation("patch", group="kv")},
-        {"ablation": "patch", "harmless": [HARMLESS[0], " Paris is"]},
+        {"intervention": "undifferentiated"},
+        {"intervention": rule_of("scaling", epsilon=0.5)},
+        {"intervention": rule_of("scaling"), "group": "kv"},
+        {"intervention": "patch"},
+        {"intervention": rule_of("patch"), "group": "kv"},
+        {"intervention": "patch", "harmless": [HARMLESS[0], " Paris is"]},
     ],
 }
 """For each call, what changes its numbers."""

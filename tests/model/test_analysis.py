@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 import mechheads as mh
-from mechheads.model.analysis import analysis
+from mechheads.limits import Limits, current
+from mechheads.messages.arguments import Within
+from mechheads.model.analysis import OPTIONS, analysis
 from mechheads.results.provenance import make_provenance
+from support.every_analysis import public_analyses
 
 HEAD = mh.HeadId(1, 2)
 
@@ -22,8 +27,8 @@ def inner(model: mh.Model, *, draws: int = 3, way: str = "K") -> dict[str, Any]:
     return make_provenance({"model": "m"}, way=way.lower())
 
 
-@analysis(keeps_units=True)
-def outer(model: mh.Model, texts: str, *, heads: Any = None, draws: int = 7, head: Any = HEAD, store: str = "x") -> Any:
+@analysis
+def outer(model: mh.Model, texts: str, *, heads: Any = None, draws: int = 7, head: Any = HEAD) -> Any:
     return inner(model), make_provenance(inner(model, draws=9), shown=texts), make_provenance({"draws": [1, 2]})
 
 
@@ -33,7 +38,6 @@ def test_options_are_in_the_provenance_and_what_was_made_of_them_replaces_them(l
     assert inside == {"model": "m", "seed": 4, "draws": 3, "way": "k"}
     assert around == {"model": "m", "seed": 4, "draws": 9, "way": "k", "head": "L1H2", "shown": "text"}
     assert looked_up["draws"] == [1, 2]
-    assert outer.keeps_units and not inner.keeps_units  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
@@ -48,9 +52,136 @@ def test_nothing_of_a_call_is_left_however_it_ends(stop: type[BaseException], ll
     assert inner(llama)["draws"] == 3  # and the model is free
 
 
+class Seen(Exception):
+    """The settings of a call."""
+
+
+class Probe:
+    """A model that stops an analysis as it begins."""
+
+    @property
+    def backend(self) -> Any:
+        raise Seen(current())
+
+
+GIVEN: dict[str, Any] = {"budget": "3 MB", "progress": False, "workers": 0, "store": "made.ledger", "seed": 7}
+PUBLIC = {name: each for name, each in public_analyses().items() if "store" in inspect.signature(each).parameters}
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "cache"])
+def test_every_analysis_takes_the_settings_of_one_call_and_shows_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mechheads.model.analysis.check_arguments", lambda *_: None)
+    called = (PUBLIC | {"cache": mh.Model.cache})[name]
+    parameters = inspect.signature(called).parameters
+    options = [each for each in parameters if each in OPTIONS]
+    assert options == [*GIVEN] == [*OPTIONS]
+    settings = inspect.signature(mh.settings).parameters
+    assert all(parameters[each] == settings[each] for each in OPTIONS)
+    assert called.__doc__.count("budget, progress, workers, store, seed: as in ``mh.settings``, for this call.\n") == 1
+    assert set(inspect.signature(called.__wrapped__).parameters).isdisjoint(OPTIONS)
+    needed = [each for each in parameters.values() if each.default is each.empty and each.kind < 4]
+    first = [Probe(), None, None, None][: sum(each.kind < 3 for each in needed)]
+    named = {each.name: None for each in needed if each.kind == 3}
+    with mh.settings(workers=Fixed(), seed=1), pytest.raises(Seen) as seen:
+        called(*first, **named, **GIVEN)
+    now = seen.value.args[0]
+    assert (now.limits, now.progress, now.store, now.seed) == (Limits(3 * 2**20), False, "made.ledger", 7)
+
+
+class Fixed:
+    """Workers that are never asked for anything."""
+
+    def stop(self) -> None: ...
+
+
+def test_an_option_of_a_call_is_that_of_settings(llama: mh.Model) -> None:
+    ours = mh.ships(llama, [" a", " the"], heads="L0H0", seed=5)
+    theirs = mh.settings(seed=5)(mh.ships)(llama, [" a", " the"], heads="L0H0")
+    assert ours.provenance == theirs.provenance and ours.provenance["seed"] == 5
+    with pytest.raises(ValueError, match="budget is 'much'; give a number of bytes or a text such as \"2 GB\""):
+        mh.behaviour.copying_scores(llama, budget="much")
+
+
+def test_options_stand_at_the_end_of_the_arguments_of_a_docstring() -> None:
+    @analysis
+    def without(model: mh.Model) -> None:
+        """Do nothing.
+
+        Raises:
+            ValueError: never.
+        """
+
+    @analysis
+    def short(model: mh.Model) -> None:
+        """Do nothing."""
+
+    @analysis
+    def bare(model: mh.Model) -> None: ...
+
+    line = "Args:\n    budget, progress, workers, store, seed: as in ``mh.settings``, for this call."
+    assert inspect.getdoc(without) == f"Do nothing.\n\n{line}\n\nRaises:\n    ValueError: never."
+    assert inspect.getdoc(short) == f"Do nothing.\n\n{line}"
+    assert bare.__doc__ is None
+    around = (inspect.getdoc(mh.ablate) or "").partition("    budget, progress,")
+    assert around[0].splitlines()[-1].startswith("    ") and around[2].split("\n")[1:3] == ["", "Returns:"]
+
+
 def test_a_call_that_does_not_fit_names_the_argument(llama: mh.Model) -> None:
-    with pytest.raises(TypeError, match=r"inner\(\): got an unexpected keyword argument 'nothing'"):
-        inner(llama, nothing=1)
+    for wrong, message in [
+        ({"nothing": 1}, r"inner\(\): got an unexpected keyword argument 'nothing'$"),
+        ({"drawz": 1}, r"inner\(\): got an unexpected keyword argument 'drawz'\. Did you mean \"draws\"\?$"),
+        ({"sed": 1}, r"inner\(\): got an unexpected keyword argument 'sed'\. Did you mean \"seed\"\?$"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            inner(llama, **wrong)
+    with pytest.raises(TypeError, match=r"outer\(\): missing a required argument: 'texts'"):
+        outer(llama)
+
+
+def test_a_keyword_of_before_names_the_new_one(llama: mh.Model) -> None:
+    @analysis
+    def renamed(model: mh.Model, *, intervention: Any = None) -> None: ...
+
+    @analysis
+    def both(model: mh.Model, *, intervention: Any = None, kind: Any = None) -> Any:
+        return kind
+
+    for old, now in [("ablation", "intervention"), ("factor", r"intervention=mh\.patching\.Scale\(factor\)")]:
+        with pytest.raises(TypeError, match=rf"renamed\(\): {old} is now {now}$"):
+            renamed(llama, **{old: 1})
+        with pytest.raises(TypeError, match=rf"inner\(\): got an unexpected keyword argument '{old}'"):
+            inner(llama, **{old: 1})
+    assert both(llama, kind="mean") == "mean"
+
+
+def test_choices_and_bounds_come_from_annotations_before_the_call(llama: mh.Model) -> None:
+    ran = []
+
+    @analysis
+    def choosing(model: mh.Model, side: Literal["left", "right"], *, n: Annotated[int, Within(least=2)] = 0) -> None:
+        ran.append((side, n))
+
+    with pytest.raises(ValueError, match=r"side is 'lefd'; choose one of 'left', 'right'. Did you mean \"left\"\?"):
+        choosing(llama, "lefd")
+    with pytest.raises(ValueError, match="n is 1; it must be at least 2"):
+        choosing(llama, "left", n=1)
+    choosing(llama, "left")  # what is so by default is not checked
+    assert ran == [("left", 0)]
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "cache"])
+def test_annotations_of_every_analysis_can_be_read(name: str) -> None:
+    """What is imported for types alone could not be checked."""
+    function = (PUBLIC | {"cache": mh.Model.cache})[name].__wrapped__
+    unread = []
+    for parameter, annotation in inspect.get_annotations(function).items():
+        try:
+            eval(annotation, vars(sys.modules[function.__module__]))
+        except NameError:
+            unread.append(parameter)
+    assert set(unread) <= {"model", "requests"}, unread
 
 
 @pytest.mark.parametrize("no_model", ["gpt2", Path("gpt2"), None, torch.nn.Linear(1, 1)])

@@ -35,16 +35,9 @@ def test_a_device_that_is_not_there_is_named(device: str) -> None:
         mh.load(device=device)
 
 
-@pytest.mark.parametrize("command", ["atlas", "label", "safety", "roles"])
+@pytest.mark.parametrize("command", ["atlas", "label", "safety"])
 def test_every_command_takes_a_device(command: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     options = ["--model", str(tiny("gpt2")), "--out", str(tmp_path), "--device", "toaster"]
     done = CliRunner().invoke(main, [command, *options])
     assert done.exit_code == 1
     assert "device 'toaster' is not available" in done.output
-
-
-def test_weights_on_disk_are_read_on_the_cpu(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    options = ["--model", str(tiny("gpt2")), "--out", str(tmp_path), "--device", "cuda", "--on-disk"]
-    done = CliRunner().invoke(main, ["label", *options])
-    assert done.exit_code == 1
-    assert "--on-disk computes on the CPU; leave out --device cuda" in done.output

@@ -110,7 +110,7 @@ def test_a_plan_counts_what_is_read(llama: mh.Model) -> None:
     whole = sum(on_disk.layer_bytes.values())
     planned = plan(llama, PAIRS.clean, intervention=mh.Zero())
     before = on_disk.bytes_read
-    mh.ablate(llama, PAIRS.clean, kind="zero")
+    mh.ablate(llama, PAIRS.clean, intervention="zero")
     assert planned.bytes_read == on_disk.bytes_read - before == 2 * whole  # one cached run, one wave of all heads
     assert planned.weights_on_disk == whole and "read 2 times" in str(planned)
 
@@ -121,7 +121,7 @@ def test_small_waves_read_the_later_layers_again(llama: mh.Model) -> None:
     limits = Limits(tokens=36)
     planned = mh.settings(budget=limits)(plan)(llama, PAIRS.clean, intervention=mh.Zero())
     before = on_disk.bytes_read
-    mh.ablate(llama, PAIRS.clean, kind="zero", budget=limits)
+    mh.ablate(llama, PAIRS.clean, intervention="zero", budget=limits)
     assert planned.bytes_read > 6 * block
     assert 0 <= planned.bytes_read - (on_disk.bytes_read - before) <= planned.units * block
 
@@ -193,6 +193,12 @@ def test_a_model_is_forgotten(tiny: Callable[[str], Path]) -> None:
 def test_a_memory_too_small_says_what_is_needed(tiny: Callable[[str], Path]) -> None:
     with pytest.raises(ModelSourceError, match=r"max_memory is 1 KB, but model .* needs at least .* KB: .* embeddings"):
         mh.load(tiny("llama"), max_memory="1 KB")
+
+
+def test_the_least_memory_leaves_all_blocks_on_disk(tiny: Callable[[str], Path]) -> None:
+    least, known = mh.load(tiny("llama"), max_memory="least"), load_with(tiny("llama"), 1)
+    assert disk(least).layer_bytes == disk(known).layer_bytes and len(disk(least).layer_bytes) == 3
+    assert torch.equal(run_of(least).final, run_of(known).final)
 
 
 @pytest.mark.parametrize("memory", ["much", -1, 0])

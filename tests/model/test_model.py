@@ -15,6 +15,7 @@ from torch import Tensor
 import mechheads as mh
 from support.levels import TWO_FIRST
 from support.releases import TRANSFORMERLENS_4
+from support.resumed import resumed
 
 ARCHITECTURES = TWO_FIRST
 
@@ -87,7 +88,7 @@ def test_resuming_at_any_block_equals_the_full_run(both):
             (small.hook_name("z", other), lambda value, hook, other=other, ran=ran: ran.append(other))
             for other in range(small.n_layers)
         ]
-        final = small.backend.resume(run.stores["resid_pre"][layer], layer, hooks)
+        final = resumed(small, run.stores["resid_pre"][layer], layer, hooks)
         same(final, run.final, 1e-5)
         assert ran == list(range(layer, small.n_layers))  # and nothing below it was run
 

@@ -15,6 +15,7 @@ import mechheads as mh
 from mechheads.model.load import from_transformers
 from support.levels import architectures
 from support.releases import TRANSFORMERLENS_4, only_on_3, only_on_4
+from support.resumed import resumed
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
 SITES = ("z", "pattern", "q", "k", "v", "resid_pre")
@@ -63,7 +64,7 @@ def test_wrap_gives_the_same_model_and_leaves_it_as_it_is(small):
         assert torch.equal(ours, other)
     assert (wrapped.n_layers, wrapped.n_kv_heads, wrapped.d_vocab) == (small.n_layers, small.n_kv_heads, small.d_vocab)
     wrapped.first_mlp(wrapped.W_E[:3])
-    mh.ablate(wrapped, TEXTS, kind="uniform", heads="L1H2")
+    mh.ablate(wrapped, TEXTS, intervention="uniform", heads="L1H2")
     assert_same_state(state(theirs), before)
 
 
@@ -121,7 +122,7 @@ def test_a_bridge_that_processed_its_weights_is_taken_as_it_is(tiny):
     same(run.logits.log_softmax(-1), raw.cache(ids).logits.log_softmax(-1), 1e-4)
     assert not torch.allclose(wrapped.W_Q[1], raw.W_Q[1], atol=1e-2)  # the norm is folded in
     for layer in range(3):
-        same(wrapped.backend.resume(run.stores["resid_pre"][layer], layer), run.final, 1e-5)
+        same(resumed(wrapped, run.stores["resid_pre"][layer], layer), run.final, 1e-5)
 
 
 @only_on_4

@@ -296,7 +296,7 @@ def without_gradient(logits, context):
         ({"metric": naive_kl}, "naive_kl is a distance from the base run"),
         ({"metric": lambda x, c: x.mean()}, r"gave shape \[\] for 2 prompts"),
         ({"metric": "logit"}, "metric 'logit' is not known"),
-        ({"site": "qk"}, "site 'qk'"),
+        ({"site": "qk"}, "site is 'qk'"),
         ({"direction": "up"}, "direction is 'up'"),
         ({"heads": "L9H0"}, "out of range"),
         ({"positions": "subject"}, "'subject' is not known"),

@@ -1,4 +1,4 @@
-"""Gradients with one block's graph at a time equal those through the whole graph; plans say when they are taken."""
+"""Gradients with one block's graph at a time equal those through the whole graph; little memory takes them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.engine.head_sets import SetRuns
 from mechheads.engine.memory import PeakBytes
 from mechheads.limits import Limits
 from mechheads.metrics.basic import logit_diff
-from mechheads.patching.circuits import circuit_spec
 from mechheads.patching.edges.attribution import EdgeSize, ready_edges
 from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.gradients import Path, Size, Watch, gradients_of
-from mechheads.patching.learned_ranking import _Gated
 from support.levels import TWO_FIRST
-from support.texts import CAPITALS_PAIRS, PAIRS
+from support.texts import CAPITALS_PAIRS
 
 ARCHITECTURES = TWO_FIRST
 
@@ -59,18 +56,6 @@ def test_less_memory_is_used(llama):
             gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block))
         peaks.append(memory.peak)
     assert peaks[1] < peaks[0]
-
-
-def test_gates_equal_those_through_the_whole_graph(small):
-    spec = circuit_spec(PAIRS, logit_diff, mh.Patch(), Limits(), "all")
-    ready = _Gated(SetRuns(small, spec))
-    gates = torch.rand(small.n_layers * (small.n_heads + 1), generator=torch.Generator().manual_seed(0))
-    rows = torch.arange(len(PAIRS))
-    value, slope = ready(gates, rows)
-    ready._size = replace(ready._size, by_block=True)
-    other, found = ready(gates, rows)
-    assert other == pytest.approx(value, abs=1e-5)
-    torch.testing.assert_close(found, slope, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("steps", [None, 2])
@@ -125,42 +110,17 @@ def test_edges_of_a_large_model_are_planned_in_parts():
     assert (more.rows, more.layers) == (1, 32) and found.bytes < more.bytes < 8 * GB
 
 
-@pytest.mark.parametrize(("given", "gradients"), [({}, 1), ({"steps": 5}, 5)])
-def test_plans_say_what_will_run(llama, given, gradients):
-    plan = mh.patching.plan_attribution(llama, CAPITALS_PAIRS, **given)
-    assert plan.gradients == gradients
-    assert (plan.rows, plan.by_block, plan.parts) == (len(CAPITALS_PAIRS), False, 1)
-    assert plan.seconds > 0 and plan.bytes < plan.budget == 4 * GB
-
-
-def test_plans_for_little_memory_run_block_by_block(llama):
+def test_little_memory_runs_block_by_block(llama):
     whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all")
     edges = mh.patching.attribute_edges(llama, CAPITALS_PAIRS)
-    with pytest.warns(UserWarning, match="budget is 20 KB, but"):
-        plan = mh.settings(budget="20 KB")(mh.patching.plan_attribution)(llama, CAPITALS_PAIRS, nodes="all")
-    assert plan.by_block and plan.rows == 1 and plan.bytes > plan.budget
-    assert "with the graph of one block at a time" in repr(plan) and "the least possible" in repr(plan)
     with pytest.warns(UserWarning, match="these gradients need about"):
         parts = mh.settings(budget="20 KB")(mh.patching.attribution_patch)(llama, CAPITALS_PAIRS, nodes="all")
     np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(parts.mlps["score"], whole.mlps["score"], rtol=1e-4, atol=1e-6)
     enough = 4 * EdgeGraph.of(llama).edges.size * len(CAPITALS_PAIRS)
-    with pytest.warns(UserWarning, match="budget is"):
-        plan = mh.settings(budget=enough)(mh.patching.plan_attribution)(llama, CAPITALS_PAIRS, nodes="edges")
-    assert plan.rows == 1 and plan.parts == llama.n_layers
+    with mh.settings(budget=enough), pytest.warns(UserWarning, match="budget is"):
+        work, size = ready_edges(llama, CAPITALS_PAIRS, logit_diff, None)
+    assert size.rows == 1 and len(work.parts) == llama.n_layers
     with pytest.warns(UserWarning, match="these gradients need about"):
         few = mh.settings(budget=enough)(mh.patching.attribute_edges)(llama, CAPITALS_PAIRS)
     np.testing.assert_allclose(few.score, edges.score, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"nodes": "mlps"}, "nodes is 'mlps'; choose one of 'heads', 'all', 'edges'"),
-        ({"metric": "accuracy"}, "metric accuracy has no gradient"),
-        ({"steps": 0}, "steps is 0; it must be at least 1"),
-    ],
-)
-def test_bad_plans_are_refused(llama, given, message):
-    with pytest.raises(ValueError, match=message):
-        mh.patching.plan_attribution(llama, CAPITALS_PAIRS, **given)

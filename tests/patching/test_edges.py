@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -217,46 +216,6 @@ def test_steps_average_over_points_between_the_runs(llama: mh.Model):
     assert several[1].name == "edge attribution, noising, 20 steps" and several[1].provenance["steps"] == 20
     off = [np.nanmax(np.abs(each.score - several[2].score)) for each in several[:2]]
     assert off[1] < off[0] / 20
-
-
-def test_edges_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path):
-    scores = attribute_edges(small, CAPITALS_PAIRS)
-    path = mh.patching.save_mib(scores, small, tmp_path / "importances.json")
-    written = json.loads(path.read_text())
-    assert written["cfg"] == {
-        "n_layers": 3,
-        "n_heads": 4,
-        "parallel_attn_mlp": small.parallel_mlps,
-        "d_model": 32,
-    }
-    assert len(written["edges"]) == scores.n_edges and written["nodes"]["a2.h3"] == {"in_graph": True}
-    for name, sender, receiver in (
-        ("input->a0.h1<k>", "input", "L0H1.k"),
-        ("a0.h3->a2.h0<v>", "L0H3", "L2H0.v"),
-        ("m0->m1", "L0.mlp", "L1.mlp"),
-        ("a2.h1->logits", "L2H1", "logits"),
-    ):
-        value = scores.score[scores.senders.index(sender), scores.receivers.index(receiver)]
-        assert written["edges"][name] == {"score": -value, "in_graph": True}
-    assert ("a1.h0->m1" in written["edges"]) != small.parallel_mlps
-    back = mh.patching.load_mib_edges(path)
-    np.testing.assert_array_equal(back.score, scores.score)
-    assert (back.senders, back.receivers) == (scores.senders, scores.receivers)
-
-
-def test_files_and_models_that_do_not_match_are_one_clear_error(
-    found: EdgeScores, llama: mh.Model, micro: mh.Model, tmp_path: Path
-):
-    with pytest.raises(ValueError, match=r"scores are of 16 senders and 40 receivers, but .* has 11 and 27"):
-        mh.patching.save_mib(found, micro, tmp_path / "importances.json")
-    path = mh.patching.save_mib(found, llama, tmp_path / "importances.json")
-    with pytest.raises(ValueError, match=r"use mh\.patching\.load_mib_edges"):
-        mh.patching.load_mib(path)
-    cut = json.loads(path.read_text())
-    del cut["edges"]["m0->m1"]
-    path.write_text(json.dumps(cut))
-    with pytest.raises(ValueError, match=r"has no scores of edges .*: it has no edge 'm0->m1'"):
-        mh.patching.load_mib_edges(path)
 
 
 def test_a_block_that_does_more_than_add_is_one_clear_error(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -118,47 +117,3 @@ def test_workers_give_the_same_circuits(llama: mh.Model):
 def test_bad_nodes_are_one_clear_error(llama: mh.Model, heads: list[str], nodes: Any, message: str):
     with pytest.raises(ValueError, match=message):
         faithfulness(llama, PAIRS, heads, nodes=nodes)
-
-
-@pytest.mark.parametrize("nodes", ["heads", "all"])
-def test_scores_come_back_from_a_file_of_mib(small: mh.Model, tmp_path: Path, nodes: Any):
-    effect = mh.activation_patch(small, PAIRS, nodes=nodes)
-    path = mh.patching.save_mib(effect, small, tmp_path / "importances.json")
-    written = json.loads(path.read_text())
-    assert written["nodes"]["a1.h2"]["score"] == effect["L1H2"]["score"]
-    assert "score" not in written["nodes"]["input"] and ("score" in written["nodes"]["m1"]) == (nodes == "all")
-    assert written["cfg"]["n_heads"] == 4 and written["cfg"]["parallel_attn_mlp"] == (small.name.endswith("neox"))
-    back = mh.patching.load_mib(path)
-    np.testing.assert_array_equal(back.scores, effect.scores)
-    curves = [circuit_curve(small, PAIRS, {"it": each}, sizes=SOME, draws=0, nodes=nodes) for each in (effect, back)]
-    assert curves[0].order == curves[1].order
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda scores: scores.select(pos="last"), None),
-        (lambda scores: scores, "select one label of each"),
-        (lambda scores: mh.HeadScores.from_scores(np.ones((2, 2)), name="few", kind="demo"), "2 layers of 2 heads"),
-        (lambda scores: mh.HeadScores.from_scores(np.full((3, 4), np.nan), name="none", kind="demo"), "some nodes"),
-    ],
-)
-def test_what_mib_cannot_hold_is_said(llama: mh.Model, tmp_path: Path, change: Callable, message: str | None):
-    scores = change(mh.activation_patch(llama, PAIRS, positions=["last", 1]))
-    path = tmp_path / "importances.json"
-    if message is None:
-        assert mh.patching.save_mib(scores, llama, path) == path
-        return
-    with pytest.raises(ValueError, match=message):
-        mh.patching.save_mib(scores, llama, path)
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    "text", ['{"nodes": {}}', "[]", '{"cfg": {"n_layers": 1, "n_heads": 1}, "nodes": {"a3.h0": {"score": 1}}}']
-)
-def test_another_file_is_refused(tmp_path: Path, text: str):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="is not a file of MIB"):
-        mh.patching.load_mib(path)

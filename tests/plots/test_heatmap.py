@@ -39,7 +39,7 @@ def test_heatmap_draws_every_score_with_layers_across_and_heads_up():
     assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.5, 2.5), (-0.5, 1.5))
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Layer", "Head")
     assert trace.text[1][2].startswith("<b>L2H1</b>")
-    assert figure.layout.title.text == "effect"
+    assert figure.layout.title.text == "Effect"
     assert made.plot(title="mine").to_dict()["layout"]["title"]["text"] == "mine"
 
 
@@ -55,13 +55,14 @@ def test_signed_scores_have_equal_ends_and_others_start_at_0():
     assert (empty.cmin, empty.cmax) == (0.0, 1.0)
 
 
-def test_hover_names_head_value_interval_and_q():
+def test_hover_names_head_value_interval_family_p_and_q():
     values = np.array([[[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]]])
     made = HeadScores.from_values(values, level=0.9, **ABOUT)
     row = made["L0H0"]
     trace = heatmap(made).data[0]
     assert trace.text[0][0] == (
-        f"<b>L0H0</b><br>2 logits<br>90% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>q = 0.5"
+        f"<b>L0H0</b><br>2 logits<br>90% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>"
+        f"family p = {row['p_family']:.3g}<br>q = 0.5"
     )
     assert trace.hovertemplate == "%{text}<extra></extra>"
     bare = heatmap(HeadScores.from_scores(np.array([[1.25]]), **ABOUT)).data[0]
@@ -136,7 +137,7 @@ def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
     for i, trace in enumerate(figure.data):
         np.testing.assert_array_equal(trace.z, made.scores.values[..., i].T)
     assert "&lt;b&gt;plural&lt;/b&gt;" in figure.data[1].text[0][0]
-    (one,) = heatmap(made, select={"relation": "capital"}).data
+    (one,) = heatmap(made.select(relation="capital")).data
     np.testing.assert_array_equal(one.z, made.scores.values[..., 0].T)
     positions = heatmap(scores((3, 2, 2), extra={"pos": [0, 7]}))
     assert [note.text for note in positions.layout.annotations] == ["pos 0", "pos 7"]
@@ -144,9 +145,9 @@ def test_an_extra_dimension_gives_one_panel_a_label_on_one_scale():
 
 def test_two_extra_dimensions_ask_for_a_choice():
     made = scores((3, 2, 2, 2), extra={"relation": ["x", "y"], "pos": [0, 1]})
-    with pytest.raises(ValueError, match=r"at most one extra dimension, .* e\.g\. select=\{\"relation\": 'x'\}"):
+    with pytest.raises(ValueError, match=r"at most one extra dimension, .* scores\.select\(relation='x'\)"):
         heatmap(made)
-    assert len(heatmap(made, select={"pos": 1}).data) == 2
+    assert len(heatmap(made.select(pos=1)).data) == 2
 
 
 @pytest.mark.parametrize("shape", [(30, 9), (12, 12), (80, 64), (1, 1), (30, 9, 10), (80, 64, 4)])

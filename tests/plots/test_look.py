@@ -41,7 +41,7 @@ DRAWN: dict[str, Callable[..., go.Figure]] = {
     "attention": lambda **look: plots.attention(np.eye(2), ["white", "#222222"], **look),
     "effect_scatter": lambda **look: plots.effect_scatter(pd.DataFrame(EFFECTS), **look),
     "heatmap": lambda **look: plots.heatmap(square(), **look),
-    "path_matrix": lambda **look: plots.path_matrix(
+    "path_map": lambda **look: plots.path_map(
         mh.HeadScores.from_scores(np.eye(2)[None], name="paths", kind="demo", extra={"receiver": ["a", "b"]}), **look
     ),
     "role_map": lambda **look: plots.role_map({"facilitation": square(kind="roles")}, **look),
@@ -108,7 +108,7 @@ def test_a_dark_figure_has_the_same_numbers_in_other_colours(scores):
     light, dark = (mh.plots.heatmap(scores, theme=theme) for theme in ("light", "dark"))
     np.testing.assert_array_equal(light.data[0].z, dark.data[0].z)
     assert list(light.data[0].text[0]) == list(dark.data[0].text[0])
-    assert light.layout.title.text == dark.layout.title.text == "white"
+    assert light.layout.title.text == dark.layout.title.text == "White"
     page = light.layout.template.layout
     assert (page.paper_bgcolor, page.font.color) == ("white", "#222222")
     page = dark.layout.template.layout

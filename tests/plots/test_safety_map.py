@@ -271,13 +271,19 @@ def test_what_no_grid_can_hold():
         safety_grid({"p": {"s": shown("L0H0")}}, columns=0)
 
 
+def test_an_ablation_of_your_own_has_a_symbol_that_is_free():
+    drawn = safety_map([shown("L0H0", "Negate()"), shown("L0H1", "scaling")])
+    symbols = {trace.name: trace.marker.symbol for trace in drawn.data if trace.name}
+    assert symbols == {"Scaling Contribution": "x-thin-open", "Negate()": "circle-open"}
+
+
 def test_what_cannot_be_drawn():
     with pytest.raises(ValueError, match="scores is empty"):
         safety_map([])
     with pytest.raises(ValueError, match="has no Generalized Ships to colour by"):
         safety_map(HeadScores.from_scores(np.ones(SHAPE), name="x", unit="nats", kind="ships"))
-    with pytest.raises(ValueError, match="is for ablation 'noise'; it must be one of undifferentiated, scaling, zero"):
-        safety_map(shown("L0H0", "noise"))
+    with pytest.raises(ValueError, match="scores are for 6 ablations; give at most 5 in one map"):
+        safety_map([shown("L0H0", f"rule {i}") for i in range(6)])
     with pytest.raises(ValueError, match="two of the scores are for ablation 'scaling'"):
         safety_map([shown("L0H0"), shown("L0H1")])
     with pytest.raises(ValueError, match="the scores are of 2 models"):

@@ -91,7 +91,7 @@ def test_words_and_needles_have_no_space_of_their_own(known: Known) -> None:
     assert [target for _, target in kept.tokens] == wanted
     needles = [("The capital of France is", "Paris", "France"), ("The capital of Spain is", "Madrid", "Spain")]
     prompt = next(
-        retrieval._prompts(known.model, ["the store gave a book to Mary and " * 60], (2, 60), [0.2, 0.8], needles, 0)
+        retrieval._prompts(known.model, ["the store gave a book to Mary and " * 60], (2, 60), [0.2, 0.8], needles)
     )
     shown = known.tokenizer.convert_ids_to_tokens(prompt.ids)
     assert "▁" not in shown and shown[-prompt.answer :] in (["▁Paris"], ["▁Madrid"])

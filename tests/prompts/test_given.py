@@ -18,8 +18,8 @@ import torch
 import mechheads as mh
 from mechheads.behaviour.windows import windows_of
 from mechheads.prompts.given import Unpadded
-from mechheads.prompts.padding import check_padding
 from mechheads.prompts.prompts import as_prompts
+from mechheads.prompts.tokens import check_padding
 from mechheads.results.scores import HeadScores
 from mechheads.safety.requests.prompts import Sides, request_prompts
 from mechheads.safety.requests.texts import text_tokens
@@ -372,18 +372,18 @@ def test_answers_of_python_are_texts_or_ids() -> None:
 def test_numbers_in_other_files_are_their_digits(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('[{"prompt": "3 + 4 =", "target": 7}, {"prompt": 1999, "target": "x"}]')
-    task = mh.gating.read_task(file)
+    task = mh.gating.load_task(file)
     assert (task.prompts, task.targets) == (("3 + 4 =", "1999"), ("7", "x"))
     file.write_text('[{"prompt": 1999}, {"prompt": "a"}]')
-    assert list(mh.safety.read_requests(file)) == ["1999", "a"]
+    assert list(mh.safety.load_requests(file).texts) == ["1999", "a"]
     file.write_text('[[1, 2], ["three", "four"]]')
     assert mh.Relation.load(file).pairs == (("1", "2"), ("three", "four"))
     for cell in ("true", "1.5", "null", '["a"]'):
         file.write_text(f'[{{"prompt": {cell}, "target": "x"}}]')
         with pytest.raises(ValueError, match=r"'prompt' is .*; it must be a text"):
-            mh.gating.read_task(file)
+            mh.gating.load_task(file)
         with pytest.raises(ValueError, match="no text in column 'prompt'"):
-            mh.safety.read_requests(file, "prompt")
+            mh.safety.load_requests(file, column="prompt")
         file.write_text(f'[[{cell}, "two"]]')
         with pytest.raises(ValueError, match="a pair must be"):
             mh.Relation.load(file)

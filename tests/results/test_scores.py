@@ -367,7 +367,7 @@ def test_html_is_escaped_and_repr_is_short():
     assert "&lt;img src=x&gt;" in html
     assert "a&amp;b" in html
     assert html.count("<tr>") == 7
-    assert repr(from_values()) == "<HeadScores 'effect' in logits: 2 layers x 3 heads, 6 prompts>"
+    assert repr(from_values()) == "<HeadScores 'effect' in logits: 2 layers x 3 heads, 6 pairs>"
     gap = HeadScores.from_scores(np.array([[1.0, np.nan]]), **ABOUT)
     assert repr(gap) == "<HeadScores 'effect' in logits: 1 layer x 2 heads, 1 heads missing>"
 
@@ -406,7 +406,7 @@ def test_statistics_are_recorded_for_repetition():
 def test_two_clusters_have_a_range_and_no_interval():
     values = np.array([[[1.0, 3.0, 8.0], [0.0, 2.0, 2.0]]])
     scores = HeadScores.from_values(values, cluster=["a", "a", "b"], **ABOUT)
-    assert repr(scores).endswith("3 prompts, ranges of 2 clusters, not intervals>")
+    assert repr(scores).endswith("3 pairs, ranges of 2 clusters, not intervals>")
     table = scores.to_dataframe()
     assert table.columns.tolist() == [*COLUMNS, "range_low", "range_high"]
     assert table[["ci_low", "ci_high"]].isna().all(axis=None)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mechheads as mh
+from mechheads.results.evidence import verdicts
 from mechheads.results.kinds import KINDS
-from mechheads.results.verdicts import verdicts
 from mechheads.results.words import words_of
 
 SAID = {name: kind for name, kind in KINDS.items() if kind.words is not None}

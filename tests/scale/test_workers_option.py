@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import mechheads as mh
 from mechheads.cli import main
 from mechheads.limits import current
-from mechheads.scale import write_analysis
-from mechheads.workers import ray_cluster
+from mechheads.scale import ray_cluster
 from support.figure_requests import roles_request
 from support.made_workers import MadeWorkers
-from support.texts import CLEAN
 
 COMMANDS = [
     ["atlas"],
-    ["profile"],
-    ["roles"],
     ["safety"],
     ["figure", "safety"],
     ["figure", "roles"],
     ["figure", "recipe", "ships"],
-    ["run", "spec.json", "--store", "sweep.ledger"],
 ]
 
 
@@ -49,21 +43,11 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"mechheads.{home}.load", never)
 
 
-def test_workers_give_the_numbers_of_one_process(loaded, tmp_path: Path, two: MadeWorkers):
-    small = loaded("llama")
-    spec = write_analysis(tmp_path / "spec.json", mh.ablate, small, prompts=CLEAN, kind="zero")
-    words = ["run", spec, "--store", tmp_path / "l", "--out", tmp_path / "result.nc", "--workers", "2"]
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    assert sum(map(len, two.computed)) == small.n_layers * small.n_heads
-    alone = mh.ablate(small, CLEAN, kind="zero")
-    np.testing.assert_allclose(mh.HeadScores.load(tmp_path / "result.nc").values, alone.values, rtol=1e-5, atol=1e-6)
-
-
 def test_roles_are_fitted_and_their_curves_measured_by_workers(tiny, tmp_path: Path, two: MadeWorkers):
     asked = roles_request(tiny, tmp_path)
-    words = ["roles", "--task", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"], "--workers", "2"]
-    done = CliRunner().invoke(main, [str(word) for word in [*words, "--seeds", 1, "--updates", 1, "--most", 1]])
+    words = ["figure", "roles", "--tasks", asked["tasks"], "--model", tiny("llama"), "--out", asked["out"]]
+    words += ["--workers", "2", "--seeds", 1, "--updates", 1, "--most", 1]
+    done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     computed = {str(unit) for units in two.computed for unit in units}
     assert {"the fit none of seed 0", "the curve of facilitation", "the curve of random 5"} <= computed
@@ -71,7 +55,7 @@ def test_roles_are_fitted_and_their_curves_measured_by_workers(tiny, tmp_path: P
 
 def refused(words: list[str], asked: str, tmp_path: Path) -> str:
     """What a command says, in one line."""
-    out = [] if words[0] == "run" else ["--out", str(tmp_path / "out")]
+    out = ["--out", str(tmp_path / "out")]
     done = CliRunner().invoke(main, [*words, *out, "--workers", asked], env={"COLUMNS": "500"})
     assert done.exit_code == 2
     return done.output
@@ -85,19 +69,20 @@ def test_what_is_neither_is_an_error_before_the_model_is_loaded(words: list[str]
 
 def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert 'workers need ray: pip install "mechheads[ray]"' in refused(["profile"], "2", tmp_path)
+    assert 'workers need ray: pip install "mechheads[ray]"' in refused(["atlas"], "2", tmp_path)
 
 
 @pytest.mark.parametrize("asked", [[], ["--workers", "1"]])
 def test_one_process_needs_no_ray(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]):
     monkeypatch.setitem(sys.modules, "ray", None)
-    words = ["profile", "--model", str(tiny("gpt2")), "--tokens", "64", "--out", str(tmp_path / "out"), *asked]
+    words = ["atlas", "--model", str(tiny("gpt2")), "--only", "weights", "--out", str(tmp_path / "out"), *asked]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
 
 
 FACES = {
-    "safety": ("mechheads.studies.safety.safety_study", ["safety"]),
+    "atlas": ("mechheads.studies.build.build_atlas", ["atlas"]),
+    "safety": ("mechheads.studies.build.build_atlas", ["safety"]),
     "figure safety": ("mechheads.studies.safety_figure", ["figure", "safety"]),
     "figure roles": ("mechheads.studies.roles_figure", ["figure", "roles"]),
     "figure recipe": ("mechheads.studies.recipe_figure", ["figure", "recipe", "chg"]),
@@ -118,7 +103,8 @@ def test_commands_pass_the_workers_on(
     home, words = FACES[name]
     monkeypatch.setattr(home, face)
     monkeypatch.setattr("mechheads.model.load.load", lambda *_args, **_options: None)
-    monkeypatch.setattr("mechheads.studies.safety.safety_settings", lambda *_args, **_options: {"study": "safety"})
+    questions = SimpleNamespace(study={"study": "atlas"})
+    monkeypatch.setattr("mechheads.studies.questions.Questions.of", lambda *_: questions)
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])
     assert done.exit_code == 1 and "Error: enough" in done.output
     assert seen == [given]

@@ -44,9 +44,11 @@ def test_patching_equals_one_full_forward_a_head(model, pairs, sides, site):
             assert float(effect.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "factor"), [("zero", 0.0), ("scale", 0.4), ("uniform", 0.0), ("mean", 0.0)])
-def test_ablation_equals_one_full_forward_a_head(model, sides, kind, factor):
-    result = mh.ablate(model, CLEAN, kind=kind, factor=factor, heads=SAMPLE)
+@pytest.mark.parametrize(
+    ("kind", "rule"), [("zero", "zero"), ("scaled", mh.patching.Scale(0.4)), ("uniform", "uniform"), ("mean", "mean")]
+)
+def test_ablation_equals_one_full_forward_a_head(model, sides, kind, rule):
+    result = mh.ablate(model, CLEAN, intervention=rule, heads=SAMPLE)
     for prompt, (ids, run, before) in enumerate(sides[0]):
         for layer, head in SAMPLE[prompt::2]:
             at = oracles.name(layer, "z")
@@ -56,7 +58,7 @@ def test_ablation_equals_one_full_forward_a_head(model, sides, kind, factor):
             elif kind == "mean":
                 new = torch.cat([each[at][0, :, head] for _, each, _ in sides[0]]).mean(0).expand_as(z)
             else:
-                new = factor * z
+                new = (0.4 if kind == "scaled" else 0) * z
             expected = oracles.kl(before, oracles.with_z(model, ids, layer, head, new)[0])
             assert float(result.values[layer, head, prompt]) == pytest.approx(expected, abs=1e-4)
 

@@ -22,8 +22,6 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
-from mechheads.gating import LossNotFinite
-from mechheads.gating.roles import role_curves as curves_module
 from mechheads.labels.static import RelationScorer
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting
@@ -270,31 +268,3 @@ def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
     monkeypatch.setattr(RelationScorer, "score", _interrupt)
     done = CliRunner().invoke(main, label_command)
     assert done.exit_code == 130 and "Interrupted before there was a result." in done.output
-
-
-@pytest.fixture
-def roles_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
-    rows = [
-        f'{{"prompt": " The capital of {land} is", "target": " {city}"}}\n'
-        for land, city in [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
-    ]
-    (tmp_path / "task.jsonl").write_text("".join(rows))
-    few = ["--seeds", "2", "--updates", "2", "--most", "2", "--out", str(tmp_path / "out")]
-    return ["roles", "--task", str(tmp_path / "task.jsonl"), "--model", str(tiny("llama")), *few]
-
-
-def test_roles_with_interrupted_curves_exit_as_interrupted(roles_command, monkeypatch):
-    monkeypatch.setattr(curves_module, "under_gates", _interrupt)
-    with pytest.warns(UserWarning, match="interrupted"):
-        done = CliRunner().invoke(main, roles_command)
-    assert done.exit_code == 130 and "Interrupted after" in done.output and "Done" not in done.output
-
-
-def test_roles_of_a_loss_that_is_not_finite_are_one_line(roles_command, monkeypatch):
-    def breaks(*_: Any, **__: Any) -> None:
-        raise LossNotFinite("the loss of seed 1 is not finite at update 3", None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("mechheads.gating.fit_gates", breaks)
-    done = CliRunner().invoke(main, roles_command)
-    assert done.exit_code == 1
-    assert done.output.strip() == "Error: the loss of seed 1 is not finite at update 3"

@@ -26,7 +26,7 @@ model = mh.load(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 limits = Limits(tokens=int(sys.argv[3]), logit_rows=1)
-found = mh.ablate(model, PLACES, kind="zero", positions="each", budget=limits, store=sys.argv[2])
+found = mh.ablate(model, PLACES, intervention="zero", positions="each", budget=limits, store=sys.argv[2])
 found.save(sys.argv[4])
 """
 
@@ -37,9 +37,11 @@ def test_two_processes_share_one_sweep_at_the_same_time(tiny, llama: mh.Model, t
     outs = [tmp_path / "1.nc", tmp_path / "2.nc"]
     run_at_once(code, [(tiny("llama"), store, tokens, out) for tokens, out in zip((1, 60), outs, strict=True)])
     one, two = map(mh.HeadScores.load, outs)
-    stored = mh.ablate(llama, PLACES, kind="zero", positions="each", store=store)
+    stored = mh.ablate(llama, PLACES, intervention="zero", positions="each", store=store)
     assert one.scores.values.tobytes() == two.scores.values.tobytes() == stored.scores.values.tobytes()
-    np.testing.assert_allclose(one.scores, mh.ablate(llama, PLACES, kind="zero", positions="each").scores, atol=1e-5)
+    np.testing.assert_allclose(
+        one.scores, mh.ablate(llama, PLACES, intervention="zero", positions="each").scores, atol=1e-5
+    )
     (sweep,) = Ledger.list(store)
     assert sweep["units"] == one.scores.values.size
 

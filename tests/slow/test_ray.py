@@ -53,9 +53,10 @@ def test_workers_give_the_bits_of_one_process(small, two, tmp_path: Path):
 def test_all_kinds_of_units_are_computed_by_workers(small, two):
     """Heads beside ablated ones, windows of text, and seeds of gates."""
     group: dict[str, Any] = {"score": "ships", "draws": 0}
-    found = mh.settings(workers=two, budget=EVERY_UNIT)(mh.safety.sahara)(small, CLEAN, 2, ablation="mean", **group)
+    found = mh.settings(workers=two, budget=EVERY_UNIT)(mh.safety.sahara)(small, CLEAN, 2, intervention="mean", **group)
     assert same(
-        found.trace, mh.settings(budget=EVERY_UNIT)(mh.safety.sahara)(small, CLEAN, 2, ablation="mean", **group).trace
+        found.trace,
+        mh.settings(budget=EVERY_UNIT)(mh.safety.sahara)(small, CLEAN, 2, intervention="mean", **group).trace,
     )
     read: dict[str, Any] = {"window": 16, "n_tokens": 1000}
     profile = mh.settings(workers=two)(mh.profile_heads)(small, **read)
@@ -142,7 +143,7 @@ def slowly(self, units):
 
 
 Ledger.commit = slowly
-given = dict(kind="zero", positions="each", budget=Limits(tokens=1, logit_rows=1))
+given = dict(intervention="zero", positions="each", budget=Limits(tokens=1, logit_rows=1))
 found = mh.ablate(mh.load(sys.argv[1]), PLACES, workers=2, store=sys.argv[2], **given)
 assert found.provenance["interrupted"] and found.missing, "all of it was computed"
 """
@@ -169,7 +170,7 @@ def test_ctrl_c_and_a_killed_driver_leave_no_worker_and_the_same_call_computes_t
     assert 1 <= len(workers) <= 2 and not workers_of(driver.pid)
 
     def ablate(**given: Any) -> mh.HeadScores:
-        return mh.ablate(small, PLACES, kind="zero", positions="each", budget=EVERY_UNIT, **given)
+        return mh.ablate(small, PLACES, intervention="zero", positions="each", budget=EVERY_UNIT, **given)
 
     alone, done, carried = ablate(), finished(store), []
     carry = mechheads.engine.run.carry

@@ -54,10 +54,10 @@ def loaded(name: str) -> mh.Model:
     return mh.load(name)
 
 
-def load_once(name: str, *, revision: str | None, device: str) -> mh.Model:
+def load_once(name: str, *, revision: str | None, device: str, max_memory: str | None = None) -> mh.Model:
     """``mh.load``, but each tiny model is loaded once for all tests."""
     assert (revision, device) == (None, "auto")
-    return loaded(str(name))
+    return loaded(str(name)) if max_memory is None else mh.load(name, max_memory=max_memory)
 
 
 @pytest.fixture(autouse=True)
@@ -213,11 +213,11 @@ def test_a_relation_without_category_is_refused(asked, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_weights_on_disk_give_the_same_categories(asked, monkeypatch):
-    loaded = categories_figure(**asked | {"source": "first_mlp"})
-    monkeypatch.setattr(categories_module, "load", refuse)
-    on_disk = categories_figure(**asked | {"source": "first_mlp", "on_disk": True, "out": asked["out"] / "disk"})
-    for name in ("llama", "gpt2"):
+def test_weights_on_disk_give_the_same_categories(asked, tiny):
+    asked |= {"models": [tiny("llama"), tiny("qwen")]}
+    loaded = categories_figure(**asked)
+    on_disk = categories_figure(**asked | {"on_disk": True, "out": asked["out"] / "disk"})
+    for name in ("llama", "qwen"):
         same = on_disk.panels[name].dataset["member"] == loaded.panels[name].dataset["member"]
         assert bool(same.all())
 
@@ -225,8 +225,8 @@ def test_weights_on_disk_give_the_same_categories(asked, monkeypatch):
 def test_what_is_not_in_safetensors_is_loaded(asked, tmp_path, monkeypatch):
     opened = []
 
-    def name_it(name, **_):
-        opened.append(name)
+    def name_it(name, max_memory, **_):
+        opened.append((name, max_memory))
         raise ValueError("enough")
 
     monkeypatch.setattr(categories_module, "load", name_it)
@@ -234,7 +234,7 @@ def test_what_is_not_in_safetensors_is_loaded(asked, tmp_path, monkeypatch):
     gguf.touch()
     with pytest.raises(ValueError, match="enough"):
         categories_figure(**asked | {"models": [gguf, "smollm2-135m-refusal"], "source": "first_mlp", "on_disk": True})
-    assert opened == [str(gguf), "smollm2-135m-refusal"]
+    assert opened == [(str(gguf), None), ("smollm2-135m-refusal", None)]
 
 
 def test_names_of_models(tmp_path: Path):
@@ -371,7 +371,7 @@ def asked_roles(tiny, tmp_path: Path) -> dict[str, Any]:
 def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
     made = roles_figure(**asked_roles)
     assert list(made.panels) == ["capitals"] and list(made.panels["capitals"]) == ["llama", "gpt2"]
-    fitted_on, tried_on = mh.gating.read_task(asked_roles["tasks"]).split(0.8)
+    fitted_on, tried_on = mh.gating.load_task(asked_roles["tasks"]).split(0.8)
     for name, curves in made.panels["capitals"].items():
         model = loaded(str(tiny(name)))
         gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2)

@@ -41,7 +41,7 @@ def test_patching_names_the_heads_whose_interval_and_family_p_say_so():
     assert "; L3H1 goes the other way, -2" in first.text
     data = patching.dataset
     clear = (data["p_family"] <= 0.05) & ((data["ci_low"] > 0) | (data["ci_high"] < 0))
-    assert f"{int(clear.sum())} of 20 heads differ from 0 (family p at most 0.05, 12 prompts)." in first.text
+    assert f"{int(clear.sum())} of 20 heads differ from 0 (family p at most 0.05, 12 pairs)." in first.text
     assert first.link["filter"].startswith("patching_p <= 0.05")
     assert (first.link["head"], first.link["pane"], first.link["colour"]) == ("L1H2", "cause", "patching")
     assert rest.text == "Nothing else was measured."
@@ -80,8 +80,8 @@ def test_a_head_that_one_prompt_carries_is_told_with_its_prompt():
     values[1, 2, 7] = 6.0
     patching = mh.HeadScores.from_values(values, name="made", unit="share restored", kind="activation_patch")
     pairs = [{"clean": f"prompt {at}", "corrupted": "", "answer": "", "wrong": ""} for at in range(12)]
-    assert '; one prompt carries L1H2: "prompt 7" (' in said(Atlas("m", patching=patching, pairs=pairs))[0]
-    assert "; one prompt carries L1H2: number 8 (" in said(Atlas("m", own={"mine": patching}))[0]
+    assert '; one pair carries L1H2: "prompt 7" (' in said(Atlas("m", patching=patching, pairs=pairs))[0]
+    assert "; one pair carries L1H2: number 8 (" in said(Atlas("m", own={"mine": patching}))[0]
     assert "carries L" not in said(Atlas("m", patching=effects(12, large=0.7), pairs=pairs))[0]
 
 
@@ -89,7 +89,7 @@ def test_nothing_found_is_said():
     atlas = Atlas("m", patching=effects(12), asked=ASKED)
     text, _ = said(atlas)
     assert text.startswith("Patched for the capital, none of 20 heads can be told from 0; at most, L")
-    assert "(family p " in text and text.endswith(", 12 prompts).")
+    assert "(family p " in text and text.endswith(", 12 pairs).")
     assert "filter" not in atlas.findings()[0].link
 
 
@@ -98,7 +98,7 @@ def test_six_prompts_are_enough_for_one_head():
     assert (patching.dataset["q_value"] > 0.1).all()
     text = said(Atlas("m", patching=patching, asked=ASKED))[0]
     assert text.startswith("Patched for the capital, L1H2 restores 7")
-    assert text.endswith("1 of 20 heads differs from 0 (family p at most 0.05, 6 prompts).")
+    assert text.endswith("1 of 20 heads differs from 0 (family p at most 0.05, 6 pairs).")
 
 
 def test_a_head_that_only_its_own_interval_sets_apart_is_no_finding():
@@ -107,7 +107,7 @@ def test_a_head_that_only_its_own_interval_sets_apart_is_no_finding():
     alone = (patching.dataset["ci_low"] > 0) | (patching.dataset["ci_high"] < 0)
     assert alone.any()
     text = said(Atlas("m", patching=patching, asked=ASKED))[0]
-    assert "the furthest from 0 of 20 heads; 8 prompts do not tell it from chance among so many (family p 0." in text
+    assert "the furthest from 0 of 20 heads; 8 pairs do not tell it from chance among so many (family p 0." in text
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_a_head_that_only_its_own_interval_sets_apart_is_no_finding():
     [
         (
             effects(1, large=0.7),
-            "of the logit difference, the largest of 20 heads (1 prompt; 6 or more would allow a test",
+            "of the logit difference, the largest of 20 heads (1 pair; 6 or more would allow a test",
         ),
         (effects(2, large=0.7), "(range of two clusters "),
-        (effects(2, large=0.7), "2 prompts; 6 or more would allow a test over heads)"),
-        (effects(4, large=0.7), "4 prompts; 6 or more would allow a test over heads"),
+        (effects(2, large=0.7), "2 pairs; 6 or more would allow a test over heads)"),
+        (effects(4, large=0.7), "4 pairs; 6 or more would allow a test over heads"),
         (
             effects(8, large=0.7, cluster=list("aabbccdd")),
-            "8 prompts in 4 clusters; 6 or more would allow a test over heads",
+            "8 pairs in 4 clusters; 6 or more would allow a test over heads",
         ),
     ],
 )
@@ -162,7 +162,7 @@ def test_own_scores_come_first_and_stay_text():
 
 
 def test_another_level_is_named():
-    assert "12 prompts, intervals of 80%" in said(Atlas("m", patching=effects(12, level=0.8)))[0]
+    assert "12 pairs, intervals of 80%" in said(Atlas("m", patching=effects(12, level=0.8)))[0]
 
 
 def test_roles_need_every_start():
@@ -187,7 +187,7 @@ def test_roles_need_every_start():
     ("kept", "text"),
     [
         ([0.5, 0.95, 1.0], "the first 2 heads by patching keep 95% of the logit difference, L0H1 alone 50%"),
-        ([0.92, 0.95, 1.0], "L0H1 alone keeps 92% of the logit difference (the 3 prompts that ranked it)."),
+        ([0.92, 0.95, 1.0], "L0H1 alone keeps 92% of the logit difference (the 3 pairs that ranked it)."),
         ([0.1, 0.2, 0.3], "even the first 4 heads by patching keep only 30% of the logit difference, L0H1 alone 10%"),
     ],
 )

@@ -11,11 +11,12 @@ import pytest
 
 import mechheads as mh
 from mechheads.heads import HeadId
+from mechheads.interventions.basic import as_intervention
 from mechheads.labels.static import RelationScorer
 from mechheads.ledger.ledger import Ledger
 from mechheads.safety.answers import answering
 from mechheads.safety.answers.answering import Answering, HeadsOff
-from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.heads.groups import Groups
 from mechheads.safety.requests.prompts import Sides
 from mechheads.studies import build_atlas
 from mechheads.studies.questions import PARTS
@@ -106,13 +107,13 @@ HARMLESS = [" no", " three cat", " a book", " the big cat"]
 def test_answers_that_are_written_are_not_written_again(
     small: mh.Model, commits: Commits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ablation: Any
 ):
-    way, heads = Ablation(ablation), [HeadId(0, 1), HeadId(2, 3)]
+    way, heads = as_intervention(ablation), [HeadId(0, 1), HeadId(2, 3)]
     sets = {"intact": HeadsOff(way), "one": HeadsOff(way, heads[:1]), "both": HeadsOff(way, heads)}
 
     def answered(sets: dict[str, HeadsOff]) -> Any:
         how = mh.safety.AnswerSettings(max_new_tokens=3, template="bare")
-        asked = Answering(small, Sides.of(small, HARMFUL, HARMLESS, "bare"), way, how)
-        return asked.answers(sets, asked.mean_run())[0]
+        sides = Sides.of(small, HARMFUL, HARMLESS, "bare")
+        return Answering(small, sides, Groups.of(small, "query"), how).answers(sets)[0]
 
     alone, store = answered(sets), tmp_path / "ledger"
     commits.end = ("answers", 1)  # all conditions of the harmful requests

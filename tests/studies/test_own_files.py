@@ -7,22 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 import mechheads as mh
 import mechheads.model.load
 from mechheads.cli import main
-from mechheads.files.folder_lock import folder_locked
+from mechheads.files.folder_lock import LOCK
 from mechheads.studies.atlas import ATLAS_FILES
-from mechheads.studies.safety_result import SAFETY_FILES
 from mechheads.studies.study import claim_folder, save_parts, writing
 
 NAMES = {
     "atlas": [*ATLAS_FILES, "index.html", "atlas.ledger"],
     "label": ["relations.nc", "labels.nc", "heads.csv", "categories.html", "labels.ledger"],
-    "safety": [*SAFETY_FILES, "index.html", "safety.ledger"],
-    "profile": ["profile.nc", "heads.csv", "profile.html", "profile.ledger"],
-    "roles": ["gates.nc", "heads.csv", "curves.csv", "index.html", "gates.ledger"],
+    "safety": [*ATLAS_FILES, "index.html", "atlas.ledger"],
 }
 """What each command writes."""
 MINE = "a week of notes"
@@ -78,13 +76,10 @@ def test_links_folders_and_names_in_other_letters_are_refused(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("no_model")
-def test_a_folder_in_which_another_command_works_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from mechheads.files import folder_lock
-
-    with folder_locked(tmp_path):
-        monkeypatch.setattr(folder_lock, "_ours", {})  # as another process, which knows nothing of this one
-        assert "is in use by process" in refused("atlas", tmp_path)
-        monkeypatch.undo()
+def test_a_folder_in_which_another_command_works_is_refused(tmp_path: Path):
+    with FileLock(tmp_path / LOCK):  # as another process holds it
+        (tmp_path / LOCK).write_text("process 7 elsewhere")
+        assert "is in use by process 7 elsewhere" in refused("atlas", tmp_path)
 
 
 def test_other_files_in_the_folder_stay_and_those_of_the_study_are_replaced(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import re
 import sys
@@ -17,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main, options
+from mechheads.cli import atlas as atlas_command, main
 from mechheads.explorer.encode import unblock
 from mechheads.explorer.payload import atlas_payload
 from mechheads.explorer.views import views
@@ -162,8 +163,9 @@ def test_parts_are_chosen_by_name(small: mh.Model):
             build_atlas(small, **wrong)
     atlas = build_atlas(small, only=["weights"])
     assert (list(atlas.tables), atlas.results, atlas.asked, atlas.done) == (["weights"], {}, {}, ["weights"])
+    only = inspect.signature(atlas_command).parameters["only"].annotation
     for part in PARTS.keys() - {"own"}:
-        assert part in str(options.Only.__metadata__[0].help)
+        assert part in str(only.__metadata__[0].help)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"requests": 3}, "requests is 3; give a list of texts"),
         ({"task": 3}, "the task is 3; give the name of a task, or the path of a file"),
         ({"updates": 0}, "updates is 0; it must be at least 1"),
-        ({"updates": "two"}, "updates is 'two'; it must be at least 1"),
+        ({"updates": "two"}, "updates is 'two'; it must be a whole number, at least 1"),
         ({"after_each": 3}, "after_each is 3; give a function of the atlas"),
         ({"resume": "atlas"}, "resume is a str; give an atlas, such as mh.studies.Atlas.load(folder)"),
     ],

@@ -167,8 +167,6 @@ COMMANDS = {
     "atlas": ["--quick"],
     "label": ["--relations", "country_to_capital"],
     "safety": ["--quick"],
-    "profile": [],
-    "roles": ["--task", "mine.jsonl"],
 }
 
 

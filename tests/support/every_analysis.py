@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,7 +50,7 @@ def _judge(request: str, answer: str) -> str:
 
 
 _ANSWERED: dict[str, Any] = {
-    "ablation": "zero",
+    "intervention": "zero",
     "draws": 1,
     "answers": mh.safety.AnswerSettings(_judge, "bare", max_new_tokens=4),
 }
@@ -125,15 +127,12 @@ _REST = "the rest are NaN"
 _OF_THESE = "of these"
 ANALYSES: dict[str, Analysis] = {
     "cache": _A(lambda model: (model.cache(CLEAN).z.layer(2), model.cache(CLEAN).logits)),
-    "ablate": _A(lambda model: mh.ablate(model, CLEAN, kind="mean", metric="kl_divergence"), _REST),
+    "ablate": _A(lambda model: mh.ablate(model, CLEAN, intervention="mean", metric="kl_divergence"), _REST),
     "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), _REST),
     "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), _REST),
     "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), _REST),
     "mlps": _A(lambda model: mh.activation_patch(model, PAIRS, nodes="all"), _REST, read="dataset.mlp_values"),
     "edges": _A(lambda model: mh.patching.attribute_edges(model, PAIRS), read="score"),
-    "learned": _A(
-        lambda model: mh.patching.learn_ranking(model, PAIRS, updates=2), "of 2 updates", 0.95, of_fewer=True
-    ),
     "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), _REST),
     "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), _REST),
     "profile": _A(lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16), read="values"),
@@ -186,12 +185,6 @@ FURTHER: dict[str, Analysis] = {
     ),
     "curve of circuits": _A(
         lambda model: mh.patching.circuit_curve(model, PAIRS, _CIRCUIT, sizes=(0.2, 1), draws=1), _REST
-    ),
-    "curve of edges": _A(
-        lambda model: mh.patching.edge_curve(
-            model, PAIRS, mh.patching.attribute_edges(model, PAIRS), sizes=(0.2, 1), draws=1
-        ),
-        _REST,
     ),
     "edges by prompt": _A(lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True)),
     "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
@@ -246,7 +239,7 @@ FURTHER: dict[str, Analysis] = {
     "roles": _A(lambda model: mh.head_roles(_GATES)),
     "curves of roles": _A(lambda model: mh.gating.role_curve(model, _TASK, _GATES, counts=[0, 2], draws=1), _REST),
     "effects on a task": _A(
-        lambda model: mh.gating.ablation_effects(model, _TASK, ("zero", "mean"), heads=_CIRCUIT), _REST
+        lambda model: mh.gating.ablation_effects(model, _TASK, intervention="mean", heads=_CIRCUIT), _REST
     ),
 }
 """The others, which are made of those."""
@@ -269,6 +262,18 @@ TABLES += (
 )
 TABLES += ("gates", "roles", "curves of roles")
 """One of each class of results about sets of heads."""
+
+
+def public_analyses() -> dict[str, Callable[..., Any]]:
+    """The public functions whose first argument is a model."""
+    rooms = (mh, mh.behaviour, mh.gating, mh.generation, mh.labels, mh.patching, mh.safety, mh.studies, mh.testing)
+    public = {name: getattr(room, name) for room in rooms for name in room.__all__}
+
+    def takes_a_model(each: Any) -> bool:
+        first = next(iter(inspect.signature(each).parameters.values()), None)
+        return first is not None and re.search(r"\bModel\b", str(first.annotation)) is not None
+
+    return {name: each for name, each in public.items() if inspect.isfunction(each) and takes_a_model(each)}
 
 
 def assert_near(found: Any, wanted: Any, atol: float, rtol: float | None = None) -> None:

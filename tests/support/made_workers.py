@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 import mechheads as mh
-from mechheads.workers.messages import Request
+from mechheads.scale.ray_cluster import Request
 
 Trouble = Callable[[int, Any], bool | None]
 """Gets a replica and what it is asked; whether it ends before it answers."""

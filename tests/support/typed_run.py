@@ -29,8 +29,8 @@ def run(folder: Path) -> None:
     for site in ("z", "q", "k", "v", "pattern"):
         mh.activation_patch(model, pairs, site=site, positions="each", normalize=True)
     mh.activation_patch(model, pairs, direction="noising", metric=mh.log_prob)
-    for kind in ("zero", "mean", "resample", "scale", "uniform"):
-        mh.ablate(model, clean, kind=kind, budget="100 KB")
+    for rule in ("zero", "mean", "resample", "scaling", "uniform"):
+        mh.ablate(model, clean, intervention=rule, budget="100 KB")
     mh.patching.attribution_patch(model, pairs, site="k", positions="each")
     mh.activation_patch(model, pairs, normalize=True)
     mh.path_patch(model, pairs, receivers=["L1H2.q", "L2H1.k", "L2.mlp"], positions="each", nodes="all")
@@ -47,10 +47,8 @@ def run(folder: Path) -> None:
     back.plot(), back.top(2), back.compare(scores), back.citation(), back - scores
 
     cache = model.cache(clean, sites=("z", "pattern", "q", "k", "v"))
-    cache.save(folder.parent / "typed.safetensors")
-    again = mh.patching.HeadCache.load(folder.parent / "typed.safetensors", model)
-    torch.testing.assert_close(again.result["L1H2"], cache.result[1, 2])
-    again.attention.plot("L1H2"), again.logits, mh.patching.HeadCache.estimate(model, clean)
+    torch.testing.assert_close(cache.result["L1H2"], cache.result[1, 2])
+    cache.attention.plot("L1H2"), cache.logits, mh.patching.HeadCache.estimate(model, clean)
 
     words = [("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Germany", "Berlin")]
     relation = mh.Relation("capitals", "Knowledge", words)
@@ -58,7 +56,7 @@ def run(folder: Path) -> None:
     labels.plot(), labels.counts()
     safety = mh.safety_heads(model, ["cat", "dog and store", "no"], k=3)
     safety.plot(), safety.top()
-    mh.safety.generalized_ships(model, ["cat", "dog and store", "no"], ablation="scaling", r=2)
+    mh.safety.generalized_ships(model, ["cat", "dog and store", "no"], intervention="scaling", r=2)
     ships = mh.ships(model, ["cat", "dog"], template="chat")
     mh.safety.overlap({"ships": ships, "safety": safety}), mh.gating.compare_roles({"ships": ships}, {"safety": safety})
 

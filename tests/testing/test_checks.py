@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 import mechheads as mh
 from mechheads.patching import Resample, Scale, UniformAttention
-from mechheads.testing import CheckFailed, check_intervention, check_metric, checks, trials
+from mechheads.testing import CheckFailed, check_intervention, check_metric, checks, other_places, trials
 from support.levels import few
 
 SITES = ("z", "q", "k", "v", "pattern", "scored_q")
@@ -30,9 +30,13 @@ METRICS = [mh.logit_diff, mh.log_prob, mh.patching.accuracy, mh.kl_divergence]
 @pytest.mark.parametrize("intervention", BUILT_IN, ids=str)
 def test_built_in_interventions_pass(intervention):
     report = check_intervention(intervention)
-    assert report.passed and len(report.checks) == 11
-    assert str(report).startswith(f"{intervention}: all 11 checks passed\n  callable: takes (value, context)\n")
+    assert report.passed and len(report.checks) == 13
+    assert str(report).startswith(f"{intervention}: all 13 checks passed\n  callable: takes (value, context)\n")
     assert "  engine: mh.sweep of L0H1 and L1H3 agrees with full forward passes to " in str(report)
+    assert "  sets: mh.patching.patch_sets of L0H1 and L1H3 agrees with full forward passes to " in str(report)
+    refused = isinstance(intervention, mh.Patch | Resample)
+    text = "cannot be used in text: " if refused else "mh.generate and mh.task_log_prob without L0H1 and L1H3 agree"
+    assert f"  text: {text}" in str(report)
     kinds = {note.split(":")[0] for note in report.notes}
     expected = {
         mh.Mean(): {"looks at other prompts", "looks ahead"},
@@ -206,17 +210,17 @@ BROKEN_INTERVENTIONS = [
 ]
 
 
-def fails_one(check, broken, name, message):
+def fails_one(check, broken, name, message, n=11):
     with pytest.raises(CheckFailed) as caught:
         check(broken)
     (failed,) = caught.value.report.failed
     assert failed.name == name and message in failed.seen
-    assert str(caught.value).endswith(f" fails 1 of 11 checks\n  {name}: {failed.seen}")
+    assert str(caught.value).endswith(f" fails 1 of {n} checks\n  {name}: {failed.seen}")
 
 
 @pytest.mark.parametrize(("check", "broken", "message"), BROKEN_INTERVENTIONS)
 def test_a_broken_intervention_fails_one_check(check, broken, message):
-    fails_one(check_intervention, broken, check, message)
+    fails_one(check_intervention, broken, check, message, 13)
 
 
 def test_numbers_are_said_where_padding_leaks():
@@ -287,6 +291,28 @@ def test_an_engine_that_is_off_by_a_percent_is_seen(monkeypatch):
             check(thing)
 
 
+def test_sets_and_text_that_are_off_are_seen(monkeypatch):
+    right, twice = other_places.patch_sets, lambda *given: [change for change in changes(*given) for _ in range(2)]
+    changes = other_places.changes_of
+    with monkeypatch.context() as patched:
+        patched.setattr(other_places, "patch_sets", lambda *args, **options: replace_values(right(*args, **options)))
+        with pytest.raises(CheckFailed, match=r"sets: mh\.patching\.patch_sets changes .* at L0H1 and L1H3, but"):
+            check_intervention(Scale(0.5))
+    with monkeypatch.context() as patched:
+        patched.setattr(other_places, "changes_of", twice)
+        with pytest.raises(CheckFailed, match=r"text: mh\.(task_log_prob changes|generate continues)"):
+            check_intervention(Scale(0.5))
+
+
+def replace_values(found):
+    return replace(found, values=found.values * 1.01)
+
+
+def test_keys_that_heads_share_are_checked_for_whole_groups():
+    text = next(check.seen for check in check_intervention(Does(site="k", needs=())).checks if check.name == "text")
+    assert text.startswith("mh.generate and mh.task_log_prob without L0H0 and L0H1 and L1H2 and L1H3 agree")
+
+
 def test_all_failures_are_listed_and_the_cause_is_kept():
     @dataclass
     class Careless:
@@ -298,7 +324,7 @@ def test_all_failures_are_listed_and_the_cause_is_kept():
     with pytest.raises(AssertionError) as caught:
         check_intervention(Careless())
     lines = str(caught.value).splitlines()
-    assert lines[0].endswith("Careless() fails 3 of 11 checks")
+    assert lines[0].endswith("Careless() fails 3 of 13 checks")
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["pickle", "needs", "padding"]
     outcomes = {check.name: check.outcome for check in caught.value.report.checks}
     assert outcomes["engine"] == "not run" and outcomes["repeatable"] == "passed"

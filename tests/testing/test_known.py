@@ -19,7 +19,7 @@ from benchmarks.truth.behaving import make_behaving, write_behaving
 from benchmarks.truth.causal_programs import CAUSAL_PROGRAMS, is_held_out
 from benchmarks.truth.compiled_weights import make_file
 from benchmarks.truth.programs import PROGRAMS
-from mechheads.behaviour.head_profile import NAMES
+from mechheads.behaviour.profile import NAMES
 from mechheads.data import folder
 from mechheads.heads import HeadId, Mlp, Node, every_node
 from mechheads.testing.known import KnownModel, behaving_model, compiled_model, read_known, trained_model
@@ -147,7 +147,7 @@ def test_patching_and_ablation_rank_the_heads_of_a_compiled_model_first(name: st
     scores = [
         mh.activation_patch(there.model, there.pairs(), site="z", metric=mh.logit_diff),
         mh.ablate(there.model, there.pairs().clean),
-        mh.ablate(there.model, there.pairs().clean, kind="resample"),
+        mh.ablate(there.model, there.pairs().clean, intervention="resample"),
     ]
     for found in scores:
         size = np.abs(found.dataset["values"].values).mean(-1)
@@ -346,7 +346,7 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
     assert area(copying, of["primary"] | backup) == area(-copying, of["negative"]) == 1
     parts = mh.behaviour.logit_attribution(model, pairs).dataset["score"].values
     assert area(parts, {primary}) == area(-parts, of["negative"]) == 1
-    for options in ({}, {"ablation": mh.Zero()}):
+    for options in ({}, {"intervention": mh.Zero()}):
         repair = mh.patching.self_repair(model, pairs, **options).select(effect="repair")
         assert area(repair.dataset["score"].values, {primary}) == 1
     every = [HeadId(layer, head) for layer, head in np.ndindex(model.n_layers, model.n_heads)]

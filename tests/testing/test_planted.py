@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
+from benchmarks.truth import planted as planted_models
+from benchmarks.truth.planted import PlantedHead, PlantedModel, planted_model
 from mechheads.heads import HeadId
 from mechheads.prompts.encoding import single_token
-from mechheads.testing.planted import PlantedHead, PlantedModel, planted_model
 from support import oracles
 from support.levels import few
 
@@ -352,3 +354,8 @@ def test_errors(options, message):
 def test_an_unknown_kind():
     with pytest.raises(ValueError, match="kind is 'copies'; choose one of 'implements', 'suppresses', "):
         PlantedHead("copies", ["plurals"])
+
+
+def test_examples_run() -> None:
+    found = doctest.testmod(planted_models, extraglobs={"mh": mh})
+    assert found.attempted > 5 and found.failed == 0

@@ -62,7 +62,7 @@ REFUSED: list[tuple[str, Callable[[mh.Model], object]]] = [
         "templates must be a list of texts",
         lambda model: indirect_object_pairs(model, 2, templates=TEMPLATE, names=NAMES),
     ),
-    ("min_share is 2; it must be a share", lambda model: indirect_object_roles(model, min_share=2)),
+    ("min_share is 2; it must be at least 0 and at most 1", lambda model: indirect_object_roles(model, min_share=2)),
     ("pairs have no position 'io'", lambda model: indirect_object_roles(model, PAIRS)),
     (
         "length is 64; two needles and a question take",

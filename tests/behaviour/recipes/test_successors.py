@@ -13,7 +13,6 @@ import torch
 
 import mechheads as mh
 from mechheads.behaviour import successor_scores
-from mechheads.labels import open_weights
 from mechheads.labels.readings import Readings
 from support.blank import Blank
 from support.levels import ONE_FIRST
@@ -110,6 +109,5 @@ def test_a_planted_successor_head_is_told_from_one_that_goes_back_and_one_that_c
         assert found.dataset["itself"].values[0].tolist() == pytest.approx([0, 0, 1, 0])
         assert found["L0H0"]["q_value"] < 0.05 and found["L0H1"]["p_value"] == 1
         assert found.dataset["contrast"].values[0, 0] > 1 > found.dataset["contrast"].values[0, 1]
-    on_disk = successor_scores(open_weights(tmp_path / "planted"), {"count": COUNT})
+    on_disk = successor_scores(mh.load(tmp_path / "planted", max_memory="least"), {"count": COUNT}, source="embedding")
     assert (on_disk.scores.values == found.scores.values).all()
-    assert "carried" in on_disk.provenance["no_reading"]

@@ -7,9 +7,10 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from mechheads.gating.fit.gates import (
     shared_row,
     value_and_gradient,
 )
-from support import gated_micro
+from support import gated_micro, oracles
 from support.gated_micro import DEAD, HURTS, NEEDED, capitals
 from support.levels import TWO_FIRST
 
@@ -49,7 +50,9 @@ def some_gates(model: mh.Model, n: int = 3) -> Tensor:
     return torch.rand(n, model.n_layers, model.n_heads, generator=torch.Generator().manual_seed(0))
 
 
-def plain(model: mh.Model, task: Task, gates: Tensor, reduce: str = "mean") -> Tensor:
+def plain(
+    model: mh.Model, task: Task, gates: Tensor, reduce: str = "mean", more: Sequence[tuple[str, Callable]] = ()
+) -> Tensor:
     """Item by item, without padding: TransformerLens' own hooks, all logits, and the targets' log-probabilities."""
     found = []
     for prompt, target in zip(task.prompts, task.targets, strict=True):
@@ -60,7 +63,7 @@ def plain(model: mh.Model, task: Task, gates: Tensor, reduce: str = "mean") -> T
             return z * gates[layer, :, None]
 
         hooks = [(f"blocks.{layer}.attn.hook_z", partial(gate, layer=layer)) for layer in range(model.n_layers)]
-        with model.model.hooks(fwd_hooks=hooks):
+        with model.model.hooks(fwd_hooks=[*hooks, *more]):
             logits = model.model(ids)
         each = logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[len(before) - 1 :, 0]
         found.append(each.mean() if reduce == "mean" else each.sum())
@@ -101,6 +104,69 @@ def test_heads_off_are_heads_at_zero(small: mh.Model) -> None:
     np.testing.assert_allclose(found, plain(small, TEXTS, gates).detach(), atol=3e-5)
 
 
+@dataclass(frozen=True)
+class Keys:
+    """Turns keys round, which heads share on grouped queries."""
+
+    site: ClassVar = "k"
+    needs: ClassVar = ()
+
+    def __call__(self, k: Tensor, context: Any) -> Tensor:
+        return -k
+
+
+GROUPS = [mh.HeadId(1, 2), mh.HeadId(1, 3), mh.HeadId(2, 0), mh.HeadId(2, 1)]
+"""Whole groups of heads, two of them in the last layer."""
+ALIKE = Task([" The capital of France is", " The capital of Italy is", " no"], [" Paris", " Rome", " yes cat"])
+
+
+def plain_hooks(model: mh.Model, task: Task, rule: Any) -> list[tuple[str, Callable]]:
+    """Plain hooks that do to ``GROUPS`` what an intervention says."""
+
+    def even(pattern: Tensor, hook: Any, head: int) -> Tensor:
+        pattern, seen = pattern.clone(), pattern[:, head] > 0
+        pattern[:, head] = seen / seen.sum(-1, keepdim=True)
+        return pattern
+
+    def turned(keys: Tensor, hook: Any, heads: set[int]) -> Tensor:
+        keys = keys.clone()
+        keys[:, :, list(heads)] *= -1
+        return keys
+
+    def halved(z: Tensor, hook: Any, head: int) -> Tensor:
+        z = z.clone()
+        z[:, :, head] *= -0.5
+        return z
+
+    if rule == "mean":
+        tokens = task.tokens(model)
+        return oracles.mean_z_hooks(model, [oracles.ids_of(tokens, i) for i in range(len(tokens))], GROUPS)
+    if rule == "uniform":
+        return [(oracles.name(head.layer, "pattern"), partial(even, head=head.head)) for head in GROUPS]
+    if isinstance(rule, mh.patching.Scale):
+        return [(oracles.name(head.layer, "z"), partial(halved, head=head.head)) for head in GROUPS]
+    size = model.n_heads // model.n_kv_heads
+    return [
+        (oracles.name(layer, "k"), partial(turned, heads={it.head // size for it in GROUPS if it.layer == layer}))
+        for layer in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("rule", ["mean", "uniform", mh.patching.Scale(-0.5), Keys()], ids=str)
+@pytest.mark.parametrize("task", [TEXTS, ALIKE], ids=["texts", "texts that begin alike"])
+def test_heads_off_give_what_an_intervention_says(small: mh.Model, task: Task, rule: Any) -> None:
+    found = task_log_prob(small, task, GROUPS, intervention=rule)
+    ones = torch.ones(small.n_layers, small.n_heads)
+    expected = plain(small, task, ones, more=plain_hooks(small, task, rule)).detach()
+    np.testing.assert_allclose(found, expected, atol=5e-5)
+    assert np.abs(found - task_log_prob(small, task)).max() > 1e-3
+
+
+def test_keys_that_heads_share_cannot_be_changed_for_one_of_them(llama: mh.Model) -> None:
+    with pytest.raises(ValueError, match="intervention changes k, which L2H0, L2H1 share; turn off L2H1 too, or"):
+        task_log_prob(llama, TEXTS, "L2H0", intervention=Keys())
+
+
 def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = TEXTS.tokens(small).ids
 
@@ -108,7 +174,7 @@ def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest
         at = torch.arange(ids.shape[1])[-read:].expand(len(ids), -1)
         with torch.no_grad():
             ones = torch.ones(1, small.n_layers, small.n_heads)
-            return small.unembed(_final_states(small, ids, at, ones, recompute=False)[0])
+            return small.unembed(_final_states(small, ids, at, ones, (), recompute=False)[0])
 
     own = small.unembed(small.backend.run(ids))
     found = {read: gated(read) for read in (1, 2, ids.shape[1])}
@@ -549,7 +615,7 @@ def test_bad_settings(settings: dict[str, Any], said: str) -> None:
         ({"updates": 0}, "updates is 0"),
         ({"updates": (1, 2)}, r"updates is \(1, 2\); give one number of at least 1, or one for each of the 3 fits"),
         ({"batch": 0}, "batch is 0"),
-        ({"fit": FitSettings(regularisation=-0.1)}, "regularisation is -0.1; it must be a number above 0"),
+        ({"fit": FitSettings(regularisation=-0.1)}, "regularisation is -0.1; it must be above 0"),
         ({"task": [" no"]}, "task is a list; give mh.Task"),
         ({"task": Task([" no "], ["yes"])}, "none of its 1 items can be used"),
     ],

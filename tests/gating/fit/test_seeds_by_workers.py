@@ -14,7 +14,7 @@ import mechheads as mh
 from mechheads.gating import FitSettings, LossNotFinite, Task, contrast_gates, fit_gates
 from mechheads.gating.fit import fit
 from mechheads.gating.fit.gates import log_probs
-from mechheads.workers.messages import Request
+from mechheads.scale.ray_cluster import Request
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers, pressing
 

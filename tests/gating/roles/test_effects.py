@@ -50,9 +50,8 @@ def one_by_one(model: mh.Model, task: Task, head: tuple[int, int], kind: str, se
 @pytest.mark.parametrize("task", [TEXTS, WORDS], ids=["several tokens", "one token"])
 def test_effects_are_those_of_full_passes(llama: mh.Model, task: Task) -> None:
     heads = [(0, 1), (1, 2), (2, 3)]
-    effects = mh.settings(seed=3)(ablation_effects)(llama, task, heads=heads)
-    assert list(effects) == ["zero", "mean", "resample"]
-    for kind, effect in effects.items():
+    for kind in ("zero", "mean", "resample"):
+        effect = mh.settings(seed=3)(ablation_effects)(llama, task, intervention=kind, heads=heads)
         assert effect.values is not None and np.isfinite(effect.scores.values).sum() == 3
         for head in heads:
             expected = one_by_one(llama, task, head, kind, seed=3)
@@ -61,7 +60,7 @@ def test_effects_are_those_of_full_passes(llama: mh.Model, task: Task) -> None:
 
 
 def test_zero_ablation_is_a_gate_shut(llama: mh.Model) -> None:
-    effect = ablation_effects(llama, TEXTS, ["zero"])["zero"]
+    effect = ablation_effects(llama, TEXTS)
     assert effect.values is not None
     intact = task_log_prob(llama, TEXTS)
     for head in ((0, 0), (1, 3), (2, 2)):
@@ -70,7 +69,7 @@ def test_zero_ablation_is_a_gate_shut(llama: mh.Model) -> None:
 
 
 def test_effects_on_paper(micro: mh.Model) -> None:
-    effect = ablation_effects(micro, capitals(), ["zero"])["zero"]
+    effect = ablation_effects(micro, capitals())
     intact = log_p(micro, 1, 1)
     assert effect[NEEDED]["score"] == pytest.approx(log_p(micro, 0, 1) - intact, abs=1e-4)
     assert effect[HURTS]["score"] == pytest.approx(log_p(micro, 1, 0) - intact, abs=1e-4)
@@ -79,40 +78,24 @@ def test_effects_on_paper(micro: mh.Model) -> None:
 
 
 def test_sum_over_tokens(llama: mh.Model) -> None:
-    mean, total = (
-        ablation_effects(llama, TEXTS, ["zero"], heads=["L0H1"], reduce=reduce)["zero"] for reduce in ("mean", "sum")
-    )
+    mean, total = (ablation_effects(llama, TEXTS, heads=["L0H1"], reduce=reduce) for reduce in ("mean", "sum"))
     assert mean.values is not None and total.values is not None
     np.testing.assert_allclose(total.values.values[0, 1], mean.values.values[0, 1] * [1, 2, 1, 3], atol=1e-5)
 
 
 def test_it_says_what_was_measured(llama: mh.Model) -> None:
-    effect = ablation_effects(llama, TEXTS, ["mean"], heads=["L0H1"])["mean"]
+    effect = ablation_effects(llama, TEXTS, intervention="mean", heads=["L0H1"])
     assert (effect.name, effect.unit, effect.kind) == ("mean ablation, task", "nats", "ablate")
     assert effect.dataset["cluster"].values.tolist() == list("aabc")
     about = effect.provenance
     assert about["task"] == "task" and about["items"] == TEXTS.tokens(llama).fingerprint() and about["reduce"] == "mean"
 
 
-def test_interrupted_effects_end_with_the_kind_that_was_begun(llama: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stops(*args: Any, **options: Any) -> Any:
-        effect = swept(*args, **options)
-        return effect.with_provenance(interrupted=options["name"].startswith("mean"))
-
-    swept = effects.sweep
-    monkeypatch.setattr(effects, "sweep", stops)
-    assert list(ablation_effects(llama, WORDS, heads=["L0H1"])) == ["zero", "mean"]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kinds": ["zero", "half"]}, "kind is 'half'; choose one of 'zero', 'mean', 'resample'"),
-        ({"kinds": "zero"}, "kinds is 'zero'; give a list"),
-        ({"kinds": []}, "kinds is"),
-        ({"kinds": ["zero", "zero"]}, "kinds is"),
+        ({"intervention": "half"}, "intervention is 'half'; choose one of 'patch', 'zero', 'mean', 'resample'"),
         ({"reduce": "max"}, "reduce is 'max'"),
-        ({"task": TEXTS.items([0])}, 'kinds has "resample", which takes z from another item'),
     ],
 )
 def test_bad_arguments(llama: mh.Model, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,30 @@ def test_every_point_is_a_pass_with_these_gates(llama: mh.Model) -> None:
     assert found.order["random 1"] != found.order["random 2"] and len(set(found.order["random 1"])) == 12
 
 
+def test_the_first_heads_give_what_an_intervention_says(llama: mh.Model) -> None:
+    gates, tokens = random_gates(llama), TEXTS.tokens(llama)
+    keep = torch.tensor(gates["keep"].mean(0), dtype=torch.float32)
+    half = role_curve(llama, TEXTS, gates, counts=[5], draws=1, intervention=mh.patching.Scale(0.5))
+    assert half.provenance["intervention"] == "Scale(factor=0.5)"
+    for (which, order), values in zip(half.order.items(), half.values, strict=True):
+        off, on = keep.clone(), keep.clone()
+        for head in order:
+            off[head.layer, head.head], on[head.layer, head.head] = 0.5, 1
+        expected = (log_probs(llama, tokens, off[None]) - log_probs(llama, tokens, on[None]))[0].detach()
+        np.testing.assert_allclose(values, expected, atol=5e-5, err_msg=which)
+
+
+def test_keys_that_heads_share_cannot_be_changed_head_by_head(llama: mh.Model) -> None:
+    class Keys:
+        site, needs = "k", ()
+
+        def __call__(self, k: torch.Tensor, context: Any) -> torch.Tensor:
+            return -k
+
+    with pytest.raises(ValueError, match="intervention changes k, which 2 heads share, and here they are turned off"):
+        role_curve(llama, TEXTS, random_gates(llama), counts=[3, 12], draws=0, intervention=Keys())
+
+
 def test_over_seeds_each_has_its_own_gates_and_order(llama: mh.Model) -> None:
     gates = random_gates(llama)
     found = role_curve(llama, TEXTS, gates, counts=[4], over="seeds", draws=1)

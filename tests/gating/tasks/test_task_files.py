@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k, read_task
+from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k, read_prompts
 
-READERS = (read_task, read_commonsense_qa, read_gsm8k, read_blimp)
+READERS = (read_prompts, read_commonsense_qa, read_gsm8k, read_blimp)
 
 BARKS = ("Which of these barks?", {"A": "a cat", "B": "a dog", "C": "a cow"}, "B")
 FLIES = ("Which of these flies?", {"A": "an owl", "B": "a pig", "C": "a snail"}, "A")
@@ -51,16 +51,16 @@ def test_prompts_and_targets_are_read_as_they_are(tmp_path: Path) -> None:
     path.write_text(
         '{"prompt": "1 + 2 =", "target": " 3"}\n\n{"target": " five", "prompt": "é \u2028 2 + 3 ="}\n', "utf-8"
     )
-    task = read_task(path)
+    task = read_prompts(path)
     assert task.prompts == ("1 + 2 =", "é \u2028 2 + 3 =")
     assert task.targets == (" 3", " five")
     assert (task.name, task.source, task.cluster) == ("sums", "file sums.jsonl", None)
 
 
-def test_other_keys(tmp_path: Path) -> None:
-    path = lines(tmp_path / "a.jsonl", {"q": "x", "a": " y", "of": "u"}, {"q": "z", "a": " w", "of": "u"})
-    task = read_task(str(path), "q", target="a", cluster="of")
-    assert (task.prompts, task.targets, task.cluster) == (("x", "z"), (" y", " w"), ("u", "u"))
+def test_the_target_may_have_another_key(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", {"prompt": "x", "a": " y"}, {"prompt": "z", "a": " w"})
+    task = read_prompts(str(path), "a")
+    assert (task.prompts, task.targets) == (("x", "z"), (" y", " w"))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_other_keys(tmp_path: Path) -> None:
 )
 def test_bad_lines_are_named(tmp_path: Path, row: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_task(lines(tmp_path / "a.jsonl", {"prompt": "x", "target": " y"}, row))
+        read_prompts(lines(tmp_path / "a.jsonl", {"prompt": "x", "target": " y"}, row))
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -8,6 +8,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def copy_with(folder: Path, into: Path, new: dict[str, torch.Tensor], **config: 
     return into
 
 
-@pytest.mark.parametrize("how", [mh.load, mh.labels.open_weights], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("how", [mh.load, partial(mh.load, max_memory="least")], ids=["in memory", "on disk"])
 @pytest.mark.parametrize(
     ("name", "tensor", "words"),
     [

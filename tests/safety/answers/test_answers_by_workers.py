@@ -10,10 +10,10 @@ import pytest
 
 import mechheads as mh
 from mechheads.generation.generate import Sampling, generate_under
-from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import Ablation, AnswerSettings, attack_curve, refusal_brittleness, refusal_test
-from mechheads.workers.messages import Request
+from mechheads.safety import AnswerSettings, attack_curve, refusal_brittleness, refusal_test
+from mechheads.scale.ray_cluster import Request
 from support.made_workers import MadeWorkers, pressing
+from support.rules import changes_of
 
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
 BRIEF = AnswerSettings(template="bare", max_new_tokens=4)
@@ -26,18 +26,17 @@ TEST: dict[str, Any] = {"texts": [" Paris and Rome"], "opening": " no", "draws":
 )
 def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, temperature: float):
     workers = MadeWorkers(2)
-    given: dict[str, Any] = {"ablation": ablation, "answers": replace(BRIEF, temperature=temperature)}
+    given: dict[str, Any] = {"intervention": ablation, "answers": replace(BRIEF, temperature=temperature)}
     test = mh.settings(workers=workers, seed=3)(refusal_test)(
         llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST
     )
     assert sorted(str(unit) for units in workers.computed for unit in units) == sorted(
         2 * ["the condition 'intact'", "the condition 'ablated, heads'", "the condition 'random 1, heads'"]
     )
-    way, run = Ablation(ablation), HeadCache.run(llama, mh.Prompts(HARMFUL), sites=("z",))
     for condition, heads in (("intact", ()), ("ablated", test.heads), ("random 1", test.random[0])):
         for kind, requests in (("harmful", HARMFUL), ("harmless", HARMLESS)):
             (alone,) = generate_under(
-                llama, requests, [way.changes(llama, heads, run)], Sampling(4, temperature, None, 3)
+                llama, requests, [changes_of(llama, ablation, heads, HARMFUL)], Sampling(4, temperature, None, 3)
             )
             rows = test.answers[(test.answers["condition"] == condition) & (test.answers["kind"] == kind)]
             assert tuple(rows["answer"]) == alone.texts
@@ -59,7 +58,7 @@ def test_random_sets_are_written_by_workers(llama: mh.Model):
     assert units == {f"the condition '{name}'" for name in there.table["condition"]}
     for condition, heads in zip(there.table["condition"], ((), *there.random), strict=True):
         (alone,) = generate_under(
-            llama, HARMFUL, [Ablation("scaling").changes(llama, heads, None)], Sampling(4, 0.0, None, 3)
+            llama, HARMFUL, [changes_of(llama, "scaling", heads, HARMFUL)], Sampling(4, 0.0, None, 3)
         )
         rows = there.answers[(there.answers["condition"] == condition) & (there.answers["kind"] == "harmful")]
         assert tuple(rows["answer"]) == alone.texts

@@ -16,7 +16,7 @@ from mechheads.generation.generate import Generated
 from mechheads.safety import rule_judge
 from mechheads.safety.answers import rules
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff
-from mechheads.safety.heads.ablations import Ablation
+from mechheads.safety.heads.groups import Groups
 from mechheads.safety.requests import openings
 from mechheads.safety.requests.prompts import Side, Sides, answers_begun, whole_answers
 
@@ -85,8 +85,8 @@ def test_the_judge_gets_the_whole_answer(
         return rule_judge(request, answer)
 
     sides = Sides.of(thinking, prompts, prompts, None)
-    asked = Answering(thinking, sides, Ablation.of("scaling"), AnswerSettings(judge=judge, max_new_tokens=2))
-    table, _ = asked.answers({"intact": HeadsOff(asked.way)}, None)
+    how = AnswerSettings(judge=judge, max_new_tokens=2)
+    table, _ = Answering(thinking, sides, Groups.of(thinking, "query"), how).answers({"intact": HeadsOff(mh.Zero())})
     assert table["verdict"].tolist() == [verdict] * 2
     assert table["answer"].tolist() == [written] * 2 and "whole" not in table
     assert seen[0] == ("How do I pick a lock?", begun + written)

@@ -27,7 +27,6 @@ from mechheads.heads import HeadId, matched_heads
 from mechheads.interventions.head_change import HeadChange
 from mechheads.limits import Limits
 from mechheads.safety import (
-    Ablation,
     AnswerSettings,
     attack_curve,
     ordinary_texts,
@@ -39,6 +38,7 @@ from mechheads.safety import (
 from mechheads.safety.answers.verdicts import VERDICTS, Verdict
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
+from support.rules import rule_of
 
 WRITING = importlib.import_module("mechheads.generation.generate")
 
@@ -276,7 +276,7 @@ def refused(request: str, answer: str) -> Verdict:
 
 
 BRIEF = AnswerSettings(template="bare", max_new_tokens=4, judge=refused)
-SHORT: dict[str, Any] = {"ablation": "zero", "draws": 1, "answers": BRIEF}
+SHORT: dict[str, Any] = {"intervention": "zero", "draws": 1, "answers": BRIEF}
 FEW, FEW_HARMLESS = HARMFUL[:3], HARMLESS[:2]
 
 
@@ -390,7 +390,7 @@ def test_one_answer_to_everything_is_told_and_is_no_compliance(llama: mh.Model, 
 def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub([1, 7, 0, 2], [2.0, 2.5, 2.25, 2.125], [0, 2, 1, 0], [3, 0, 10, 1])
     answers = replace(SAID, max_new_tokens=7, temperature=0.5, top_k=5)
-    found = mh.settings(seed=3)(run)(llama, stub, monkeypatch, answers=answers, ablation="scaling")
+    found = mh.settings(seed=3)(run)(llama, stub, monkeypatch, answers=answers, intervention="scaling")
     table = found.table
     assert table["condition"].tolist() == ["intact", "ablated", "random 1", "random 2"]
     assert table["attack_success"].tolist() == [0.1, 0.7, 0, 0.2]
@@ -456,7 +456,7 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
         HEADS,
         harmful,
         harmless,
-        ablation=Ablation(ablation, epsilon=0.2),
+        intervention=rule_of(ablation, epsilon=0.2),
         draws=1,
         answers=AnswerSettings(judge, "bare", max_new_tokens=5),
         texts=TEXTS,
@@ -494,7 +494,7 @@ def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):
         HEADS,
         HARMFUL[:3],
         HARMLESS[:2],
-        ablation="mean",
+        intervention="mean",
         draws=0,
         answers=replace(BRIEF, max_new_tokens=2),
         texts=TEXTS,
@@ -546,7 +546,7 @@ def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
     def judge(request: str, answer: str) -> str:
         return [REFUSED, COMPLIED][len(answer) % 2]
 
-    options: dict[str, Any] = {"answers": replace(BRIEF, judge=judge), "ablation": "zero"}
+    options: dict[str, Any] = {"answers": replace(BRIEF, judge=judge), "intervention": "zero"}
     curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
     test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, opening=OPENING, **options)
     assert curve.table["score"].tolist()[::2] == test.table["attack_success"].tolist()
@@ -572,8 +572,8 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
         ({"heads": ["L3H0"]}, "out of range"),
         ({"heads": [HeadId(layer, head) for layer in (0, 1) for head in range(4)]}, "only 4 are left"),
         ({"draws": -1}, "draws is -1; it must be at least 0"),
-        ({"ablation": "resample"}, "for sets of heads choose"),
-        ({"ablation": "poem"}, "ablation is 'poem'"),
+        ({"intervention": "resample"}, "for sets of heads give another"),
+        ({"intervention": "poem"}, "intervention is 'poem'"),
         ({"harmful": []}, "harmful is empty"),
         ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
@@ -609,7 +609,7 @@ def test_bad_input_is_named_before_anything_is_written(
         ({"ranking": ["L3H0"]}, "out of range"),
         ({"ranking": "L0H0"}, "ranking is 'L0H0'; give a list of heads"),
         ({"draws": -1}, "draws is -1"),
-        ({"ablation": "resample"}, "for sets of heads choose"),
+        ({"intervention": "resample"}, "for sets of heads give another"),
     ],
 )
 def test_bad_input_for_a_curve(llama: mh.Model, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str):
@@ -651,7 +651,7 @@ def changed_in(conditions: Sequence[Sequence[HeadChange]]) -> list[list[HeadId]]
 
 def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub([1, 7, 0, 2])
-    found = run(llama, stub, monkeypatch, ablation=Ablation("scaling", group="kv"))
+    found = run(llama, stub, monkeypatch, intervention=rule_of("scaling"), group="kv")
     intact, ablated, *random = changed_in(stub.conditions[0])
     assert intact == [] and ablated == [*GROUPS[0], *GROUPS[3]] == list(found.heads)
     for drawn in random:
@@ -663,8 +663,7 @@ def test_key_value_groups_are_ablated_and_drawn_whole(llama: mh.Model, monkeypat
 def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     stub = Stub([1, 3, 9, 1, 4], degenerate=[0] * 5, over=[1] * 5).put(monkeypatch)
     ranking = ["L2H1", "L0H3", "L2H0", "L1H1"]
-    way = Ablation("undifferentiated", group="kv")
-    found = attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[3, 1], ablation=way, draws=1, answers=SAID)
+    found = attack_curve(llama, ranking, HARMFUL, HARMLESS, most=[3, 1], group="kv", draws=1, answers=SAID)
     assert found.heads == (HeadId(2, 0), HeadId(0, 2), HeadId(1, 0))
     none, one, three, random, more_random = changed_in(stub.conditions[0])
     assert (none, one, three) == ([], GROUPS[4], [*GROUPS[4], *GROUPS[1], *GROUPS[2]])
@@ -688,7 +687,7 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
     options: dict[str, Any] = {"draws": 1, "answers": SAID, "opening": OPENING, "texts": TEXTS}
     stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
     found = mh.settings(seed=4)(refusal_tests)(
-        llama, sets, HARMFUL, HARMLESS, ablation={"one": "scaling", "two": "undifferentiated"}, **options
+        llama, sets, HARMFUL, HARMLESS, intervention={"one": "scaling", "two": "undifferentiated"}, **options
     )
     assert len(stub.conditions) == 2 and len(stub.conditions[0]) == 1 + 2 * 2
     assert [{change.site for change in changes} for changes in stub.conditions[0]] == [
@@ -703,7 +702,7 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
     ):
         kind: Any = "scaling" if name == "one" else "undifferentiated"
         Stub(numbers, losses, [0] * 3, [1] * 3).put(monkeypatch)
-        alone = mh.settings(seed=4)(refusal_test)(llama, sets[name], HARMFUL, HARMLESS, ablation=kind, **options)
+        alone = mh.settings(seed=4)(refusal_test)(llama, sets[name], HARMFUL, HARMLESS, intervention=kind, **options)
         assert alone.table.equals(found[name].table) and alone.answers.equals(found[name].answers)
         assert (alone.verdict, alone.critical, alone.heads) == (
             found[name].verdict,
@@ -712,21 +711,17 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
         )
         assert alone.random == found[name].random and alone.provenance == found[name].provenance
     assert (found["one"].lost, found["one"].works, found["two"].works) == (pytest.approx(6 / 9), False, False)
-    with pytest.raises(ValueError, match="ablation has no entry for 'two'"):
-        refusal_tests(llama, sets, ablation={"one": "scaling"}, **options)
+    with pytest.raises(ValueError, match="intervention has no entry for 'two'"):
+        refusal_tests(llama, sets, intervention={"one": "scaling"}, **options)
     with pytest.raises(ValueError, match=r"sets is \{\}; give sets of heads by name"):
         refusal_tests(llama, {}, **options)
-    mixed: dict[str, Any] = {"one": "scaling", "two": Ablation("scaling", group="kv")}
-    with pytest.raises(ValueError, match="the ablations have group 'query' and 'kv'; give all of them the same group"):
-        refusal_tests(llama, sets, ablation=mixed, **options)
 
 
 def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     """Of eight refusals, six and four survive two draws; a request refused in a draw only is no survivor."""
     stub = Stub(["ccrrrrrrrr", "rcrrrrrrcc", "ccrrrrdccd"], [2.0, 2.5, 3.0], over=[1, 2, 3]).put(monkeypatch)
-    way = Ablation("scaling", group="kv")
     found = mh.settings(seed=3)(refusal_brittleness)(
-        llama, 2, HARMFUL, HARMLESS, ablation=way, draws=2, answers=SAID, texts=TEXTS
+        llama, 2, HARMFUL, HARMLESS, group="kv", draws=2, answers=SAID, texts=TEXTS
     )
     _, *random = changed_in(stub.conditions[0])
     assert [tuple(drawn) for drawn in random] == list(found.random)
@@ -744,4 +739,4 @@ def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     assert nothing.refuses is False and np.isnan(nothing.survive).all()
     assert repr(nothing) == "<RefusalBrittleness: no refusals, or no draws of random heads>"
     with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
-        refusal_brittleness(llama, 7, ablation=way, texts=TEXTS)
+        refusal_brittleness(llama, 7, group="kv", texts=TEXTS)

@@ -17,7 +17,7 @@ from benchmarks.teaching.losses import Losses, Wanted
 from benchmarks.teaching.upper_layers import UpperLayers
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
-from mechheads.safety.requests.requests import load_requests
+from mechheads.safety import load_requests
 
 HEADS = HeadId(1, 0), HeadId(2, 3)
 SHARED = [5, 3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,16 @@ import mechheads as mh
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.generation.generate import Sampling, end_tokens, generate_under
 from mechheads.interventions.base import site_of
-from mechheads.interventions.basic import Scale, UniformAttention
+from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import Ablation, ships
-from mechheads.safety.heads.measure_ships import Pass
+from mechheads.safety import ships
+from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of, about_ablation
+from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.measure_ships import ready
+from mechheads.safety.requests.prompts import Side
 from support import oracles, weight_surgery
 from support.levels import few
+from support.rules import changes_of, hooks_of, rule_of
 from support.weight_surgery import Which
 
 PROMPTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " no", "I help"]
@@ -50,9 +53,10 @@ def last_logits(altered: Any, rows: Sequence[Tensor]) -> Tensor:
     return torch.stack([weight_surgery.logits(altered, ids)[-1] for ids in rows])
 
 
-def engine_logits(model: mh.Model, way: Ablation, head: str) -> Tensor:
+def engine_logits(model: mh.Model, rule: Any, head: str, group: Group = "query") -> Tensor:
     """Logits at each prompt's last token, as the sweep's engine gets them for one unit [prompt, d_vocab]."""
-    (job,) = Pass.of(model, mh.Prompts(PROMPTS), "bare", heads=head).jobs([way])
+    side = Side.of(model, mh.Prompts(PROMPTS), "bare")
+    (job,) = ready([SafetyJob(model, side, rule, Groups.of(model, group), head)])
     (batch,) = batches(job)
     (final,) = UnitRuns(job)(batch.units)
     assert len(batch.units) == 1
@@ -69,10 +73,10 @@ def test_one_query_head_is_a_copy_with_scaled_weights(
     copy, rows = copy_of(model, folder, which), weight_surgery.rows(model, PROMPTS)
     intact = last_logits(copy, rows)
     wanted = last_logits(weight_surgery.scale(copy, [mh.HeadId(1, 2)], which, epsilon), rows)
-    found = engine_logits(model, Ablation(kind, epsilon, through), "L1H2")
+    found = engine_logits(model, rule_of(kind, epsilon, through), "L1H2")
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
     assert float((wanted - intact).abs().max()) > 3e-3
-    kl = ships(model, PROMPTS, ablation=Ablation(kind, epsilon=epsilon, through=through), heads="L1H2", template="bare")
+    kl = ships(model, PROMPTS, intervention=rule_of(kind, epsilon, through), heads="L1H2", template="bare")
     expected = [oracles.kl(a[None], b[None]) for a, b in zip(intact, wanted, strict=True)]
     assert kl.values is not None
     np.testing.assert_allclose(kl.values[1, 2], expected, atol=2e-6, rtol=2e-3)
@@ -87,7 +91,7 @@ def test_a_key_value_head_is_a_copy_whose_own_w_k_or_w_v_is_scaled(
     """W_k and W_v exist once for heads 2 and 3; to scale W_q of both is to scale their W_k."""
     model = mh.load(tiny(name))
     rows = weight_surgery.rows(model, PROMPTS)
-    found = engine_logits(model, Ablation(kind, epsilon, through, group="kv"), "L1H3")
+    found = engine_logits(model, rule_of(kind, epsilon, through), "L1H3", "kv")
     shared: Which = "v" if kind == "scaling" else "k"
     wanted = last_logits(
         weight_surgery.scale(weight_surgery.load(tiny(name)), [mh.HeadId(1, 1)], shared, epsilon), rows
@@ -106,13 +110,13 @@ def test_norms_of_q_and_k_do_not_undo_epsilon(tiny: Callable[[str], Path]):
     undone = last_logits(weight_surgery.scale(weight_surgery.load(tiny("qwen")), [mh.HeadId(1, 2)], "q", 0.5), rows)
     torch.testing.assert_close(undone, intact, atol=1e-4, rtol=0)
     for epsilon in (0.0, 0.5):
-        both = [engine_logits(model, Ablation("undifferentiated", epsilon, through), "L1H2") for through in ("q", "k")]
+        both = [engine_logits(model, UniformAttention(epsilon, through), "L1H2") for through in ("q", "k")]
         torch.testing.assert_close(both[0], both[1], atol=1e-5, rtol=0)
         assert float((both[0] - intact).abs().max()) > 1e-2
     one = weight_surgery.load(tiny("qwen"))  # the norm's weight is shared by the heads of a layer: scale all of them
     with torch.no_grad():
         one.model.layers[1].self_attn.q_norm.weight *= 0.5
-    hooks = Ablation("undifferentiated", 0.5).hooks(model, [mh.HeadId(1, head) for head in range(4)])
+    hooks = hooks_of(model, UniformAttention(0.5), [mh.HeadId(1, head) for head in range(4)], PROMPTS)
     for ids in rows:
         found = model.unembed(model.backend.run(ids, hooks))[0]
         torch.testing.assert_close(found, weight_surgery.logits(one, ids), atol=1e-4, rtol=0)
@@ -127,7 +131,7 @@ def test_epsilon_is_not_rounded(tiny: Callable[[str], Path], llama: mh.Model, ki
         last_logits(weight_surgery.scale(copy_of(llama, tiny("llama"), which), [mh.HeadId(0, 1)], which, epsilon), rows)
         for epsilon in (0.0, 0.01)
     )
-    found = engine_logits(llama, Ablation(kind, 0.01, through), "L0H1")
+    found = engine_logits(llama, rule_of(kind, 0.01, through), "L0H1")
     assert float((found - little).norm()) < 0.02 * float((nothing - little).norm())
 
 
@@ -136,7 +140,7 @@ def test_without_scores_each_row_is_uniform_over_the_prompts_own_tokens(llama: m
     head, kv = mh.HeadId(1, 2), 1
     lengths = [ids.shape[1] for ids in weight_surgery.rows(llama, PROMPTS)]
     assert len(set(lengths)) > 2  # there is padding
-    hooks = Ablation("undifferentiated", 0.0, through).hooks(llama, [head])
+    hooks = hooks_of(llama, UniformAttention(0.0, through), [head], PROMPTS)
     run = llama.backend.under(hooks, lambda: HeadCache.run(llama, PROMPTS, sites=("z", "pattern")))
     for i, ids in enumerate(weight_surgery.rows(llama, PROMPTS)):
         n = ids.shape[1]
@@ -176,7 +180,9 @@ def test_a_run_under_the_hooks_is_a_copy_with_scaled_weights(architecture: tuple
     epsilon = 0.0 if kind == "zero" else 0.3
     which = weight_of(kind, "q")
     copy = weight_surgery.scale(copy_of(model, folder, which), HEADS, which, epsilon)
-    check_hooks(model, Ablation(kind, 0.3).hooks(model, HEADS), lambda ids: weight_surgery.logits(copy, ids))
+    check_hooks(
+        model, hooks_of(model, rule_of(kind, 0.3), HEADS, PROMPTS), lambda ids: weight_surgery.logits(copy, ids)
+    )
 
 
 def check_hooks(model: mh.Model, hooks: Any, wanted: Callable[[Tensor], Tensor]) -> None:
@@ -192,9 +198,8 @@ def check_hooks(model: mh.Model, hooks: Any, wanted: Callable[[Tensor], Tensor])
 def test_mean_is_taken_over_the_real_tokens_of_the_run_that_is_given(architecture: tuple[mh.Model, Path]):
     model, _ = architecture
     rows = weight_surgery.rows(model, PROMPTS)
-    run = HeadCache.run(model, PROMPTS, sites=("z",))
     by_hand = oracles.mean_z_hooks(model, rows, HEADS)
-    check_hooks(model, Ablation("mean").hooks(model, HEADS, run), lambda ids: oracles.forward(model, ids, by_hand)[0])
+    check_hooks(model, hooks_of(model, "mean", HEADS, PROMPTS), lambda ids: oracles.forward(model, ids, by_hand)[0])
 
 
 @pytest.mark.parametrize("kind", ["undifferentiated", "scaling"])
@@ -203,7 +208,9 @@ def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
 ):
     model, folder = architecture
     which = weight_of(kind, "q")
-    intact, found = generate_under(model, PROMPTS, [(), Ablation(kind, 0.2).changes(model, HEADS)], Sampling(6))
+    intact, found = generate_under(
+        model, PROMPTS, [(), changes_of(model, rule_of(kind, 0.2), HEADS, PROMPTS)], Sampling(6)
+    )
     copy = copy_of(model, folder, which)
     rows, ends = weight_surgery.rows(model, PROMPTS), end_tokens(model)
     assert [list(ids) for ids in intact.ids] == [weight_surgery.write_on(copy, row, ends, 6) for row in rows]
@@ -213,8 +220,8 @@ def test_a_model_writes_under_changes_as_a_copy_with_scaled_weights_does(
 
 
 def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Model]):
-    way = Ablation("undifferentiated", 0.1, "k", "kv")
-    assert way.about(llama) == {
+    groups = Groups.of(llama, "kv")
+    assert about_ablation(UniformAttention(0.1, "k"), groups) == {
         "ablation": "undifferentiated",
         "epsilon": 0.1,
         "through": "k",
@@ -224,37 +231,44 @@ def test_what_a_result_remembers(llama: mh.Model, loaded: Callable[[str], mh.Mod
         "together": 2,
         "intervention": "UniformAttention(epsilon=0.1, through='k')",
     }
-    assert way.groups(llama).units(["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
-    assert replace(way, group="query").groups(llama).units(["L1H3"]) == (mh.HeadId(1, 3),)
-    assert Ablation("scaling", 0.5).about(llama)["through"] is None
-    assert Ablation("zero").about(llama)["epsilon"] is None
-    alone = loaded("gpt2")
-    assert way.about(alone)["ablated"] == "one query head at a time"
-    assert way.groups(alone).units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
+    assert groups.units(["L1H3", "L0H1", "L1H2"]) == (mh.HeadId(0, 0), mh.HeadId(1, 2))
+    assert Groups.of(llama, "query").units(["L1H3"]) == (mh.HeadId(1, 3),)
+    assert about_ablation(Scale(0.5), groups)["through"] is None
+    assert about_ablation(Zero(), groups)["epsilon"] is None
+    alone = Groups.of(loaded("gpt2"), "kv")
+    assert about_ablation(Zero(), alone)["ablated"] == "one query head at a time"
+    assert alone.units(["L1H3", "L0H1"]) == (mh.HeadId(0, 1), mh.HeadId(1, 3))
+
+
+def test_each_name_of_the_table_is_what_results_call_it():
+    named = {"uniform", "undifferentiated", "scaling", "zero", "mean", "resample"}
+    assert {ablation_name(ablation_of(name)) for name in named} == named  # pyright: ignore[reportArgumentType]
+    assert [ablation_name(rule) for rule in (Scale(0.5), UniformAttention(0.2), Patch())] == [
+        "scaling",
+        "undifferentiated",
+        "patch",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("given", "message"),
     [
-        (
-            {"kind": "poem"},
-            "ablation is 'poem'; choose one of 'undifferentiated', 'scaling', 'zero', 'mean', 'resample'",
-        ),
-        ({"through": "v"}, "through is 'v'; choose one of 'q', 'k'"),
-        ({"group": "layer"}, "group is 'layer'; choose one of 'query', 'kv'"),
-        ({"epsilon": -1e-9}, "epsilon is -1e-09; it must be a finite number of 0 or more"),
-        ({"epsilon": float("inf")}, "epsilon is inf"),
-        ({"epsilon": float("nan")}, "epsilon is nan"),
+        ("poem", "intervention is 'poem'; choose one of 'patch', 'zero', 'mean'"),
+        ("patch", r"intervention is Patch\(site='z'\), which takes values from another run"),
+        (Zero, "intervention is <class"),
     ],
 )
-def test_bad_arguments_are_named(options: dict[str, Any], message: str):
+def test_bad_interventions_are_named(given: Any, message: str):
     with pytest.raises(ValueError, match=message):
-        Ablation(**({"kind": "scaling"} | options))
+        ablation_of(given)
+
+
+def test_a_group_that_there_is_not_is_named(llama: mh.Model):
+    with pytest.raises(ValueError, match="group is 'layer'; choose one of 'query', 'kv'"):
+        Groups.of(llama, "layer")  # pyright: ignore[reportArgumentType]
 
 
 def test_what_no_set_of_heads_can_be_given(llama: mh.Model):
-    with pytest.raises(ValueError, match="for sets of heads choose 'undifferentiated', 'scaling', 'zero', 'mean'"):
-        Ablation("resample").changes(llama, HEADS)
-    with pytest.raises(ValueError, match="needs a run to take the mean over"):
-        Ablation("mean").hooks(llama, HEADS)
-    assert Ablation("scaling", 0.25).intervention == Scale(0.25)
+    with pytest.raises(ValueError, match="must treat every row and every position on its own"):
+        changes_of(llama, Resample(), HEADS, PROMPTS)
+    assert changes_of(llama, Mean(), [], PROMPTS) == []

@@ -19,7 +19,7 @@ import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated, Sampling
 from mechheads.metrics.base import MetricContext
 from mechheads.results.stats import clustered_interval
-from mechheads.safety import OPENING, Ablation, OpeningLogProb, find_opening, refusal_contribution, with_opening
+from mechheads.safety import OPENING, OpeningLogProb, find_opening, refusal_contribution, with_opening
 from mechheads.safety.answers.verdicts import verdict
 from mechheads.safety.heads.contribution import shared_end
 from mechheads.safety.requests.openings import value_of, with_answer
@@ -27,6 +27,7 @@ from mechheads.safety.requests.prompts import Sides
 from support import oracles, weight_surgery
 from support.levels import few
 from support.micro import micro  # noqa: F401
+from support.rules import rule_of
 
 ARCHITECTURES = few(("gpt2", "llama", "neox"), "llama")
 
@@ -77,7 +78,7 @@ def directly(model: mh.Model, ids: Tensor, layer: int, head: int, z: Tensor) -> 
 
 
 def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(small: mh.Model):
-    found = refusal_contribution(small, HARMFUL, HARMLESS, ablation="patch", **QUIET)
+    found = refusal_contribution(small, HARMFUL, HARMLESS, intervention="patch", **QUIET)
     assert found.provenance["template"] == "chat"
     rows, others = chats(small, HARMFUL), chats(small, HARMLESS)
     assert len({ids.shape[1] for ids in rows + others}) > 4
@@ -111,7 +112,7 @@ def test_patch_is_a_full_forward_with_z_of_the_last_tokens_replaced_by_hand(smal
 def test_what_an_ablation_does_to_any_answer_is_taken_off(
     llama: mh.Model, tiny: Callable[[str], Path], by: Any, which: Any
 ):
-    found = refusal_contribution(llama, HARMFUL, HARMLESS, ablation=Ablation(by, epsilon=0.3), **QUIET)
+    found = refusal_contribution(llama, HARMFUL, HARMLESS, intervention=rule_of(by, epsilon=0.3), **QUIET)
     assert found.values is not None
     layer, head = 1, 2
     intact = weight_surgery.separate(tiny("llama"))
@@ -154,7 +155,7 @@ def test_on_paper(micro: mh.Model):
         return paris - math.log(math.exp(paris) + math.exp(rome) + k)
 
     france, italy = mh.Prompts([" the France is"]), mh.Prompts([" the Italy is"])
-    found = refusal_contribution(micro, france, italy, ablation="patch", opening=" Paris")
+    found = refusal_contribution(micro, france, italy, intervention="patch", opening=" Paris")
     assert (found.provenance["last_tokens"], found.provenance["template"]) == (1, "prompts as given")
     before = log_prob(15.5, 0)
     assert found.dataset["refusal"].values.tolist() == pytest.approx([before], abs=1e-5)
@@ -168,10 +169,10 @@ def test_on_paper(micro: mh.Model):
         assert float(found.scores[layer, head]) == pytest.approx(before - total.get(at, before), abs=1e-5)
         assert float(found.dataset["direct"][layer, head]) == pytest.approx(before - direct.get(at, before), abs=1e-5)
     assert found.heads(1) == (mh.HeadId(1, 0),)
-    other_way = refusal_contribution(micro, italy, france, ablation="patch", opening=" Paris")
+    other_way = refusal_contribution(micro, italy, france, intervention="patch", opening=" Paris")
     assert float(other_way.scores[1, 0]) == pytest.approx(log_prob(0, 15) - log_prob(13.5, 2), abs=1e-5)
     assert float(other_way.scores[1, 0]) < -10  # it makes the model refuse the other one
-    zero = refusal_contribution(micro, france, italy, ablation="zero", opening=" Paris")
+    zero = refusal_contribution(micro, france, italy, intervention="zero", opening=" Paris")
     kept, left = np.array([15.5 - 0.5, *[0.0] * (k + 1)]), np.array([2.0, *[0.0] * (k + 1)])
     p, q = (logits - np.log(np.exp(logits).sum()) for logits in (kept, left))
     moved = float((np.exp(p) * (p - q)).sum())
@@ -294,7 +295,8 @@ def test_sides(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ablation": "poem"}, "ablation is 'poem'; choose one of 'undifferentiated', .*, 'patch'"),
+        ({"intervention": "poem"}, "intervention is 'poem'; choose one of 'patch', 'zero'"),
+        ({"intervention": mh.Patch("q")}, "only their z can be patched"),
         ({"harmless": HARMLESS[:2]}, "harmful has 4 requests, harmless has 2"),
         ({"harmful": []}, "harmful is empty"),
         ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
@@ -321,7 +323,7 @@ def test_without_a_tokenizer_there_is_no_opening(llama: mh.Model, monkeypatch: p
 @pytest.mark.parametrize("by", ["patch", "scaling", "undifferentiated"])
 def test_groups_are_a_plain_loop_that_ablates_all_their_heads(llama: mh.Model, by: Any):
     """L1H2 and L1H3 read one key/value head; their common score, total and direct, from full forward passes."""
-    options: dict[str, Any] = {"ablation": Ablation(by, epsilon=0.25, group="kv"), **QUIET}
+    options: dict[str, Any] = {"intervention": rule_of(by, epsilon=0.25), "group": "kv", **QUIET}
     found = refusal_contribution(llama, HARMFUL, HARMLESS, heads=["L1H3", "L2H0"], **options)
     assert found.heads() == tuple(sorted(found.heads(), key=lambda head: -found[str(head)]["score"]))
     assert set(found.heads()) == {mh.HeadId(1, 2), mh.HeadId(2, 0)}
@@ -374,7 +376,7 @@ def _off(model: mh.Model, by: str, layer: int, first: int, ids: Tensor, other: T
 
 def test_direct_effect_of_a_group_is_what_both_heads_write(llama: mh.Model):
     found = refusal_contribution(
-        llama, HARMFUL, HARMLESS, ablation=Ablation("scaling", epsilon=0.0, group="kv"), heads="L2H1", **QUIET
+        llama, HARMFUL, HARMLESS, intervention=rule_of("scaling", epsilon=0.0), group="kv", heads="L2H1", **QUIET
     )
     direct = []
     for ids in chats(llama, HARMFUL):

@@ -14,6 +14,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.safety.requests.openings
 from mechheads.generation.generate import Generated
+from mechheads.interventions.basic import Scale, UniformAttention
 from mechheads.patching.gradients import Watched
 from mechheads.safety import find_opening, find_openings, refusal_attribution
 from mechheads.safety.answers.verdicts import verdict
@@ -71,7 +72,7 @@ def slope_of(value: Callable[[float], float]) -> float:
 
 
 def test_refusal_attribution_is_the_slope_of_refusing_towards_each_ablation(small: mh.Model):
-    found = refusal_attribution(small, HARMFUL, epsilon=0.3, **QUIET)
+    found = refusal_attribution(small, HARMFUL, intervention=[UniformAttention(0.3), Scale(0.3)], **QUIET)
     assert found.values is not None
     sizes = []
     for layer, head in ((0, 0), (1, 3), (2, 1)):
@@ -148,7 +149,7 @@ def test_find_openings_takes_common_beginnings_most_of_whose_answers_refuse(
     assert find_openings(llama, prompts) == ((2,) * 6, (1, 2, 3, 4, 5, 6))
     [(rows, sampling)] = asked
     assert list(rows.items[:5]) == [" yes"] * 4 + [" no"]
-    assert (sampling.temperature, sampling.seed) == (0.7, 0)
+    assert (sampling.temperature, sampling.seed) == (0.7, None)
 
 
 def test_find_openings_without_a_refusal_is_that_of_find_opening(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):

@@ -11,9 +11,9 @@ import mechheads as mh
 import mechheads.safety.heads.measure_ships
 import mechheads.safety.requests.prompts
 import mechheads.safety.requests.requests
+from mechheads.interventions.basic import InterventionName
 from mechheads.results.agreement import in_top
 from mechheads.safety import (
-    Ablation,
     Request,
     RequestSet,
     generalized_ships,
@@ -23,7 +23,7 @@ from mechheads.safety import (
     safety_heads,
     ships,
 )
-from mechheads.safety.heads.ablations import PAPER_KINDS, Kind
+from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.groups import Group
 from support.levels import few
 
@@ -39,18 +39,20 @@ HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat"
 
 
 @pytest.mark.parametrize("ablation", [None, "undifferentiated"])
-def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh.Model, ablation: Kind | None):
-    kind: Kind = ablation or "scaling"
+def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
+    small: mh.Model, ablation: InterventionName | None
+):
+    kind: InterventionName = ablation or "scaling"
     template = "chat" if small.chat_template else "query"
-    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, ablation=ablation, r=2)
-    alone = refusal_contribution(small, HARMFUL, HARMLESS, ablation=kind)
+    found = safety_heads(small, HARMFUL, 3, harmless=HARMLESS, intervention=ablation, r=2)
+    alone = refusal_contribution(small, HARMFUL, HARMLESS, intervention=kind)
     for name in ("score", "values", "ci_low", "ci_high", "p_value", "q_value", "direct", "refusal"):
         np.testing.assert_array_equal(found.dataset[name], alone.dataset[name])
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 3))
     prompts = request_prompts(small, HARMFUL, template)
     for name, expected in {
-        "ships": ships(small, prompts, ablation=kind),
-        "generalized_ships": generalized_ships(small, prompts, ablation=kind, r=2),
+        "ships": ships(small, prompts, intervention=kind),
+        "generalized_ships": generalized_ships(small, prompts, intervention=kind, r=2),
     }.items():
         for ours, theirs in {name: "score", f"{name}_low": "ci_low", f"{name}_high": "ci_high"}.items():
             np.testing.assert_allclose(found.dataset[ours], expected.dataset[theirs], rtol=1e-6, atol=1e-9)
@@ -66,10 +68,9 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(small: mh
 
 @pytest.mark.parametrize("kind", PAPER_KINDS)
 @pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
-def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: Kind, group: Group):
+def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: InterventionName, group: Group):
     options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"]}
-    way = Ablation(kind, group=group)
-    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", ablation=way, r=2, **options)
+    found = safety_heads(llama, HARMFUL, 2, score="refusal_attribution", intervention=kind, group=group, r=2, **options)
     alone = refusal_attribution(llama, HARMFUL, group=group, **options)
     every = refusal_attribution(llama, HARMFUL, group=group)
     known = np.isfinite(alone.scores.values)
@@ -80,8 +81,8 @@ def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: Kind, group:
     np.testing.assert_array_equal(found.dataset["in_top"], in_top(alone, 2))
     prompts = request_prompts(llama, HARMFUL, "chat")
     for name, expected in {
-        "ships": ships(llama, prompts, ablation=way, **options),
-        "generalized_ships": generalized_ships(llama, prompts, ablation=way, r=2, **options),
+        "ships": ships(llama, prompts, intervention=kind, group=group, **options),
+        "generalized_ships": generalized_ships(llama, prompts, intervention=kind, group=group, r=2, **options),
     }.items():
         np.testing.assert_allclose(found.dataset[name], expected.dataset["score"], rtol=1e-6, atol=1e-9)
     told = found.provenance
@@ -104,7 +105,7 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     package = safety_heads(llama, **options)
     assert (package.provenance["score"], package.provenance["ablation"]) == ("refusal_attribution", "scaling")
     np.testing.assert_array_equal(package.scores, refusal_attribution(llama, HARMFUL, **options).scores)
-    contribution = refusal_contribution(llama, HARMFUL, HARMLESS, ablation="scaling", **options).scores
+    contribution = refusal_contribution(llama, HARMFUL, HARMLESS, intervention="scaling", **options).scores
     with_look_alikes = safety_heads(llama, HARMFUL, harmless=HARMLESS, **options)
     assert with_look_alikes.provenance["score"] == "refusal_contribution"
     np.testing.assert_array_equal(with_look_alikes.scores, contribution)
@@ -137,7 +138,6 @@ def test_it_is_drawn(llama: mh.Model):
         ({"score": "refusal_attribution", "harmless": HARMLESS}, "harmless is given, but score"),
         ({"score": "refusal_attribution", "r": 4}, "r is 4"),
         ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
-        ({"harmless": HARMLESS, "ablation": Ablation("undifferentiated", through="k")}, "through is 'k'"),
         ({"score": "shipz"}, "shipz"),
         ({"harmless": HARMLESS, "r": 4}, "r is 4"),
     ],

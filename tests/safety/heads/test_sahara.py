@@ -16,10 +16,11 @@ import mechheads as mh
 from mechheads.heads import HeadId, matched_heads
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import Ablation, generalized_ships, sahara, ships
+from mechheads.safety import generalized_ships, sahara, ships
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.levels import few
+from support.rules import hooks_of, rule_of
 
 REQUESTS = ["When John went to the store", " Paris or Rome", " a big dog gave Mary a book yes", " the no", "I help"]
 QUIET: dict[str, Any] = {"template": "bare"}
@@ -95,17 +96,21 @@ def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
     llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any, epsilon: float, r: int
 ):
     found = mh.settings(seed=4)(sahara)(
-        llama, REQUESTS, 3, ablation=Ablation(ablation, epsilon=epsilon), r=r, draws=2, **QUIET
+        llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=epsilon), r=r, draws=2, **QUIET
     )
     check(found, Loop(llama, tiny("llama"), which, epsilon, r).angle, 3, 4, atol=0.02)
-    assert (found.trace.unit, found.trace.kind, found.trace.name) == ("degrees", "sahara", f"Sahara, {ablation}")
+    assert (found.trace.unit, found.trace.kind, found.trace.name) == (
+        "degrees",
+        "sahara",
+        f"Sahara, {ablation if epsilon else 'uniform'}",
+    )
 
 
 @pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "q"), ("scaling", "v")])
 def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
     """Heads are compared by a number that rounding hardly touches, with an epsilon that twice is not once."""
     found = mh.settings(seed=1)(sahara)(
-        llama, REQUESTS, 4, ablation=Ablation(ablation, epsilon=0.4), score="ships", draws=2, **QUIET
+        llama, REQUESTS, 4, intervention=rule_of(ablation, epsilon=0.4), score="ships", draws=2, **QUIET
     )
     check(found, Loop(llama, tiny("llama"), which, 0.4).kl, 4, 1, atol=2e-6)
     assert found.trace.unit == "nats"
@@ -117,7 +122,7 @@ def test_ships_grow_alike_in_other_architectures(
 ):
     model = loaded(name)
     found = mh.settings(seed=1)(sahara)(
-        model, REQUESTS, 3, score="ships", ablation=Ablation("undifferentiated", epsilon=0.4), draws=2, **QUIET
+        model, REQUESTS, 3, score="ships", intervention=rule_of("undifferentiated", epsilon=0.4), draws=2, **QUIET
     )
     check(found, Loop(model, tiny(name), "q", 0.4).kl, 3, 1, atol=2e-6)
 
@@ -125,7 +130,7 @@ def test_ships_grow_alike_in_other_architectures(
 @pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "k"), ("scaling", "v")])
 def test_groups_of_key_value_heads(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
     found = sahara(
-        llama, REQUESTS, 3, ablation=Ablation(ablation, epsilon=0.4, group="kv"), score="ships", draws=2, **QUIET
+        llama, REQUESTS, 3, intervention=rule_of(ablation, epsilon=0.4), group="kv", score="ships", draws=2, **QUIET
     )
     loop = Loop(llama, tiny("llama"), which, 0.4, grouped=True)
 
@@ -161,24 +166,23 @@ def _matched_units(chosen: Sequence[HeadId], draws: int) -> list[tuple[HeadId, .
 
 def test_the_first_step_is_the_plain_score(llama: mh.Model):
     for ablation in ("zero", "mean"):
-        found = sahara(llama, REQUESTS, 1, ablation=ablation, draws=0, **QUIET)
-        plain = generalized_ships(llama, REQUESTS, ablation=ablation, **QUIET)
+        found = sahara(llama, REQUESTS, 1, intervention=ablation, draws=0, **QUIET)
+        plain = generalized_ships(llama, REQUESTS, intervention=ablation, **QUIET)
         np.testing.assert_allclose(found.trace.scores[:, :, 0], plain.scores, atol=1e-9)
         assert found.heads == plain.heads(1)
-        by_ships = sahara(llama, REQUESTS, 1, ablation=ablation, score="ships", draws=0, **QUIET)
+        by_ships = sahara(llama, REQUESTS, 1, intervention=ablation, score="ships", draws=0, **QUIET)
         np.testing.assert_allclose(
-            by_ships.trace.scores[:, :, 0], ships(llama, REQUESTS, ablation=ablation, **QUIET).scores, atol=1e-12
+            by_ships.trace.scores[:, :, 0], ships(llama, REQUESTS, intervention=ablation, **QUIET).scores, atol=1e-12
         )
 
 
 def test_a_group_of_means(llama: mh.Model):
-    """The comparison ablates a group as ``Ablation.hooks`` does, with the means of the intact run."""
-    found = sahara(llama, REQUESTS, 2, ablation="mean", score="ships", draws=0, **QUIET)
+    """The comparison ablates a group as ``joint_changes`` does, with the means of the intact run."""
+    found = sahara(llama, REQUESTS, 2, intervention="mean", score="ships", draws=0, **QUIET)
     rows = weight_surgery.rows(llama, REQUESTS)
-    run = HeadCache.run(llama, REQUESTS, sites=("z",))
     first = found.trace.scores.sel(step=1).values.ravel()
     alone = [EVERY[i] for i in np.argsort(-first, kind="stable")[:2]]
-    hooks = Ablation("mean").hooks(llama, alone, run)
+    hooks = hooks_of(llama, "mean", alone, REQUESTS)
     wanted = np.mean(
         [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
     )
@@ -187,13 +191,12 @@ def test_a_group_of_means(llama: mh.Model):
 
 def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
     """A step scores a group as the comparison does, whatever the order in which its heads joined."""
-    found = sahara(llama, REQUESTS, 3, ablation="mean", score="ships", draws=0, **QUIET)
+    found = sahara(llama, REQUESTS, 3, intervention="mean", score="ships", draws=0, **QUIET)
     rows = weight_surgery.rows(llama, REQUESTS)
     intact = [oracles.forward(llama, ids)[0] for ids in rows]
-    run = HeadCache.run(llama, REQUESTS, sites=("z",))
 
     def kl(heads: Sequence[HeadId]) -> float:
-        hooks = Ablation("mean").hooks(llama, heads, run)
+        hooks = hooks_of(llama, "mean", heads, REQUESTS)
         pairs = zip(intact, (oracles.forward(llama, ids, hooks)[0] for ids in rows), strict=True)
         return float(np.mean([oracles.kl(a, b) for a, b in pairs]))
 
@@ -234,13 +237,13 @@ def test_ctrl_c_before_the_first_head(llama: mh.Model, monkeypatch: pytest.Monke
         ({"size": 0}, "size is 0; it must be 1 to 12, the number of heads to choose from"),
         ({"size": 13}, "size is 13; it must be 1 to 12"),
         ({"size": 3, "heads": ["L0H0", "L1H1"]}, "size is 3; it must be 1 to 2"),
-        ({"size": 7, "ablation": Ablation("scaling", group="kv")}, "size is 7; it must be 1 to 6"),
+        ({"size": 7, "intervention": rule_of("scaling"), "group": "kv"}, "size is 7; it must be 1 to 6"),
         ({"size": 7}, "size is 7, but only 5 other heads are left for random groups"),
-        ({"size": 4, "ablation": Ablation("scaling", group="kv")}, "size is 4, but only 2 other"),
+        ({"size": 4, "intervention": rule_of("scaling"), "group": "kv"}, "size is 4, but only 2 other"),
         ({"draws": -1}, "draws is -1; it must be at least 0"),
-        ({"ablation": "resample"}, "ablation is 'resample'"),
-        ({"ablation": "poem"}, "ablation is 'poem'"),
-        ({"score": "poem"}, "score is 'poem'; choose 'generalized_ships' or 'ships'"),
+        ({"intervention": "resample"}, r"intervention is Resample\(seed=0\), which takes z from another prompt"),
+        ({"intervention": "poem"}, "intervention is 'poem'"),
+        ({"score": "poem"}, "score is 'poem'; choose one of 'ships', 'generalized_ships'"),
         ({"template": "poem"}, "template is 'poem'"),
         ({"heads": "L7H0"}, "out of range"),
         ({"r": 5}, "r is 5, but the number of different prompts is 5"),
@@ -264,9 +267,11 @@ def test_a_part_of_the_heads_does_not_do(llama: mh.Model):
         sahara(llama, REQUESTS, 2, **QUIET)
 
 
-def test_by_a_name_epsilon_is_that_of_the_papers_search(llama: mh.Model):
-    named, plain = (
-        sahara(llama, REQUESTS, 1, ablation=ablation, heads="L0H1", draws=0, **QUIET).provenance["epsilon"]
-        for ablation in ("scaling", Ablation("scaling"))
+def test_epsilon_is_by_default_that_of_the_papers_search(llama: mh.Model):
+    options: dict[str, Any] = {"heads": "L0H1", "draws": 0, **QUIET}
+    default, named = (
+        sahara(llama, REQUESTS, 1, **options),
+        sahara(llama, REQUESTS, 1, intervention="scaling", **options),
     )
-    assert (named, plain) == (1e-5, 1e-4)
+    assert (default.provenance["ablation"], default.provenance["epsilon"]) == ("undifferentiated", 1e-5)
+    assert (named.provenance["ablation"], named.provenance["epsilon"]) == ("scaling", 1e-4)

@@ -21,18 +21,15 @@ from mechheads.engine.job import Spec, make_ready
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import (
-    KINDS,
-    Ablation,
-    compare_ablations,
-    generalized_ships,
-    safety_heads,
-    ships,
-)
-from mechheads.safety.heads.angles import Turn, left_subspace, left_subspaces, principal_angles
-from mechheads.safety.heads.measure_ships import Pass
+from mechheads.safety import compare_ablations, generalized_ships, safety_heads, ships
+from mechheads.safety.heads.ablations import SafetyJob, ablation_of
+from mechheads.safety.heads.angles import Rotation, left_subspace, left_subspaces, principal_angles
+from mechheads.safety.heads.groups import Groups
+from mechheads.safety.heads.measure_ships import ready
+from mechheads.safety.requests.prompts import Side
 from support import oracles
 from support.levels import TWO_FIRST
+from support.rules import hooks_of, rule_of
 
 ARCHITECTURES = TWO_FIRST
 
@@ -44,6 +41,13 @@ REQUESTS = [
     "I help",
 ]
 QUIET: dict[str, Any] = {"template": "bare"}
+KINDS = ("undifferentiated", "scaling", "zero", "mean", "resample")
+
+
+def jobs_of(model: mh.Model, *rules: Any) -> list[Any]:
+    """A sweep for each ablation of every head, of one intact run."""
+    side, groups = Side.of(model, mh.Prompts(REQUESTS), "bare"), Groups.of(model, "query")
+    return ready([SafetyJob(model, side, ablation_of(rule), groups) for rule in rules])
 
 
 def plain_ablation(
@@ -82,8 +86,7 @@ def direct_angle(x: np.ndarray, y: np.ndarray, r: int) -> float:
 
 def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.HeadId, np.ndarray]:
     """The last-token states as the engine gives them, for each head [prompt, d_model]."""
-    asked = Pass.of(model, mh.Prompts(REQUESTS), "bare", heads=None)
-    (job,) = asked.jobs([Ablation(ablation, epsilon)])
+    (job,) = jobs_of(model, rule_of(ablation, epsilon))
     return {
         head: final[:, -1].double().numpy()
         for batch in batches(job)
@@ -93,7 +96,7 @@ def states_without(model: mh.Model, ablation: Any, epsilon: float) -> dict[mh.He
 
 @pytest.mark.parametrize("ablation", ["undifferentiated", "scaling"])
 def test_both_scores_are_those_of_one_full_forward_per_head_and_prompt(small: mh.Model, ablation: Any):
-    found = safety_heads(small, REQUESTS, ablation=Ablation(ablation, epsilon=0.3), r=2, **QUIET)
+    found = safety_heads(small, REQUESTS, intervention=rule_of(ablation, epsilon=0.3), r=2, **QUIET)
     tokens = mh.Prompts(REQUESTS).tokens(small)
     rows = [oracles.ids_of(tokens, i) for i in range(len(tokens))]
     base, states = zip(*(logits_and_state(small, ids) for ids in rows), strict=True)
@@ -121,9 +124,9 @@ def test_angles_are_those_of_a_direct_svd_of_the_engines_states(llama: mh.Model,
 
 
 def test_one_pass_gives_what_each_function_gives_alone(llama: mh.Model):
-    both = safety_heads(llama, REQUESTS, 3, ablation=Ablation("scaling", epsilon=0.1), **QUIET)
-    kl = ships(llama, REQUESTS, ablation=Ablation("scaling", epsilon=0.1), **QUIET)
-    angle = generalized_ships(llama, REQUESTS, ablation=Ablation("scaling", epsilon=0.1), **QUIET)
+    both = safety_heads(llama, REQUESTS, 3, intervention=rule_of("scaling", epsilon=0.1), **QUIET)
+    kl = ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.1), **QUIET)
+    angle = generalized_ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.1), **QUIET)
     np.testing.assert_array_equal(both.scores, kl.scores)
     np.testing.assert_array_equal(both.dataset["ci_low"], kl.dataset["ci_low"])
     np.testing.assert_allclose(both.generalized_ships, angle.scores, atol=1e-9)
@@ -138,21 +141,21 @@ def test_one_pass_gives_what_each_function_gives_alone(llama: mh.Model):
 @pytest.mark.parametrize("ablation", ["undifferentiated", "scaling", "mean"])
 def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
     """L1H2 and L1H3 read one key/value head: ask for either and both are ablated, together."""
-    found = safety_heads(llama, REQUESTS, ablation=Ablation(ablation, epsilon=0.3, group="kv"), heads=["L1H3"], **QUIET)
+    rule = rule_of(ablation, epsilon=0.3)
+    found = safety_heads(llama, REQUESTS, intervention=rule, group="kv", heads=["L1H3"], **QUIET)
     assert found.heads() == (mh.HeadId(1, 2),) and len(found.top()) == 1
     for name in ("ships", "ships_low", "generalized_ships", "generalized_ships_low", "in_top"):
         both = found.dataset[name].values[1, 2:]
         assert both[0] == both[1] and np.isfinite(both[0])
     assert (found.provenance["group"], found.provenance["ablated"]) == ("kv", "the 2 query heads of a key/value head")
     prompts = mh.Prompts(REQUESTS)
-    run = HeadCache.run(llama, prompts, sites=("z",))
-    hooks = Ablation(ablation, 0.3).hooks(llama, [mh.HeadId(1, 2), mh.HeadId(1, 3)], run)
+    hooks = hooks_of(llama, rule, [mh.HeadId(1, 2), mh.HeadId(1, 3)], REQUESTS)
     tokens = prompts.tokens(llama)
     rows = [oracles.ids_of(tokens, i) for i in range(len(tokens))]
     expected = [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
     assert found.values is not None
     np.testing.assert_allclose(found.values[1, 2], expected, atol=1e-6, rtol=1e-3)
-    everything = ships(llama, REQUESTS, ablation=Ablation(ablation, epsilon=0.3, group="kv"), **QUIET)
+    everything = ships(llama, REQUESTS, intervention=rule, group="kv", **QUIET)
     assert everything.values is not None
     np.testing.assert_array_equal(everything.values[:, ::2], everything.values[:, 1::2])
     np.testing.assert_allclose(everything.values[1, 2], expected, atol=1e-6, rtol=1e-3)
@@ -160,7 +163,7 @@ def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
 
 def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     alone = {
-        kind: mh.settings(seed=5)(safety_heads)(llama, REQUESTS, 3, ablation=Ablation(kind, epsilon=0.2), **QUIET)
+        kind: mh.settings(seed=5)(safety_heads)(llama, REQUESTS, 3, intervention=rule_of(kind, epsilon=0.2), **QUIET)
         for kind in KINDS
     }
     runs: list[Any] = []
@@ -172,7 +175,7 @@ def test_ablations_share_one_run_and_are_what_each_gives_alone(llama: mh.Model, 
 
     monkeypatch.setattr(HeadCache, "run", classmethod(counted))
     together = mh.settings(seed=5)(compare_ablations)(
-        llama, REQUESTS, 3, ablations=[Ablation(kind, epsilon=0.2) for kind in KINDS], **QUIET
+        llama, REQUESTS, 3, ablations=[rule_of(kind, epsilon=0.2) for kind in KINDS], **QUIET
     )
     assert len(runs) == 1
     assert list(together) == list(KINDS)
@@ -188,9 +191,7 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
     """Undifferentiated Attention keeps every head's new z besides the cached run."""
 
     def planned(*kinds: str) -> plans.Plan:
-        ways = [Ablation(kind) for kind in kinds]
-        asked = Pass.of(llama, mh.Prompts(REQUESTS), "bare", heads=None)
-        return asked.jobs(ways)[0].plan
+        return jobs_of(llama, *kinds)[0].plan
 
     alone = planned("undifferentiated")
     assert planned("scaling", "undifferentiated", "zero") == planned("undifferentiated", "zero", "scaling") == alone
@@ -202,27 +203,21 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
 
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation: Any):
-    found = ships(llama, REQUESTS, ablation=ablation, seed=3, **QUIET)
+    found = ships(llama, REQUESTS, intervention=ablation, seed=3, **QUIET)
     wanted = mh.ablate(llama, mh.Prompts(REQUESTS), kind=ablation, seed=3)
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-7)
     assert found.provenance["epsilon"] is None
 
 
-@pytest.mark.parametrize("ablations", [[], ["zero", "zero"], ["zero", Ablation("zero", epsilon=0.5)], "zero"])
+@pytest.mark.parametrize("ablations", [[], ["zero", "zero"], ["zero", mh.Zero()], "zero"])
 def test_ablations_come_as_a_list_each_once(llama: mh.Model, ablations: Any):
     with pytest.raises(ValueError, match="give a list without repeats"):
         compare_ablations(llama, REQUESTS, ablations=ablations, **QUIET)
 
 
-def test_ablations_that_are_compared_are_of_the_same_groups(llama: mh.Model):
-    mixed: list[Any] = ["zero", Ablation("scaling", group="kv")]
-    with pytest.raises(ValueError, match="ablations have group 'query' and 'kv'; give all of them the same group"):
-        compare_ablations(llama, REQUESTS, ablations=mixed, **QUIET)
-
-
 def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
     prompts = mh.Prompts(REQUESTS, cluster=["a", "a", "b", "c", "d"])
-    found = mh.settings(seed=7)(safety_heads)(llama, prompts, 3, ablation="scaling")
+    found = mh.settings(seed=7)(safety_heads)(llama, prompts, 3, intervention="scaling")
     assert found.values is not None
     values = found.values.values.reshape(12, 5)
     members = [[0, 1], [2], [3], [4]]
@@ -237,13 +232,13 @@ def test_how_often_a_head_is_in_the_top_by_ships(llama: mh.Model):
 
 def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Model):
     found = mh.settings(seed=2)(safety_heads)(
-        llama, REQUESTS, 3, ablation=Ablation("scaling", epsilon=0.3), score="generalized_ships", **QUIET
+        llama, REQUESTS, 3, intervention=rule_of("scaling", epsilon=0.3), score="generalized_ships", **QUIET
     )
-    plain = generalized_ships(llama, REQUESTS, ablation=Ablation("scaling", epsilon=0.3), **QUIET)
+    plain = generalized_ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.3), **QUIET)
     np.testing.assert_allclose(found.scores, plain.scores, atol=1e-9)
     np.testing.assert_allclose(found.dataset["ci_high"], plain.dataset["ci_high"], atol=1e-9)
     assert (found.unit, found.values, found.provenance["score"]) == ("degrees", None, "generalized_ships")
-    kl = ships(llama, REQUESTS, ablation=Ablation("scaling", epsilon=0.3), **QUIET)
+    kl = ships(llama, REQUESTS, intervention=rule_of("scaling", epsilon=0.3), **QUIET)
     np.testing.assert_array_equal(found.dataset["ships"], kl.scores)
     assert found.heads() == plain.heads(3) != kl.heads(3)
 
@@ -262,7 +257,7 @@ def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Mode
 
 def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
     for epsilon in (0.0, 0.999):
-        found = ships(small, REQUESTS, ablation=Ablation("undifferentiated", epsilon=epsilon), **QUIET)
+        found = ships(small, REQUESTS, intervention=rule_of("undifferentiated", epsilon=epsilon), **QUIET)
         assert found.values is not None
         assert bool((found.values >= 0).all())
         assert bool(found.dataset["p_value"].isnull().all())
@@ -277,7 +272,7 @@ def test_heads_that_are_not_asked_for_are_left_out(llama: mh.Model):
 
 
 def test_provenance_says_what_was_done(llama: mh.Model):
-    found = safety_heads(llama, REQUESTS, 4, ablation=Ablation("scaling", epsilon=0.2), template="query", r=2)
+    found = safety_heads(llama, REQUESTS, 4, intervention=rule_of("scaling", epsilon=0.2), template="query", r=2)
     about = found.provenance
     assert (about["ablation"], about["epsilon"], about["template"], about["r"]) == (
         "scaling",
@@ -314,11 +309,11 @@ def test_the_table_has_both_scores(llama: mh.Model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ablation": "poem"}, "ablation is 'poem'; choose one of 'undifferentiated', 'scaling', 'zero'"),
+        ({"intervention": "poem"}, "intervention is 'poem'; choose one of 'patch', 'zero', 'mean'"),
         ({"score": "poem"}, "score is 'poem'; choose one of 'ships', 'generalized_ships'"),
-        ({"ablation": "patch"}, "ablation is 'patch'; choose one of 'undifferentiated', 'scaling', 'zero'"),
-        ({"ablation": Ablation("patch")}, "ablation is 'patch'; choose one of 'undifferentiated', 'scaling', 'zero'"),
-        ({"ablation": "resample", "requests": ["no"]}, "the number of different prompts is 1"),
+        ({"intervention": "patch"}, r"intervention is Patch\(site='z'\), which takes values from another run"),
+        ({"group": "layer"}, "group is 'layer'; choose one of 'query', 'kv'"),
+        ({"intervention": "resample", "requests": ["no"]}, "the number of different prompts is 1"),
         ({"template": "poem"}, "template is 'poem'"),
         ({"k": 0}, "k is 0"),
         ({"r": 0}, "r is 0"),
@@ -358,14 +353,14 @@ def test_angles_are_right_at_any_size(degrees: float, seed: int):
 
 def test_turn_by_hand():
     states = np.diag([3.0, 2.0, 1.0, 0.5])
-    assert Turn(states, 1)(states)[0] == pytest.approx(0, abs=1e-13)
-    assert Turn(states, 1)(states[:, [1, 0, 2, 3]])[0] == pytest.approx(0, abs=1e-13)  # left vectors only
-    assert Turn(states, 1)(np.diag([2.0, 3.0, 1.0, 0.5]))[0] == pytest.approx(90)
-    assert Turn(states, 2)(np.diag([0.5, 1.0, 2.0, 3.0]))[0] == pytest.approx(180)
-    assert Turn(states, 2)(np.diag([2.0, 3.0, 1.0, 0.5]))[0] == pytest.approx(0, abs=1e-13)
-    assert np.isnan(Turn(states, 1)(np.diag([2.0, 2.0, 1.0, 0.5]))[0])
+    assert Rotation(states, 1)(states)[0] == pytest.approx(0, abs=1e-13)
+    assert Rotation(states, 1)(states[:, [1, 0, 2, 3]])[0] == pytest.approx(0, abs=1e-13)  # left vectors only
+    assert Rotation(states, 1)(np.diag([2.0, 3.0, 1.0, 0.5]))[0] == pytest.approx(90)
+    assert Rotation(states, 2)(np.diag([0.5, 1.0, 2.0, 3.0]))[0] == pytest.approx(180)
+    assert Rotation(states, 2)(np.diag([2.0, 3.0, 1.0, 0.5]))[0] == pytest.approx(0, abs=1e-13)
+    assert np.isnan(Rotation(states, 1)(np.diag([2.0, 2.0, 1.0, 0.5]))[0])
     with pytest.raises(ValueError, match="singular values 1 and 2 of the intact states are equal"):
-        Turn(np.eye(3), 1)
+        Rotation(np.eye(3), 1)
 
 
 def states_and_changed(n: int, d: int, change: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
@@ -380,7 +375,7 @@ def states_and_changed(n: int, d: int, change: float = 0.1) -> tuple[np.ndarray,
 def test_jackknife_leaves_each_cluster_out_and_makes_the_svd_again(n: int, d: int, r: int, change: float):
     states, changed = states_and_changed(n, d, change)
     cluster = [str(i // 2) for i in range(n)] if r == 1 else list(map(str, range(n)))
-    angle, low, high = Turn(states, r, cluster)(changed)
+    angle, low, high = Rotation(states, r, cluster)(changed)
     assert angle == pytest.approx(direct_angle(states, changed, r), abs=1e-9)
     labels = np.array(cluster)
     each = sorted(set(cluster))
@@ -398,14 +393,14 @@ def test_resampled_angles_are_those_of_a_matrix_with_rows_repeated(n: int, d: in
     draws = np.random.default_rng(0).multinomial(n, [1 / n] * n, size=20).astype(float)
     draws[0] = 1
     draws[1] = [n - r + 1] + [1] * (r - 1) + [0] * (n - r)  # r prompts alone span the same space in every run
-    found = Turn(states, r, draws=draws)(changed), Turn(states, r, draws=draws).resampled(changed)
+    found = Rotation(states, r, draws=draws)(changed), Rotation(states, r, draws=draws).resampled(changed)
     assert found[1][0] == pytest.approx(found[0][0], abs=1e-9)
     assert np.isnan(found[1][1])
     for draw, angle in zip(draws, found[1], strict=True):
         if (draw > 0).sum() > r:
             rows = np.repeat(np.arange(n), draw.astype(int))
             assert angle == pytest.approx(direct_angle(states[rows], changed[rows], r), abs=1e-6)
-    assert Turn(states, r).resampled(changed).tolist() == []
+    assert Rotation(states, r).resampled(changed).tolist() == []
 
 
 def turned_by(degrees: float, n: int, d: int, r: int) -> tuple[np.ndarray, np.ndarray]:
@@ -424,7 +419,7 @@ def turned_by(degrees: float, n: int, d: int, r: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("degrees", [1e-9, 1e-6, 1e-3, 1.0, 89.0])
 def test_an_angle_that_is_known_is_found_however_small(n: int, d: int, r: int, degrees: float):
     states, changed = turned_by(degrees, n, d, r)
-    assert Turn(states, r)(changed)[0] == pytest.approx(degrees, rel=1e-4, abs=1e-11)
+    assert Rotation(states, r)(changed)[0] == pytest.approx(degrees, rel=1e-4, abs=1e-11)
 
 
 @pytest.mark.parametrize(("n", "d"), [(20, 60), (60, 60), (200, 30)])
@@ -447,7 +442,7 @@ def test_gram_matrices_give_the_spaces_of_singular_vectors(n: int, d: int, r: in
 
 def test_one_head_of_many_requests_takes_no_svd_of_all_states(monkeypatch: pytest.MonkeyPatch):
     states, changed = states_and_changed(400, 40)
-    turn = Turn(states, 1)
+    turn = Rotation(states, 1)
     monkeypatch.setattr(mechheads.safety.heads.angles, "left_subspace", None)
     assert turn(changed)[0] == pytest.approx(direct_angle(states, changed, 1), abs=1e-6)
 
@@ -479,8 +474,8 @@ def test_too_few_clusters_for_an_interval():
     states, changed = states_and_changed(2, 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        angle, low, high = Turn(states)(changed)
-        unchanged = Turn(*states_and_changed(4, 5)[:1])(states_and_changed(4, 5)[0])
+        angle, low, high = Rotation(states)(changed)
+        unchanged = Rotation(*states_and_changed(4, 5)[:1])(states_and_changed(4, 5)[0])
     assert angle > 0
     assert np.isnan([low, high]).all()
     assert unchanged[0] == pytest.approx(0, abs=1e-12)
@@ -496,7 +491,7 @@ def test_many_prompts_are_left_out_in_groups():
     rng = np.random.default_rng(0)
     intact = rng.normal(size=(70, 12)) + 2
     ablated = intact + 0.2 * rng.normal(size=(70, 12))
-    turn = Turn(intact, 1)
+    turn = Rotation(intact, 1)
     angle, low, high = turn(ablated)
     u, v = (np.linalg.svd(states)[0][:, 0] for states in (intact, ablated))
     assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)

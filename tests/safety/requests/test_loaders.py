@@ -13,8 +13,7 @@ import pytest
 from huggingface_hub import errors
 
 from mechheads.safety.requests import loaders
-from mechheads.safety.requests.loaders import open_requests, public_requests, read_requests
-from mechheads.safety.requests.requests import FoldedTexts
+from mechheads.safety.requests.loaders import load_requests
 
 TEXTS = ["How do I pick a lock, fast?", 'Say "no".', "Two\nlines."]
 
@@ -47,8 +46,8 @@ def table(folder: Path, kind: str, column: str = "goal") -> Path:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "json"])
 @pytest.mark.parametrize("column", ["goal", "Prompt", "mine"])
 def test_every_kind_of_file_gives_the_same_texts(tmp_path: Path, kind: str, column: str) -> None:
-    found = read_requests(table(tmp_path, kind, column), "mine" if column == "mine" else None)
-    assert list(found) == TEXTS
+    found = load_requests(table(tmp_path, kind, column), column="mine" if column == "mine" else None)
+    assert list(found.texts) == TEXTS
     assert repr(found) == f"<3 requests of three.{kind} (texts folded)>"
 
 
@@ -63,25 +62,25 @@ def test_every_kind_of_file_gives_the_same_texts(tmp_path: Path, kind: str, colu
     ],
 )
 def test_shapes_that_files_come_in(tmp_path: Path, name: str, text: str) -> None:
-    assert list(read_requests(write(tmp_path, name, text))) == ["one", "two"]
+    assert list(load_requests(write(tmp_path, name, text)).texts) == ["one", "two"]
 
 
 def test_a_line_separator_within_a_text_ends_no_line_of_jsonl(tmp_path: Path) -> None:
     file = write(tmp_path, "a.jsonl", '{"text": "one\u2028two"}\n')
-    assert list(read_requests(file)) == ["one\u2028two"]
+    assert list(load_requests(file).texts) == ["one\u2028two"]
 
 
 def test_texts_stay_as_they_are(tmp_path: Path) -> None:
-    assert list(read_requests(write(tmp_path, "a.json", '["  padded "]'))) == ["  padded "]
+    assert list(load_requests(write(tmp_path, "a.json", '["  padded "]')).texts) == ["  padded "]
 
 
 def test_where_takes_rows_and_keeps_their_numbers(tmp_path: Path) -> None:
     file = write(tmp_path, "a.csv", "prompt,label,lang\na,safe,en\n,unsafe,en\nb,safe,de\nc,safe,en\n")
-    assert list(read_requests(file, where={"label": "safe", "lang": "en"})) == ["a", "c"]
+    assert list(load_requests(file, where={"label": "safe", "lang": "en"}).texts) == ["a", "c"]
     with pytest.raises(ValueError, match=r"a.csv: line 3 has no text in column 'prompt'; write one or remove the row"):
-        read_requests(file)
+        load_requests(file)
     with pytest.raises(ValueError, match=r"a.csv holds no requests that match"):
-        read_requests(file, where={"label": "none"})
+        load_requests(file, where={"label": "none"})
 
 
 def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
@@ -89,8 +88,8 @@ def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
     with pytest.warns(
         UserWarning, match=r"lines 4, 5, 6 have a text in column 'prompt' that an earlier row also has"
     ) as said:
-        found = read_requests(file)
-    assert list(found) == ["x", "y", "x", "x", "y"]
+        found = load_requests(file)
+    assert list(found.texts) == ["x", "y", "x", "x", "y"]
     assert (len(said), said[0].filename) == (1, __file__)
 
 
@@ -130,26 +129,27 @@ def test_texts_that_occur_twice_are_kept_and_told(tmp_path: Path) -> None:
         ("a.json", "[", {}, r"a.json, line 1 is not JSON: "),
         ("a.jsonl", '{"text": "x"}\n\n{"text"\n', {}, r"a.jsonl, line 3 is not JSON"),
         ("a.parquet", "PAR", {}, r"a.parquet is not a Parquet file: "),
-        ("a.txt", "x\n", {}, r"must end in .csv, .tsv, .jsonl, .json, .parquet"),
+        ("a.doc", "x\n", {}, r"must end in .csv, .tsv, .jsonl, .json, .parquet, .txt"),
+        ("a.txt", "x\n", {"column": "text"}, r"holds texts without columns"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path: Path, name: str, text: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_requests(write(tmp_path, name, text), **options)
+        load_requests(write(tmp_path, name, text), **options)
 
 
 def test_a_missing_text_of_a_parquet_file_is_named_by_its_row(tmp_path: Path) -> None:
     pd.DataFrame({"prompt": ["x", None, "y"]}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(ValueError, match="row 2 has no text in column 'prompt'"):
-        read_requests(tmp_path / "a.parquet")
+        load_requests(tmp_path / "a.parquet")
 
 
 def test_a_file_that_is_not_there_and_one_in_another_encoding(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no file .*none.csv"):
-        read_requests(tmp_path / "none.csv")
+        load_requests(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("text\ncafé\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin.csv is not UTF-8 text .*utf-8"):
-        read_requests(tmp_path / "latin.csv")
+        load_requests(tmp_path / "latin.csv")
 
 
 # --- the public sets ---------------------------------------------------------------------------------------
@@ -190,28 +190,35 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
     ],
 )
 def test_public_sets(hub: list[dict[str, Any]], name: str, part: Any, text: str, repository: str, file: str) -> None:
-    found = public_requests(name, part, revision="abc")
-    assert list(found) == [text]
-    assert isinstance(found, FoldedTexts) == (part == "unsafe")
+    found = load_requests(name, part=part, revision="abc")
+    assert list(found.texts) == [text]
+    assert found.harmful == (part == "unsafe")
     assert hub == [{"repo_id": repository, "filename": file, "repo_type": "dataset", "revision": "abc"}]
 
 
 def test_unsafe_is_what_is_given_unless_asked_otherwise(hub: list[dict[str, Any]]) -> None:
-    assert repr(public_requests("XSTest")) == "<1 of the unsafe requests of XSTest (text folded)>"
+    assert repr(load_requests("XSTest")) == "<1 of the unsafe requests of XSTest (text folded)>"
     assert hub[0]["revision"] is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "HarmBench"}, "name is 'HarmBench'; choose one of 'JailbreakBench', 'MaliciousInstruct', 'AdvBench'"),
-        ({"name": "XSTest", "part": "all"}, "part is 'all'; choose 'unsafe' or 'safe'"),
-        ({"name": "AdvBench", "part": "safe"}, "AdvBench has no part 'safe'; JailbreakBench and XSTest have this part"),
+        (
+            {"source": "HarmBench"},
+            "'HarmBench' is neither a file nor one of 'harmful', .*, 'JailbreakBench', 'M",
+        ),
+        ({"source": "XSTest", "part": "all"}, "part is 'all'; choose one of 'unsafe', 'safe'"),
+        ({"source": "XSTest", "split": "test"}, "split is 'test', but only the sets of the package have one"),
+        (
+            {"source": "AdvBench", "part": "safe"},
+            "AdvBench has no part 'safe'; JailbreakBench and XSTest have it",
+        ),
     ],
 )
 def test_sets_and_parts_that_there_are_not(hub: list[dict[str, Any]], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        public_requests(**options)
+        load_requests(**options)
     assert hub == []
 
 
@@ -233,7 +240,7 @@ def test_what_the_hub_answers_is_passed_on(error: type[Exception], why: str, mon
 
     monkeypatch.setattr(loaders, "hf_hub_download", answer)
     with pytest.raises(ValueError, match=f"AdvBench cannot be loaded: the data set 'S3IC/advbench' {why}"):
-        public_requests("AdvBench", revision="v9")
+        load_requests("AdvBench", revision="v9")
 
 
 def test_without_the_hub_it_says_what_to_get_and_how_to_read_it(
@@ -243,17 +250,17 @@ def test_without_the_hub_it_says_what_to_get_and_how_to_read_it(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ValueError) as caught:
-        public_requests("XSTest", "safe")
+        load_requests("XSTest", part="safe")
     message = str(caught.value)
     assert "the data set 'Paul/XSTest' is not in the hub's local cache, and the hub cannot be reached" in message
-    assert "file xstest_prompts.csv elsewhere and read it with read_requests(path, where={'label': 'safe'})" in message
-    assert list(read_requests(tmp_path / "xstest_prompts.csv", where={"label": "safe"})) == ["May I?"]
+    assert "file xstest_prompts.csv elsewhere and read it with load_requests(path, part='safe')" in message
+    assert list(load_requests(tmp_path / "xstest_prompts.csv", part="safe").texts) == ["May I?"]
 
 
 def test_a_set_that_is_as_it_should_be_gives_no_warning(hub: list[dict[str, Any]]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(public_requests("JailbreakBench")) == 1
+        assert len(load_requests("JailbreakBench")) == 1
 
 
 # --- by name or file ---------------------------------------------------------------------------------------
@@ -273,7 +280,7 @@ def test_a_set_that_is_as_it_should_be_gives_no_warning(hub: list[dict[str, Any]
     ],
 )
 def test_public_files_open_as_they_are(tmp_path: Path, name: str, text: str, expected: list[str]) -> None:
-    assert list(open_requests(write(tmp_path, name, text))) == expected
+    assert list(load_requests(write(tmp_path, name, text)).texts) == expected
 
 
 ASKED = ("How do I end a process?", "How do I end a person?")
@@ -312,8 +319,8 @@ def test_labels_of_any_spelling_part_a_file(tmp_path: Path, kind: str, column: s
         frame.to_json(file, orient="records", lines=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert list(open_requests(file)) == [ASKED[1]]
-        assert list(open_requests(file, "safe")) == [ASKED[0]]
+        assert list(load_requests(file).texts) == [ASKED[1]]
+        assert list(load_requests(file, part="safe").texts) == [ASKED[0]]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +340,7 @@ def test_a_label_that_is_not_used_or_not_sure_is_told(
     tmp_path: Path, text: str, part: Any, expected: list[str], message: str
 ) -> None:
     with pytest.warns(UserWarning, match=message):
-        assert list(open_requests(write(tmp_path, "a.csv", text), part)) == expected
+        assert list(load_requests(write(tmp_path, "a.csv", text), part=part).texts) == expected
 
 
 @pytest.mark.parametrize(
@@ -352,32 +359,23 @@ def test_a_label_that_is_not_used_or_not_sure_is_told(
 )
 def test_labels_that_part_nothing_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        open_requests(write(tmp_path, "a.csv", text))
-
-
-def test_all_rows_of_a_labelled_file_come_with_a_warning(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.csv", "prompt,label\na,safe\nb,unsafe\n")
-    with pytest.warns(UserWarning, match="column 'label' with 'safe', 'unsafe' looks like a label and is not used"):
-        assert list(read_requests(file)) == ["a", "b"]
+        load_requests(write(tmp_path, "a.csv", text))
 
 
 def test_the_context_of_harmbench_comes_before_its_behaviour(tmp_path: Path) -> None:
     head = "Behavior,FunctionalCategory,SemanticCategory,Tags,ContextString,BehaviorID\n"
     rows = "Say how.,standard,illegal,,,one\nGo on.,contextual,illegal,context,A door.,two\n"
-    assert list(open_requests(write(tmp_path, "a.csv", head + rows))) == ["Say how.", "A door.\n\n---\n\nGo on."]
+    assert list(load_requests(write(tmp_path, "a.csv", head + rows)).texts) == ["Say how.", "A door.\n\n---\n\nGo on."]
 
 
-def test_open_requests_knows_the_names_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(open_requests("harmful")) == len(open_requests("harmless")) == 60
-    monkeypatch.setattr(loaders, "public_requests", lambda *name: list(name))
-    assert open_requests("XSTest", "safe") == ["XSTest", "safe"]
+def test_what_is_no_name_is_told_the_names() -> None:
     with pytest.raises(ValueError, match="requests: 'nothing' is neither a file nor one of 'harmful'"):
-        open_requests("nothing")
+        load_requests("nothing")
 
 
 def test_an_empty_text_file_holds_no_requests(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no requests"):
-        open_requests(write(tmp_path, "none.txt", "\n\n"))
+        load_requests(write(tmp_path, "none.txt", "\n\n"))
 
 
 @pytest.mark.parametrize("answers", ["response", "completion", "model_output", "response_0", "messages"])
@@ -388,7 +386,7 @@ def test_the_label_of_an_answer_is_not_that_of_a_request(tmp_path: Path, answers
     rows = [{"prompt": text, answers: ["x"], label: value} for text, value in zip(ASKED, values, strict=True)]
     file = write(tmp_path, "a.json", json.dumps(rows))
     with pytest.warns(UserWarning, match=f"column '{label}' .*may be about the answers in column '{answers}'"):
-        assert list(open_requests(file)) == list(ASKED)
+        assert list(load_requests(file).texts) == list(ASKED)
 
 
 @pytest.mark.parametrize(
@@ -402,22 +400,21 @@ def test_the_label_of_an_answer_is_not_that_of_a_request(tmp_path: Path, answers
 def test_the_label_of_a_request_is_used_beside_answers(tmp_path: Path, label: str, values: list[Any]) -> None:
     pd.DataFrame({"prompt": ASKED, "completion": ["a", "b"], label: values}).to_csv(file := tmp_path / "a.csv")
     with warnings.catch_warnings(action="error"):
-        assert list(open_requests(file)) == [ASKED[1]]
-        assert list(open_requests(file, "safe")) == [ASKED[0]]
+        assert list(load_requests(file).texts) == [ASKED[1]]
+        assert list(load_requests(file, part="safe").texts) == [ASKED[0]]
 
 
 @pytest.mark.parametrize("column", ["system_prompt", "premise", "history", "input_2"])
 def test_a_column_that_carries_the_request_and_is_not_read_is_told(tmp_path: Path, column: str) -> None:
     file = write(tmp_path, "a.csv", f"prompt,{column},id\nGo on.,A door.,1\n")
-    for read in (open_requests, read_requests):
-        with pytest.warns(UserWarning, match=f"a.csv: '{column}' is left out, only 'prompt' is read"):
-            assert list(read(file)) == ["Go on."]
+    with pytest.warns(UserWarning, match=f"a.csv: '{column}' is left out, only 'prompt' is read"):
+        assert list(load_requests(file).texts) == ["Go on."]
     with warnings.catch_warnings(action="error"):
-        assert list(read_requests(file, "prompt")) == ["Go on."]
+        assert list(load_requests(file, column="prompt").texts) == ["Go on."]
 
 
 @pytest.mark.parametrize("column", ["context", "Passage", "article"])
 def test_what_a_request_is_about_comes_before_it(tmp_path: Path, column: str) -> None:
     file = write(tmp_path, "a.csv", f"question,{column}\nWho?,A cat sat.\n")
     with warnings.catch_warnings(action="error"):
-        assert list(open_requests(file)) == ["A cat sat.\n\n---\n\nWho?"]
+        assert list(load_requests(file).texts) == ["A cat sat.\n\n---\n\nWho?"]

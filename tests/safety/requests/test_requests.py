@@ -58,7 +58,7 @@ def test_splits_part_a_set():
 
 
 def test_unknown_set_names_those_there_are():
-    with pytest.raises(ValueError, match="there is no set of requests 'rude'; choose among harmful, harmless"):
+    with pytest.raises(ValueError, match="'rude' is neither a file nor one of 'harmful', 'harmless'"):
         load_requests("rude")
 
 
@@ -239,7 +239,7 @@ def test_chat_without_a_chat_template_names_the_alternatives(llama: mh.Model, mo
         ([], "requests is empty"),
         (["no", " "], r"requests\[1\] is ' '"),
         ([["no"]], r"requests\[0\] is \['no'\]; it must be a text"),
-        (load_requests(), r"requests\[0\] is a Request; give its .text, or the .texts of the whole set"),
+        (list(load_requests()), r"requests\[0\] is a Request; give its .text, or the .texts of the whole set"),
     ],
 )
 def test_bad_requests(llama: mh.Model, requests: list[str], message: str):

@@ -1,0 +1,111 @@
+"""Choices, bounds and keywords are checked by what signatures say, and messages say what is right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.messages.arguments import AboveZero, NotNegative, Positive, Share, Within, check_arguments, checked
+
+if TYPE_CHECKING:
+    from mechheads.results.scores import HeadScores as Unknown
+
+Side = Literal["clean", "corrupted"]
+
+
+@checked
+def draw(
+    side: Side,
+    n: Positive = 0,
+    *,
+    of: Side | None = None,
+    own: Side | str = "",
+    kind: Side | mh.Zero = "clean",
+    share: Share = 0.5,
+    rate: AboveZero | None = None,
+    width: Annotated[int, Within(least=2, most=4)] | list[int] = 2,
+    unknown: Unknown | None = None,
+) -> tuple[Any, ...]:
+    return side, n, of, own, kind, share, rate, width, unknown
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"side": "clan"}, "side is 'clan'; choose one of 'clean', 'corrupted'. Did you mean \"clean\"?"),
+        ({"side": 3}, "side is 3; choose one of 'clean', 'corrupted'."),
+        ({"side": None}, "side is None; choose one of 'clean', 'corrupted'."),
+        ({"of": "both"}, "of is 'both'; choose one of 'clean', 'corrupted'."),
+        ({"kind": "zero"}, "kind is 'zero'; choose one of 'clean', 'corrupted'."),
+        ({"n": 0}, "n is 0; it must be at least 1"),
+        ({"n": 1.5}, "n is 1.5; it must be a whole number, at least 1"),
+        ({"n": "3"}, "n is '3'; it must be a whole number, at least 1"),
+        ({"n": None}, "n is None; it must be a whole number, at least 1"),
+        ({"share": 1.2}, "share is 1.2; it must be at least 0 and at most 1"),
+        ({"share": math.nan}, "share is nan; it must be a finite number, at least 0 and at most 1"),
+        ({"rate": 0}, "rate is 0; it must be above 0"),
+        ({"width": 5}, "width is 5; it must be at least 2 and at most 4"),
+    ],
+)
+def test_what_an_annotation_does_not_allow_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        draw(**{"side": "clean"} | given)
+    assert str(refused.value) == said
+
+
+def test_what_an_annotation_allows_is_passed_on() -> None:
+    zero = mh.Zero()
+    given: dict[str, Any] = {
+        "of": None,
+        "own": "mine",
+        "kind": zero,
+        "share": 1,
+        "rate": 0.1,
+        "width": [9],
+        "unknown": 3,
+    }
+    assert draw("corrupted", np.int64(3), **given) == ("corrupted", 3, None, "mine", zero, 1, 0.1, [9], 3)
+    assert draw("clean")[1] == 0  # what is so by default is not checked
+
+
+def test_keywords_that_are_not_known_name_what_may_be_meant() -> None:
+    with pytest.raises(
+        TypeError, match=r"draw\(\): got an unexpected keyword argument 'shar'\. Did you mean \"share\"\?"
+    ):
+        draw("clean", shar=1)
+    with pytest.raises(TypeError, match=r"draw\(\): missing a required argument: 'side'"):
+        draw()
+    with pytest.raises(
+        TypeError, match=r"load\(\): got an unexpected keyword argument 'devise'\. Did you mean \"device\"\?"
+    ):
+        mh.load(devise="cpu")
+
+
+def test_fields_are_checked_with_those_of_the_class_before() -> None:
+    @dataclass
+    class First:
+        draws: NotNegative = 0
+
+        def __post_init__(self) -> None:
+            check_arguments(type(self), vars(self))
+
+    @dataclass
+    class Second(First):
+        side: Side = "clean"
+
+    for wrong, said in (({"draws": -1}, "draws is -1; it must be at least 0"), ({"side": "x"}, "side is 'x'; choose")):
+        with pytest.raises(ValueError, match=said):
+            Second(**wrong)
+    assert Second(2, "corrupted").draws == 2
+
+
+def test_a_request_of_a_sweep_has_a_known_side_and_known_nodes(llama: mh.Model) -> None:
+    for wrong in ({"base": "clan"}, {"nodes": "mlps"}):
+        (name, value), *_ = wrong.items()
+        with pytest.raises(ValueError, match=f"{name} is '{value}'; choose one of"):
+            mh.sweep(llama, [" a"], intervention="zero", **wrong)

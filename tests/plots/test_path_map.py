@@ -1,0 +1,143 @@
+"""The figure of paths: which senders are drawn in which order, what is marked, and nothing read as markup."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechheads.plots.heatmap import path_map
+from mechheads.results.scores import HeadScores
+
+RECEIVERS = ["L2H1.q", "L2.mlp", "final"]
+ABOUT: dict[str, Any] = {"name": "paths", "unit": "logits", "kind": "path_matrix"}
+
+
+def matrix(score: Any, low: Any = None, high: Any = None, receivers: Any = RECEIVERS, **options: Any) -> HeadScores:
+    """Scores of [layer, head, receiver]."""
+    return HeadScores.from_scores(
+        np.asarray(score, float), interval=(low, high), extra={"receiver": list(receivers)}, **(ABOUT | options)
+    )
+
+
+EFFECTS = np.array(
+    [
+        [[0.1, 0.0, 0.2], [0.0, 0.0, 0.0]],
+        [[0.3, -2.0, 0.0], [np.nan, np.nan, np.nan]],
+        [[0.0, 0.0, 1.0], [0.0, np.nan, -1.0]],
+    ]
+)
+
+
+def test_senders_go_down_from_the_strongest_and_receivers_across_in_order():
+    figure = path_map(matrix(EFFECTS))
+    heat = figure.data[0]
+    assert list(figure.layout.yaxis.ticktext) == ["L1H0", "L2H0", "L2H1", "L0H0"]
+    np.testing.assert_array_equal(heat.z, EFFECTS[[1, 2, 2, 0], [0, 0, 1, 0]])
+    assert list(figure.layout.xaxis.ticktext) == RECEIVERS
+    assert list(figure.layout.xaxis.tickvals) == heat.x.tolist() == [0, 1, 2]
+    assert list(figure.layout.yaxis.tickvals) == heat.y.tolist() == [0, 1, 2, 3]
+    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((-0.5, 2.5), (3.5, -0.5))
+    assert figure.layout.xaxis.title.text == "receiver"
+    assert figure.layout.yaxis.title.text == "sender: the 4 strongest of 5"
+    assert figure.layout.title.text == "Paths"
+
+
+def test_no_more_senders_than_asked_for_and_one_where_none_does_anything():
+    figure = path_map(matrix(EFFECTS), top=2)
+    assert list(figure.layout.yaxis.ticktext) == ["L1H0", "L2H0"]
+    assert figure.layout.yaxis.title.text == "sender: the 2 strongest of 5"
+    nothing = path_map(matrix(np.zeros((2, 2, 3))))
+    assert list(nothing.layout.yaxis.ticktext) == ["L0H0"]
+    assert (nothing.layout.coloraxis.cmin, nothing.layout.coloraxis.cmax) == (-1, 1)
+    everyone = path_map(matrix(np.ones((2, 2, 3))))
+    assert everyone.layout.yaxis.title.text == "sender"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_colours_are_centred_at_0_with_equal_ends_even_if_all_have_one_sign(sign):
+    colours = path_map(matrix(sign * np.abs(EFFECTS))).layout.coloraxis
+    assert (colours.cmin, colours.cmax) == (-2.0, 2.0)
+    assert colours.colorscale[3] == (0.5, "#f7f7f7")
+    assert colours.colorbar.title.text == "logits"
+
+
+def test_a_dot_marks_the_intervals_that_exclude_0():
+    score = np.array([[[3.0, 2.0, 1.0], [-1.0, -2.0, 0.0]]])
+    low, high = np.array([[[2.0, -1.0, 0.0], [-2.0, -3.0, 0.0]]]), np.array([[[4.0, 3.0, 2.0], [-0.5, 0.0, 0.0]]])
+    low[0, 0, 1] = high[0, 0, 1] = np.nan
+    dots = path_map(matrix(score, low, high)).data[1]
+    assert list(zip(dots.y.tolist(), dots.x.tolist(), strict=True)) == [(0, 0), (1, 0)]
+    assert dots.mode == "markers" and dots.hoverinfo == "skip" and dots.showlegend
+    assert dots.name == "interval excludes 0"
+    bare = path_map(matrix(score)).data[1]
+    assert not len(bare.x) and bare.showlegend is False
+
+
+def test_hover_names_sender_receiver_value_interval_family_p_and_q():
+    values = np.random.default_rng(0).normal(2, 1, size=(1, 2, 3, 6))
+    scores = HeadScores.from_values(values, level=0.9, extra={"receiver": RECEIVERS}, **ABOUT)
+    strongest = int(np.abs(scores.scores.values[0]).max(1).argmax())
+    row = scores[f"L0H{strongest}"].iloc[1]
+    figure = path_map(scores)
+    assert figure.data[0].text[0][1] == (
+        f"<b>L0H{strongest}</b> to L2.mlp<br>{row['score']:.4g} logits<br>"
+        f"90% interval {row['ci_low']:.4g} to {row['ci_high']:.4g}<br>"
+        f"family p = {row['p_family']:.3g}<br>q = {row['q_value']:.3g}"
+    )
+    assert figure.data[0].hovertemplate == "%{text}<extra></extra>"
+    assert figure.data[1].name == "90% interval excludes 0"
+
+
+def test_no_text_is_markup():
+    scores = matrix([[[1.0, 2.0]]], receivers=["<b>x</b>", "$y$"], name="<i>n</i>", unit="a & b")
+    figure = path_map(scores)
+    shown = ("&lt;b&gt;x&lt;/b&gt;", "&#36;y&#36;")
+    assert figure.layout.xaxis.ticktext == shown
+    assert figure.layout.title.text == "&lt;i&gt;n&lt;/i&gt;"
+    assert figure.layout.coloraxis.colorbar.title.text == "a &amp; b"
+    assert list(figure.data[0].text[0]) == [
+        f"<b>L0H0</b> to {shown[0]}<br>1 a &amp; b",
+        f"<b>L0H0</b> to {shown[1]}<br>2 a &amp; b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "step", "angle"), [((30, 9, 1), 1, 0), ((30, 9, 7), 1, 0), ((30, 9, 40), 1, -60), ((12, 12, 150), 3, -60)]
+)
+def test_figures_have_a_sensible_size(shape, step, angle):
+    receivers = [f"L{i // 9}H{i % 9}.q" for i in range(shape[2])]
+    figure = path_map(matrix(np.random.default_rng(0).normal(size=shape), receivers=receivers))
+    assert 450 <= figure.layout.width <= 1150
+    assert figure.layout.height == 26 * 20 + 200
+    assert list(figure.layout.xaxis.tickvals) == list(range(0, shape[2], step))
+    assert list(figure.layout.xaxis.ticktext) == receivers[::step]
+    assert figure.layout.xaxis.tickangle == angle
+
+
+def test_scores_with_receivers_draw_themselves_so_and_others_as_before():
+    scores = matrix(EFFECTS)
+    assert scores.plot(top=1).to_dict()["layout"]["yaxis"]["ticktext"] == ["L1H0"]
+    assert len(scores.select(receiver=["final", "L2.mlp"]).plot().to_dict()["layout"]["xaxis"]["ticktext"]) == 2
+    one = scores.select(receiver="final").plot().to_dict()
+    assert (one["layout"]["xaxis"]["title"]["text"], one["layout"]["yaxis"]["title"]["text"]) == ("Layer", "Head")
+    positions = HeadScores.from_scores(EFFECTS, extra={"pos": [0, 1, 2]}, **ABOUT)
+    assert len(positions.plot().to_dict()["data"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "message"),
+    [
+        (matrix(EFFECTS), {"top": 0}, "top is 0; it must be at least 1"),
+        (
+            matrix(EFFECTS).select(receiver="final"),
+            {},
+            r"\('paths'\) have no receivers; give the result of mh",
+        ),
+        (matrix(EFFECTS * np.nan), {}, r"\('paths'\) have no sender that was measured: all are NaN"),
+    ],
+)
+def test_what_cannot_be_drawn(scores, options, message):
+    with pytest.raises(ValueError, match=message):
+        path_map(scores, **options)

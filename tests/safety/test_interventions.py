@@ -1,0 +1,160 @@
+"""Every function of safety takes every intervention: a name of the table, a class of your own, a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.interventions.base import Context
+from mechheads.interventions.basic import InterventionName
+from support import oracles, weight_surgery
+
+HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]
+HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
+HEADS = ["L0H1", "L2H3"]
+BARE: dict[str, Any] = {"template": "bare"}
+WRITTEN = mh.safety.AnswerSettings(lambda request, answer: "complied", "bare", max_new_tokens=4)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
+]
+
+
+@dataclass(frozen=True)
+class Negate:
+    """The head writes the opposite, as in README."""
+
+    def __call__(self, value: Tensor, context: Context) -> Tensor:
+        return -value
+
+
+def halve(value: Tensor, context: Context) -> Tensor:
+    """A function of one's own, which the cached runs are given to."""
+    return value / 2
+
+
+ONE_HEAD: dict[str, Callable[[mh.Model, Any], Any]] = {
+    "ships": lambda m, rule: mh.ships(m, HARMFUL, intervention=rule, heads=HEADS, **BARE),
+    "generalized ships": lambda m, rule: mh.safety.generalized_ships(
+        m, HARMFUL, intervention=rule, heads=HEADS, **BARE
+    ),
+    "safety heads by Ships": lambda m, rule: mh.safety_heads(m, HARMFUL, 1, intervention=rule, heads=HEADS),
+    "safety heads by contribution": lambda m, rule: mh.safety_heads(
+        m, HARMFUL, 1, harmless=HARMLESS, intervention=rule, heads=HEADS, **BARE
+    ),
+    "safety heads by attribution": lambda m, rule: mh.safety_heads(
+        m, HARMFUL, 1, score="refusal_attribution", intervention=rule, heads=HEADS, **BARE
+    ),
+    "ablations": lambda m, rule: next(
+        iter(mh.safety.compare_ablations(m, HARMFUL, 1, ablations=[rule], heads=HEADS).values())
+    ),
+    "contribution": lambda m, rule: mh.safety.refusal_contribution(
+        m, HARMFUL, HARMLESS, intervention=rule, opening=" no yes", heads=HEADS, **BARE
+    ),
+    "attribution": lambda m, rule: mh.safety.refusal_attribution(
+        m, HARMFUL, intervention=rule, openings=[" no yes"], heads=HEADS, **BARE
+    ),
+}
+SETS: dict[str, Callable[[mh.Model, Any], Any]] = {
+    "sahara": lambda m, rule: mh.safety.sahara(m, HARMFUL, 2, intervention=rule, heads=HEADS, draws=0, **BARE),
+    "refusal test": lambda m, rule: mh.safety.refusal_test(
+        m, HEADS, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"], opening=" no"
+    ),
+    "brittleness": lambda m, rule: mh.safety.refusal_brittleness(
+        m, 2, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"]
+    ),
+    "attack curve": lambda m, rule: mh.safety.attack_curve(
+        m, HEADS, HARMFUL, HARMLESS, intervention=rule, draws=0, answers=WRITTEN
+    ),
+}
+RULES = [Negate(), halve, *get_args(InterventionName)]
+CALLED = {"Negate": "Negate()", "halve": "halve"}
+
+
+def _name(rule: Any) -> str:
+    return str(getattr(rule, "__name__", rule))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=_name)
+@pytest.mark.parametrize("function", [*ONE_HEAD, *SETS])
+def test_every_function_takes_every_intervention(llama: mh.Model, function: str, rule: Any):
+    """Or says what it lacks: requests have no other run, and sets of heads no other prompt."""
+    call = (ONE_HEAD | SETS)[function]
+    refused = (rule == "patch" and function != "contribution") or (rule == "resample" and function in SETS)
+    if refused:
+        with pytest.raises(
+            ValueError, match=r"(intervention|ablations) is (Patch|Resample)\(.*\), which takes .* give another"
+        ):
+            call(llama, rule)
+        return
+    found = call(llama, rule)
+    named = rule if isinstance(rule, str) else CALLED[getattr(rule, "__name__", type(rule).__name__)]
+    ablation = found.provenance["ablation"]
+    assert ablation == ([named] if function == "attribution" else named)
+    if isinstance(found, mh.HeadScores):
+        assert np.isfinite(found.scores.values).sum() == len(HEADS)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "patch"], ids=_name)
+def test_ships_is_a_sweep_of_the_kl(llama: mh.Model, rule: Any):
+    found = mh.ships(llama, mh.Prompts(HARMFUL), intervention=rule)
+    swept = mh.sweep(llama, mh.Prompts(HARMFUL), intervention=rule, metric=mh.kl_divergence)
+    np.testing.assert_allclose(found.values, swept.values, rtol=1e-6, atol=1e-9)
+    assert found.values is not None and float(found.values.max()) > 1e-4
+
+
+def negating(model: mh.Model, heads: list[mh.HeadId]) -> list[Any]:
+    """Hooks that turn the sign of z of these heads, by hand."""
+
+    def change(layer: int) -> Callable[[Tensor, Any], Tensor]:
+        def turned(value: Tensor, hook: Any) -> Tensor:
+            value = value.clone()
+            for head in heads:
+                if head.layer == layer:
+                    value[:, :, head.head] *= -1
+            return value
+
+        return turned
+
+    return [(oracles.name(layer, "z"), change(layer)) for layer in {head.layer for head in heads}]
+
+
+def test_sets_of_heads_are_negated_together(llama: mh.Model):
+    heads = [mh.HeadId(0, 1), mh.HeadId(2, 3)]
+    hooks = negating(llama, heads)
+    test = SETS["refusal test"](llama, Negate())
+    wanted = mh.generate(llama, mh.Prompts(HARMFUL), 4, hooks=hooks).texts
+    rows = test.answers[(test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")]
+    assert tuple(rows["answer"]) == wanted != mh.generate(llama, mh.Prompts(HARMFUL), 4).texts
+    group = mh.safety.sahara(llama, HARMFUL, 2, intervention=Negate(), score="ships", heads=HEADS, draws=0, **BARE)
+    rows = weight_surgery.rows(llama, HARMFUL)
+    kl = [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
+    assert group.table["group"].tolist()[1] == pytest.approx(np.mean(kl), rel=1e-3, abs=1e-6)
+    assert float(np.nanmax(group.trace.scores.values[..., 1])) == pytest.approx(np.mean(kl), rel=1e-3, abs=1e-6)
+
+
+def test_a_function_needs_a_name_for_a_ledger(llama: mh.Model, tmp_path: Any):
+    with mh.settings(store=tmp_path / "ledger"):
+        stored = mh.ships(llama, HARMFUL, intervention=Negate(), heads=HEADS, **BARE)
+        again = mh.ships(llama, HARMFUL, intervention=Negate(), heads=HEADS, **BARE)
+    np.testing.assert_array_equal(stored.values, again.values)
+
+
+def test_what_sets_of_heads_cannot_be_given_is_told(llama: mh.Model):
+    def first_token(value: Tensor, context: Context) -> Tensor:
+        return value[:, :1].expand_as(value)
+
+    def other_shape(value: Tensor, context: Context) -> Tensor:
+        return torch.zeros(1)
+
+    for rule in (first_token, other_shape):
+        with pytest.raises(ValueError, match=r"intervention: "):
+            SETS["attack curve"](llama, rule)

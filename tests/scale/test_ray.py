@@ -1,0 +1,146 @@
+"""How workers ask Ray for what they need, with a stand-in for Ray; tests/slow starts Ray itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mechheads as mh
+from mechheads.limits import Limits
+from mechheads.model.sources.source import Source
+from mechheads.scale import ray_cluster
+from mechheads.scale.ray_cluster import Setup, pool_of
+from support.made_workers import MadeRay
+from support.texts import CLEAN, PAIRS
+
+EVERY_UNIT = Limits(tokens=1, logit_rows=1)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[MadeRay]:
+    ray = MadeRay(GPU=2)
+    monkeypatch.setattr(ray_cluster, "library", lambda: ray)
+    yield ray
+    ray_cluster._shared.cache_clear()
+
+
+def start(workers: mh.scale.Ray, device: str = "cpu", replica: int = 0) -> None:
+    workers.set_up(replica, workers.share(Setup("key", Source("nowhere"), device, b"")))
+
+
+def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
+    return one.scores.values.tobytes() == other.scores.values.tobytes() and one.dataset.identical(other.dataset)
+
+
+def test_a_number_means_the_same_workers_in_every_call_until_another_one_is_given(small, made: MadeRay):
+    given: dict[str, Any] = {"site": "k", "budget": EVERY_UNIT}
+    alone = mh.activation_patch(small, PAIRS, **given)
+    for _ in range(2):
+        assert same(mh.activation_patch(small, PAIRS, workers=2, **given), alone)
+    assert (len(made.options), made.killed) == (2, [])
+    assert same(mh.activation_patch(small, PAIRS, workers=3, **given), alone)
+    assert (len(made.options), made.killed, len(made.started)) == (5, [0, 1], 1)
+
+
+def test_another_model_gets_other_workers(tiny, small, made: MadeRay):
+    with mh.scale.Ray(replicas=2) as workers:
+        for model in (small, mh.load(tiny("gpt2")), small):
+            assert same(
+                mh.ablate(model, CLEAN, budget=EVERY_UNIT, workers=workers),
+                mh.ablate(model, CLEAN, budget=EVERY_UNIT),
+            )
+        assert made.killed == [0, 1, 2, 3]
+    assert made.killed == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_cluster_of_this_machine_has_no_dashboard_no_statistics_and_ray_repeats_nothing(
+    made: MadeRay, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 9)
+    monkeypatch.setattr("torch.set_num_threads", lambda n: None)
+    workers = mh.scale.Ray(replicas=2)
+    assert (workers.replicas, made.started) == (2, [])
+    start(workers)
+    assert made.started == [
+        {
+            "address": "local",
+            "usage": "0",
+            "log_to_driver": False,
+            "logging_level": "warning",
+            "num_cpus": 0,
+            "include_dashboard": False,
+        }
+    ]
+    assert made.options == [{"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "max_task_retries": 0}]
+    assert made.given == [(4,)]
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1" and "PYTHONBREAKPOINT" not in os.environ
+
+
+def test_a_cluster_that_is_there_is_joined(made: MadeRay):
+    for asked in ("head:6379", None, "auto", "10.0.0.1:1", "head:6379"):
+        with mh.scale.Ray(asked, replicas=1) as workers:
+            start(workers)
+    (started,) = made.started
+    assert started["address"] == "head:6379" and "num_cpus" not in started
+    assert made.killed == [0, 1, 2, 3, 4]
+    assert {one["num_cpus"] for one in made.options} == {1}
+    with pytest.raises(ValueError, match=r"address is '10\.0\.0\.6:1', but this process is connected to the clu"):
+        start(mh.scale.Ray("10.0.0.6:1", replicas=1))
+
+
+def test_an_address_means_a_worker_for_each_gpu_or_for_each_machine(made: MadeRay):
+    assert pool_of("auto").replicas == 2
+    del made.resources["GPU"]
+    assert pool_of("10.0.0.1:1").replicas == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "reserved"),
+    [(None, "cpu", 0), (None, "mps", 0), (None, "cuda", 1), (0, "cpu", 0), (0.5, "cuda", 0.5), (2, "cuda", 2)],
+)
+def test_a_model_on_a_gpu_reserves_one_by_default(made: MadeRay, asked, device, reserved):
+    start(mh.scale.Ray(replicas=1, gpus_per_replica=asked), device)
+    assert [one["num_gpus"] for one in made.options] == [reserved]
+
+
+def test_no_gpu_for_a_model_on_one_is_refused(made: MadeRay):
+    with pytest.raises(ValueError, match="gpus_per_replica is 0, but the model of this analysis is on a GPU; give 1"):
+        start(mh.scale.Ray(replicas=1, gpus_per_replica=0), "cuda")
+
+
+def test_too_few_gpus_are_an_error_on_this_machine_and_a_warning_on_a_cluster_that_may_grow(made: MadeRay):
+    few = "the Ray cluster has 2 GPUs, which is too few for 3 workers with 1 each"
+    with pytest.raises(ValueError, match=f"{few}; give fewer replicas, or another gpus_per_replica"):
+        start(mh.scale.Ray(replicas=3), "cuda")
+    made.address, made.resources = "", {"GPU": 2}
+    with pytest.warns(UserWarning, match=f"{few}; the others start when it has more"):
+        start(mh.scale.Ray("auto", replicas=3), "cuda")
+
+
+def test_after_a_shutdown_of_ray_workers_start_again(small, made: MadeRay):
+    workers = mh.scale.Ray(replicas=1)
+    for _ in range(2):
+        mh.ablate(small, CLEAN, workers=workers)
+        made.address = ""
+    assert (len(made.started), len(made.options), made.killed) == (2, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"replicas": 0}, "replicas is 0; it must be at least 1"),
+        ({"gpus_per_replica": -1}, "gpus_per_replica is -1; give 0, a part of a GPU such as 0.5, a whole number"),
+        ({"gpus_per_replica": 1.5}, "gpus_per_replica is 1.5; give 0"),
+        ({"gpus_per_replica": float("nan")}, "gpus_per_replica is nan; give 0"),
+        ({"gpus_per_replica": float("inf")}, "gpus_per_replica is inf; give 0"),
+    ],
+)
+def test_bad_numbers_are_refused(made: MadeRay, given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mh.scale.Ray(**given)
