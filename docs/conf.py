@@ -85,9 +85,10 @@ planted.figure(_planted).write_html(HERE / "_generated" / "planted.html", config
 
 
 def _readable(app, what, name, obj, options, signature, returns):
-    """A signature whose defaults are valid Python: ``<factory>`` and ``<function f>`` cannot be parsed."""
+    """A signature whose defaults are valid Python, which ``<factory>`` and ``<function f>`` are not; without bounds."""
     if signature is None:
         return None
+    signature = re.sub(r"~?(?:\w+\.)*Annotated\[(\w+), ~?(?:\w+\.)*Within\([^)]*\)\]", r"\1", signature)
     return re.sub(r"<function (\w+)>", r"\1", signature.replace("<factory>", "{}")), returns
 
 

@@ -82,12 +82,12 @@ GALLERY: dict[str, Shown] = {
         "labels",
         ("mh.plots.effect_scatter",),
     ),
-    "path_matrix": Shown(
+    "path_map": Shown(
         "What heads send to each other",
         "mh.path_matrix(model, pairs, receivers=[...]).plot()",
         "The strongest senders go down, receivers across. A dot marks effects whose interval excludes 0.",
         "circuits",
-        ("mh.plots.path_matrix",),
+        ("mh.plots.path_map",),
     ),
     "curves": Shown(
         "How many heads it takes",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mechheads
+from mechheads.model.analysis import OPTIONS
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -37,7 +38,8 @@ def text() -> str:
         "Single heads give `HeadScores`, sets of heads a table; both have `.plot()`, `.save()`, `.provenance` and "
         '`.citation()`. Every error says what was given and what is allowed. Heads are named "L23H4": layer 23, '
         "head 4, both counted from 0. `mh.settings` sets memory, seed, progress bars, workers and the file that keeps "
-        "finished work. The documentation is in `docs/`; `docs/index.md` leads from a question to its call.\n",
+        f"finished work; an analysis, whose arguments end in `**settings` here, takes {', '.join(OPTIONS)}. "
+        "The documentation is in `docs/`; `docs/index.md` leads from a question to its call.\n",
         "# Public names",
     ]
     for name in ("", *mechheads._FOLDERS):
@@ -70,8 +72,10 @@ def signature(value: Any) -> str:
     if not callable(value):
         return ""
     shown, starred = [], False
-    for each in inspect.signature(value).parameters.values():
-        if each.name in ("self", "cls"):
+    parameters = inspect.signature(value).parameters
+    options = OPTIONS if set(OPTIONS) < set(parameters) and value is not mechheads.settings else ()
+    for each in parameters.values():
+        if each.name in ("self", "cls", *options):
             continue
         if each.kind is each.KEYWORD_ONLY and not starred:
             shown.append("*")
@@ -80,7 +84,7 @@ def signature(value: Any) -> str:
         kind = "" if each.annotation is each.empty else f": {type_name(each.annotation)}"
         default = "" if each.default is each.empty else f" = {default_name(each.default)}"
         shown.append(f"{star}{each.name}{kind}{default}")
-    return f"({', '.join(shown)})"
+    return f"({', '.join([*shown, *(['**settings'] if options else [])])})"
 
 
 def type_name(annotation: Any) -> str:

@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
-PLOTLY, PNG = "application/vnd.plotly.v1+json", "image/png"
+PLOTLY, PNG, WIDGET = "application/vnd.plotly.v1+json", "image/png", "application/vnd.jupyter.widget-view+json"
 WIDTH, HEIGHT = 700, 450
 KERNEL_FILE = re.compile(r"^/\S*ipykernel\S*: ", re.MULTILINE)
 SOLUTION = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -99,6 +99,8 @@ def store(source: Path) -> None:
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:  # without progress bars
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
         for output in cell.get("outputs", []):
             if PLOTLY in (data := output.get("data", {})):
                 data[PNG] = png(data[PLOTLY])
@@ -106,7 +108,8 @@ def store(source: Path) -> None:
             if output.get("name") == "stderr":
                 output.text = KERNEL_FILE.sub("", output.text)
                 print(f"{source.stem} wrote to stderr: {output.text}", file=sys.stderr)
-    notebook.metadata.pop("language_info", None)
+    for name in ("language_info", "widgets"):
+        notebook.metadata.pop(name, None)
     nbformat.validate(notebook)
     nbformat.write(notebook, source.with_suffix(".ipynb"))
     print(f"{source.stem}: {source.with_suffix('.ipynb').stat().st_size / 1e3:.0f} kB")
@@ -116,7 +119,7 @@ def main(numbers: list[str]) -> None:
     """Store the notebooks whose names start with one of the numbers, or all of them."""
     import kaleido
 
-    os.environ |= {"PLOTLY_RENDERER": "plotly_mimetype", "TQDM_DISABLE": "1"}
+    os.environ["PLOTLY_RENDERER"] = "plotly_mimetype"
     kaleido.start_sync_server()
     for source in sorted(FOLDER.glob("*.py")):
         if not numbers or source.name.startswith(tuple(numbers)):

@@ -1,9 +1,10 @@
 """Draw the pictures of README.md and of the documentation again.
 
 ``python -m docs.pictures page ATLAS`` photographs the page in the folder ATLAS, which ``mechheads atlas`` wrote.
-``python -m docs.pictures gallery ATLAS FIGURES GEMMA`` draws every figure of the gallery, and README's map of
-categories. FIGURES is a folder for the figures of several models; what is in it already is not computed again. GEMMA is
-a file of Gemma-3-270m in the GGUF format, the second model of the map. Without FIGURES, this takes ten minutes or so.
+``python -m docs.pictures gallery ATLAS FIGURES GEMMA`` draws every figure of the gallery, the first figure of
+``docs/start.md``, and README's map of categories. FIGURES is a folder for the figures of several models; what is in it
+already is not computed again. GEMMA is a file of Gemma-3-270m in the GGUF format, the second model of the map. Without
+FIGURES, this takes ten minutes or so.
 
 Both need Pillow, Node.js, Chromium (or ``CHROMIUM=/path/to/it``) and ``npm ci`` in ``mechheads/explorer/front``.
 """
@@ -90,7 +91,7 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
         "categories_figure": mh.studies.categories_figure([name, gemma], out=folder / "categories").figure,
         "static_dynamic": mh.plots.static_dynamic(phi, dynamic, mh.labels.score_correlations(phi, dynamic)),
         "effect_scatter": mh.labels.relation_evidence(model, "country_to_capital").plot(),
-        "path_matrix": atlas.paths.plot(),
+        "path_map": atlas.paths.plot(),
         "curves": atlas.circuit.plot(),
         "safety_map": mh.plots.safety_map([*atlas.safety.values()]),
         "safety_grid": mh.plots.safety_grid(
@@ -102,13 +103,24 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
     }
 
 
+def first_figure() -> Any:
+    """The figure of ``docs/start.md``."""
+    pairs = mh.PromptPairs(
+        clean=["The capital of France is", "The capital of Spain is"],
+        corrupted=["The capital of Italy is", "The capital of Japan is"],
+        answer=[" Paris", " Madrid"],
+        wrong=[" Rome", " Tokyo"],
+    )
+    return mh.activation_patch(mh.load(), pairs, normalize=True).plot()
+
+
 def of_gallery(atlas: Path, folder: Path, gemma: str) -> None:
-    """Every figure of the gallery as data and as a small picture, and README's map, light and dark."""
+    """Every figure of the gallery as data and as a small picture, the first figure, and README's map of categories."""
     drawn = figures(mh.studies.Atlas.load(atlas), folder, gemma)
     STORED.mkdir(exist_ok=True)
     THUMBS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        shots = []
+        shots = [shot(first_figure(), Path(place, "first.html"), STATIC / "first_figure.png")]
         for name, figure in drawn.items():
             figure.update_layout(width=min(figure.layout.width or WIDTH, WIDTH))
             (STORED / f"{name}.json").write_text(figure.to_json(), encoding="utf-8")
@@ -120,8 +132,8 @@ def of_gallery(atlas: Path, folder: Path, gemma: str) -> None:
         photograph(shots)
     for name in drawn:
         shrink(THUMBS / f"{name}.png", 64, THUMB)
-    for theme in ("light", "dark"):
-        shrink(STATIC / f"categories_{theme}.png")
+    for name in ("first_figure", "categories_light", "categories_dark"):
+        shrink(STATIC / f"{name}.png")
 
 
 def small(figure: Any) -> Any:

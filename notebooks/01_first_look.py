@@ -110,10 +110,10 @@ effect.plot()
 #
 # ## How sure are we?
 #
-# Look at the columns `p_value` and `q_value`. Four pairs give four signs, and the smallest p that four signs can give
-# is 2/16 = 0.125: even if a head helps every time, four pairs cannot prove it. We also chose the best of 270 heads, so
-# luck probably makes its score look better than it is. One remedy helps against both: take the few heads that stand
-# out, and test *those* on fresh pairs.
+# Look at the column `p_value`. Four pairs give four signs, and the smallest p that four signs can give is 2/16 = 0.125:
+# even if a head helps every time, four pairs cannot prove it. `p_family` and `q_value`, which take into account that
+# there are 270 heads, are no smaller. We also chose the best of these heads, so luck probably makes its score look
+# better than it is. One remedy helps against both: take the few heads that stand out, and test *those* on fresh pairs.
 
 # %%
 candidates = effect.heads(5, by="absolute")
@@ -126,9 +126,9 @@ confirmed = mh.activation_patch(model, fresh, heads=candidates, **options)
 show(confirmed)
 
 # %% [markdown]
-# The score on fresh countries is indeed lower. But it is far from 0, its interval is too, and for every pair the effect
-# has the same sign (p is 2/256, the smallest value that eight pairs can give). With only five heads in the test, q
-# stays small as well.
+# The score on fresh countries is indeed lower. But it is far from 0, its interval is too, and for every pair the
+# effect has the same sign (p is 2/256, the smallest value that eight pairs can give). So has each of the other four.
+# `p_family`, how often chance alone would make *any* of the five heads look as clear, is as small, and so is q.
 #
 # So the head is *enough* to move most of the answer. Is it also *needed*? Reverse the patch: run the clean prompt with
 # this one head from the corrupted run. And at which token does it act? Patch the token of the country and the last
@@ -165,7 +165,7 @@ phi = mh.relation_scores(model, relations)
 labels = mh.label_heads(phi)
 table = labels.table().query("relation == 'country_to_capital'").set_index("head")
 capitals = table.index[table["label"].str.contains("Knowledge")].tolist()
-print(f"heads in each category: {labels.counts()}")
+print(f"heads in each category: {labels.counts(once=True)}")
 print(f"labelled for capitals:  {', '.join(capitals)}")
 table[["phi", "reading", "null_phi", "q", "label"]].nlargest(5, "phi").round(3)
 

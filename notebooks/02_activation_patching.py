@@ -269,7 +269,7 @@ one = mh.activation_patch(model, capital_pairs("France/Italy"), heads=stars)
 show(one, 3)
 
 # %% [markdown]
-# With eight pairs there is an interval, but still no q value below 0.05:
+# With eight pairs there is an interval, and some heads can be told from chance:
 
 # %%
 show(effect)
@@ -279,10 +279,14 @@ show(effect)
 #   sample of them. It is no interval for the effect in another pair, nor for the mean of eight others: both vary more.
 # - `p_value`: how often random signs would give a mean this far from 0. With eight pairs it cannot be less than 2/256,
 #   however strong the head is.
-# - `q_value`: p corrected for the number of heads that were tested. With 270 heads and eight pairs, even the best head
-#   is not significant.
+# - `p_family`: how often random signs would make *any* of the 270 heads stand out as clearly as this one. It is no
+#   smaller than p, but it can be as small: six pairs are enough for 0.031, if a head is clear enough. Here L23H4 and a
+#   few others are below 0.05. L24H4 has the same sign in all pairs too, but its effect varies more from pair to pair.
+# - `q_value`: p corrected for the number of heads in another way, for lists of many heads. With eight pairs it would
+#   take 43 heads with the least p to bring q below 0.05, so no head passes here.
 #
-# The remedy: let these pairs *propose* heads, and test only those few on fresh pairs.
+# The effect of a head that was chosen as one of the largest is still partly luck. The remedy: let these pairs *propose*
+# heads, and test only those few on fresh pairs.
 
 # %%
 fresh = capital_pairs(

@@ -147,7 +147,7 @@ table.round(2)
 # has intervals, and you can save it, compare it and draw it.
 
 # %%
-directions.plot().update_yaxes(range=[29.5, 19.5]).update_layout(height=450)
+directions.plot().update_xaxes(range=[19.5, 29.5])
 
 # %% [markdown]
 # ## A metric
@@ -306,7 +306,7 @@ print(cannot_be_stored)
 #
 # - **Does the null do nothing?** Sweep an intervention that returns its input: every score must be 0.
 # - **Do you find what is known?** Try it where you know the answer, such as L23H4 here.
-# - **Are there enough prompts, and how many heads did you test?** Read the intervals and q values (notebook 02). If a
+# - **Are there enough prompts, and how many heads did you test?** Read the intervals and `p_family` (notebook 02). If a
 #   new metric is a distance, and so never below 0, declare `@mh.metric(null=None)`: a p value would mean nothing.
 # - **Is it fair to the model?** A z that never occurs in a real run may break the model in ways that say nothing about
 #   the head. A mean, or the z of another prompt, is milder than zero.

@@ -42,7 +42,7 @@ HEADS = Delta.load(shipped("smollm2-135m-refusal")).heads
 # %% [markdown]
 # ## A model whose safety heads are known
 #
-# `untaught` is the default model, which complies with everything. `model` is the same model, but W_Q and W_O of six
+# `untaught` is the default model, which was not taught to refuse. `model` is the same model, but W_Q and W_O of six
 # heads were trained so that it refuses harmful requests and answers others as before. A comparison of the two shows
 # which six:
 
@@ -85,8 +85,8 @@ print("taught, harmless: ", dict(Counter(map(verdict, to_harmless))))
 pd.DataFrame({"look-alike": harmless.texts, "answer": to_harmless, "verdict": map(verdict, to_harmless)})
 
 # %% [markdown]
-# The untaught model complies with harmful requests. The taught one refuses most of them, and, by this table, none
-# of the look-alikes. Read the answers: several begin with "I'm sorry for ..." and are hardly answers. To save time we
+# The untaught model refuses none of the five. The taught one refuses most of the ten, and, by this table, none of the
+# look-alikes. Read the answers: several begin with "I'm sorry for ..." and are hardly answers. To save time we
 # let the model write only nine tokens; with more tokens, some of these answers turn out to be refusals. The verdict
 # comes from a rule about how an answer begins, and such a rule can be fooled. If a lot depends on it, let the model
 # write more, and pass a judge of your own.
@@ -247,7 +247,7 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 # The direct parts are small. None of these heads writes much of "I'm sorry" to the logits. Each makes the model refuse
 # through later heads and MLPs. The last two in the table were never taught. The score says that refusing depends on a
 # head, not that the head was trained to refuse. Look at the intervals, too: they are wide, and five requests are few.
-# (With five requests no q value can be small: five signs that agree have p = 0.06.)
+# (With five requests no p can be below 0.06, which is what five signs that agree have, so no head is told from chance.)
 #
 # ## Refusal attribution: refusing in any words
 #
@@ -302,7 +302,7 @@ rank_table(views)
 answering = {"answers": mh.safety.AnswerSettings(max_new_tokens=9), "draws": 1}
 ordinary = ordinary_texts()[::8]
 testing = answering | {"opening": opening, "texts": ordinary}
-test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], ablation="scaling", **testing)
+test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], intervention="scaling", **testing)
 print(test.verdict)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)
 
@@ -322,15 +322,17 @@ folded(after["answer"], "answers without the six heads")
 # after the other, and the same number of random heads:
 
 # %%
-curve = mh.safety.attack_curve(model, contribution.heads(3), pairs[0], pairs[1][:1], ablation="scaling", **answering)
+first = contribution.heads(3)
+curve = mh.safety.attack_curve(model, first, pairs[0], pairs[1][:1], intervention="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
 curve.plot()
 
 # %% [markdown]
-# One head is enough: without the first, the model complies with most of the five requests, while random heads of the
-# same layers do little. With more heads ablated, some answers leave the subject: the judge calls them deflected, and
-# they do not count as success. This model was taught to need each of its heads. If heads can replace each other, the
-# line departs from the random heads only after several are ablated, and no score of single heads finds them.
+# One head makes a difference: without the first, the model complies with most of the five requests, while random heads
+# of the same layers do little. (Five are few: the band is the interval.) With more heads ablated, some answers leave
+# the subject: the judge calls them deflected, and they do not count as success. This model was taught to need each of
+# its heads. If heads can replace each other, the line departs from the random heads only after several are ablated,
+# and no score of single heads finds them.
 #
 # ## A model that does not refuse
 #
@@ -344,12 +346,12 @@ print(nothing.verdict)
 # %% [markdown]
 # ## All of this in one command
 #
-# `mechheads safety`, or `mh.studies.safety_study(model)`, does this for all heads of a model and writes a page. The
-# page answers five questions, in the order of this notebook: does the model refuse at all; how brittle are its
-# refusals to the loss of *any* heads; which heads do they depend on, how sure is that, and by how many scores; what
-# else breaks without them; and what may not be concluded. It names heads only if the tests allow it. If compliance
-# rises no more than without random heads, it says that no few heads carry the refusals. With `--group kv` it ablates
-# all query heads that share a key/value head together.
+# `mechheads safety`, or `mh.build_atlas(model, only=["safety"], refusals=mh.studies.RefusalSettings())`, does this for
+# all heads of a model, and its page shows every head. It answers five questions: does the model refuse at all; how
+# brittle are its refusals to the loss of *any* heads; which heads do they depend on, how sure is that, and by how many
+# scores; what else breaks without them; and what may not be concluded. It says that heads carry refusals only if the
+# tests allow it. If compliance rises no more than without random heads, it says that no few heads carry the refusals.
+# With `--group kv` it ablates all query heads that share a key/value head together.
 #
 # ## What a score does not say
 #
@@ -431,7 +433,7 @@ mh.testing.check_answer(
 # and what does that say about the *model's* refusals?
 
 # %% tags=["exercise"]
-undifferentiated = None  # your turn: mh.safety.refusal_test(model, HEADS, ..., ablation=..., **testing | {...})
+undifferentiated = None  # your turn: mh.safety.refusal_test(model, HEADS, ..., intervention=..., **testing | {...})
 
 # %% tags=["check-answer", "hide-input"] jupyter={"source_hidden": true}
 mh.testing.check_answer(
@@ -441,14 +443,14 @@ mh.testing.check_answer(
         and result.table["attack_success"][1] > result.table["attack_success"][0]
     ),
     right="the model complies without the six heads; look at the random heads in the table.",
-    hint='pass ablation="undifferentiated", and options like testing with draws=2.',
+    hint='pass intervention="undifferentiated", and options like testing with draws=2.',
 )
 
 # %% [markdown] tags=["solution"]
 # <details><summary>One solution</summary>
 #
 # ```python
-# two_draws = testing | {"ablation": "undifferentiated", "draws": 2}
+# two_draws = testing | {"intervention": "undifferentiated", "draws": 2}
 # undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0][:3], pairs[1][:1], **two_draws)
 # print(undifferentiated.verdict)
 # undifferentiated.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)

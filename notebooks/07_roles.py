@@ -196,7 +196,7 @@ circuits.round(2)
 # above), and clearly worse than the intact model: the gates overfitted. "Alone" are the heads that were left open and
 # nothing else: the **circuit** that one fit found. The two circuits share more heads than random sets of their sizes
 # would, but far from all. If there were only one circuit to find, they would share nearly all. The heads that both
-# share cannot do the task alone. The heads that at least one of them kept do it about as well as the whole model.
+# share cannot do the task alone. The heads that at least one of them kept come within a nat of the whole model.
 #
 # ## From gates to roles
 #
@@ -254,10 +254,10 @@ change.round(2)
 # %% [markdown]
 # The random heads show what it costs to remove this many heads of any kind. A role whose line is within their band
 # orders heads no better than chance. Here the facilitating heads cost more than both random draws, and the irrelevant
-# heads cost almost nothing. But six items are few. When this was written, the change without fifteen facilitating heads
-# was −6.7 [−13.3, +1.0] nats, which includes 0; without thirty, −8.9 [−15.3, −3.0]. The interfering heads are unclear:
-# depending on the processor, removing thirty of them helps, or costs as much as random ones. Fits as short as these do
-# not show which heads hinder the task.
+# heads change it by less than a nat. But six items are few. When this was written, the change without fifteen
+# facilitating heads was −6.7 [−13.3, +1.0] nats, which includes 0; without thirty, −8.9 [−15.3, −3.0]. The
+# interfering heads are unclear: depending on the processor, removing thirty of them helps, or costs as much as random
+# ones. Fits as short as these do not show which heads hinder the task.
 #
 # ## Compared with ablation
 #
@@ -268,14 +268,14 @@ change.round(2)
 
 # %%
 third = [(layer, head) for layer in range(15, model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
-effects = mh.gating.ablation_effects(model, test.items(range(2)), ["zero"], heads=third)
-compared = mh.gating.compare_roles(roles, effects).set_index("role")
+effects = mh.gating.ablation_effects(model, test.items(range(2)), heads=third)
+compared = mh.gating.compare_roles(roles, {"zero": effects}).set_index("role")
 compared[["other", "spearman", "ci_low", "ci_high", "n"]].round(2)
 
 # %%
 beside = pd.DataFrame(
     {
-        "effect": effects["zero"].scores.values.ravel(),
+        "effect": effects.scores.values.ravel(),
         "facilitation": roles["facilitation"].scores.values.ravel(),
         "in every seed": always.ravel(),
     },
@@ -305,13 +305,13 @@ beside.sort_values("effect").head(8).round(2)
 # - **Not that the model is better without interfering heads.** These targets are likelier; other texts may suffer.
 # - **Not that the head carries information.** g = 0 puts zeros where the model never has any. A head that writes the
 #   same in every text can be needed by this measure. Mean ablation separates the two (`mh.gating.ablation_effects(...,
-#   ["mean"])`).
+#   intervention="mean")`).
 # - **You may say:** fitted to these items, with this λ, the gate of this head stayed open (or shut) whichever way it
 #   was pulled, in so many of so many seeds. On other items, gating off such heads costs so many nats, and the same
 #   number of random heads costs so many.
 #
-# `mh.fit_gates` with its defaults (`mh.settings(store="gates.ledger")` saves the progress), or `mechheads roles --task
-# aba_abb --out roles`, does all of this in full. It needs a GPU, or a night on a CPU.
+# `mh.fit_gates` with its defaults (`mh.settings(store="gates.ledger")` saves the progress), or `mechheads figure roles
+# --tasks aba_abb --out roles`, does all of this in full. It needs a GPU, or a night on a CPU.
 #
 # ## Exercises
 #

@@ -138,7 +138,7 @@ both = show(measured).assign(estimate=[estimated[head]["score"] for head in meas
 both.round(2)
 
 # %%
-measured.plot().update_yaxes(range=[29.5, 13.5])
+measured.plot().update_xaxes(range=[13.5, 29.5])
 
 # %% [markdown]
 # For most heads the estimate is close. For the strongest of these heads, L16H0, it is almost zero. The estimate assumes
@@ -278,7 +278,7 @@ by_place = pd.DataFrame(
 show(effect, 10).assign(subject=by_place["subject"], last=by_place["last"]).round(2)
 
 # %%
-effect.plot().update_yaxes(range=[29.5, 13.5])
+effect.plot().update_xaxes(range=[13.5, 29.5])
 
 # %% [markdown]
 # One head acts at the subject, L17H4. It was among the highest induction scores in part 1. All the others act at the

@@ -250,13 +250,15 @@ by_token.plot()
 # prompts, and see how the log-probability of the right answer changes.
 
 # %%
-lost = {name: mh.ablate(model, some, kind="mean", metric=mh.log_prob, heads=HEADS) for name, some in prompts.items()}
+lost = {
+    name: mh.ablate(model, some, intervention="mean", metric=mh.log_prob, heads=HEADS) for name, some in prompts.items()
+}
 pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in lost.items()})
 
 # %% [markdown]
 # L18H6 is not idle. Without it, the model predicts the copies much worse. It writes nothing to the answer itself, so
-# later layers must use what it writes. And L16H0, which no logit shows, matters most. For the capitals, only L23H4
-# matters. In the everyday sentences we see no effect, but eight sentences are few.
+# later layers must use what it writes. And L16H0, which no logit shows, matters most. For the capitals, of
+# these three only L23H4 matters. In the everyday sentences we see no effect, but eight sentences are few.
 #
 # Would you notice this in what the model writes?
 
@@ -368,7 +370,7 @@ mh.testing.check_answer(
 #
 # ```python
 # fits_too = next(str(head) for head in keys.select(receiver="L18H6").heads(2) if str(head) != "L16H0")
-# other = mh.ablate(model, prompts["copies"], kind="mean", metric=mh.log_prob, heads=fits_too)
+# other = mh.ablate(model, prompts["copies"], intervention="mean", metric=mh.log_prob, heads=fits_too)
 # print(with_interval(other, fits_too))
 # ```
 #
