@@ -322,8 +322,8 @@ folded(after["answer"], "answers without the six heads")
 # after the other, and the same number of random heads:
 
 # %%
-first = contribution.heads(3)
-curve = mh.safety.attack_curve(model, first, pairs[0], pairs[1][:1], intervention="scaling", **answering)
+three = contribution.heads(3)
+curve = mh.safety.attack_curve(model, three, pairs[0], pairs[1][:1], intervention="scaling", **answering)
 print("ablated, in this order:", *curve.heads)
 curve.plot()
 
