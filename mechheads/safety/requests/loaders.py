@@ -122,6 +122,8 @@ def load_requests(
     check_known("part", part, get_args(Part))
     if split is not None and split not in get_args(Split):
         raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
+    if not isinstance(source, (str, Path)):
+        raise ValueError(f"source is {described(source)}; give a name or a file. Analyses take lists of texts")
     name, file = str(source), Path(source).expanduser()
     if name in PACKAGE_SETS:
         return package_set(name, split)

@@ -418,3 +418,9 @@ def test_what_a_request_is_about_comes_before_it(tmp_path: Path, column: str) ->
     file = write(tmp_path, "a.csv", f"question,{column}\nWho?,A cat sat.\n")
     with warnings.catch_warnings(action="error"):
         assert list(load_requests(file).texts) == ["A cat sat.\n\n---\n\nWho?"]
+
+
+@pytest.mark.parametrize("source", [pd.DataFrame({"prompt": ["How?"]}), ["How?"], iter(["How?"]), None])
+def test_what_is_neither_a_name_nor_a_file_is_refused(source: Any) -> None:
+    with pytest.raises(ValueError, match=r"^source is .*; give a name or a file"):
+        load_requests(source)
