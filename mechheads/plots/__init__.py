@@ -3,7 +3,7 @@
 from mechheads.plots.attention import attention
 from mechheads.plots.category_map import category_map
 from mechheads.plots.curves import curves
-from mechheads.plots.heatmap import heatmap, path_map, role_map, view_agreement
+from mechheads.plots.heatmap import heatmap, pair_map, path_map, role_map
 from mechheads.plots.relation_scatter import effect_scatter, static_dynamic
 from mechheads.plots.safety_map import safety_grid, safety_map
 from mechheads.plots.saving import save
@@ -14,11 +14,11 @@ __all__ = [
     "curves",
     "effect_scatter",
     "heatmap",
+    "pair_map",
     "path_map",
     "role_map",
     "safety_grid",
     "safety_map",
     "save",
     "static_dynamic",
-    "view_agreement",
 ]

@@ -29,10 +29,12 @@ def attention(
 
     Zeros above the diagonal, which a causal model cannot attend to, are left blank. All other values are drawn on one
     scale from 0 to 1. Equal tokens at different positions have their own rows and columns, and whitespace in tokens is
-    made visible.
+    made visible. One head is drawn at a time: the menu puts another head's numbers, rounded to three digits, into the
+    same picture, so that 270 heads of 24 tokens weigh about a megabyte.
 
     Args:
-        pattern: attention probabilities [query, key] of one head, or a mapping from heads to their patterns.
+        pattern: attention probabilities [query, key] of one head, or a mapping from heads to their patterns; the first
+            is drawn first.
         tokens: one string per position.
         title: the title; with several heads, the head's name is appended.
         theme: ``"light"`` or ``"dark"``.
@@ -58,20 +60,9 @@ def attention(
     cell = int(np.clip(900 // n, 5, 34))
     size = max(cell * n, 200)
     step = -(-10 // cell)
-    figure = figure_of(
-        [
-            heat_trace(
-                _blanked(array),
-                np.arange(n),
-                np.arange(n),
-                _hover(name, array, labels),
-                1 if cell >= 10 else 0,
-                visible=i == 0,
-                name=name,
-            )
-            for i, (name, array) in enumerate(patterns.items())
-        ]
-    )
+    first, array = next(iter(patterns.items()))
+    trace = heat_trace(_blanked(array), np.arange(n), np.arange(n), _pairs(labels), 1 if cell >= 10 else 0, name=first)
+    figure = figure_of([trace.update(hovertemplate=_hover(first))])
     text_room = 30 + 8 * max(min(len(token), 24) for token in tokens)
     ticks = {
         "tickmode": "array",
@@ -87,7 +78,7 @@ def attention(
         width=size + text_room + 150,
         height=size + text_room + 110,
         margin={"l": text_room + 30, "r": 110, "t": 70, "b": text_room + 30},
-        updatemenus=[_menu(list(patterns), titles)] if len(patterns) > 1 else [],
+        updatemenus=[_menu(patterns, titles)] if len(patterns) > 1 else [],
     )
     return themed(figure, theme)
 
@@ -109,21 +100,27 @@ def _blanked(array: np.ndarray) -> np.ndarray:
     return np.where(ahead & (array == 0), np.nan, array)
 
 
-def _hover(name: str, array: np.ndarray, labels: list[str]) -> list[list[str]]:
-    head = f"<b>{name}</b><br>" if name else ""
-    return [
-        [f"{head}{query} ({i}) to {key} ({j})<br>{array[i, j]:.3g}" for j, key in enumerate(labels)]
-        for i, query in enumerate(labels)
-    ]
+def _pairs(labels: list[str]) -> list[list[str]]:
+    """The two tokens of each cell, which all heads share."""
+    return [[f"{query} ({i}) to {key} ({j})" for j, key in enumerate(labels)] for i, query in enumerate(labels)]
 
 
-def _menu(names: list[str], titles: list[str]) -> dict[str, Any]:
+def _hover(name: str) -> str:
+    return (f"<b>{name}</b><br>" if name else "") + "%{text}<br>%{z:.3g}<extra></extra>"
+
+
+def _menu(patterns: Mapping[str, np.ndarray], titles: list[str]) -> dict[str, Any]:
     buttons = [
         {
             "label": name,
             "method": "update",
-            "args": [{"visible": [other == name for other in names]}, {"title.text": title}],
+            "args": [{"z": [_rounded(array)], "name": name, "hovertemplate": _hover(name)}, {"title.text": title}],
         }
-        for name, title in zip(names, titles, strict=True)
+        for (name, array), title in zip(patterns.items(), titles, strict=True)
     ]
     return {"buttons": buttons, "x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 6}}
+
+
+def _rounded(array: np.ndarray) -> list[list[float | None]]:
+    """Three digits of each number, as a page's script can put them into the heatmap: blank cells are ``None``."""
+    return [[None if np.isnan(value) else float(f"{value:.3g}") for value in row] for row in _blanked(array)]

@@ -302,9 +302,9 @@ def category_colours(categories: Iterable[str], chosen: Mapping[str, str]) -> di
     >>> category_colours(["Knowledge"], {})["Knowledge"]
     '#ff7f0e'
     """
-    found = set(categories)
-    new = sorted(found - _COLOURS.keys())
-    counts = [f"{n} categories" for n in range(2, len(found) + 1)]
+    different = set(categories)
+    new = sorted(different - _COLOURS.keys())
+    counts = [f"{n} categories" for n in range(2, len(different) + 1)]
     further = [*new, *(several for several in counts if several not in _COLOURS)]
     taken = {colour.lower() for colour in (*_COLOURS.values(), *chosen.values())}
     extra = dict(zip(further, (colour for colour in _further() if colour not in taken), strict=False))

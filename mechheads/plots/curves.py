@@ -24,7 +24,6 @@ from mechheads.plots.parts import (
 from mechheads.results.curves import Curves, is_random
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
 Grid = dict[str, dict[str, Curves]]
@@ -51,10 +50,10 @@ class _Style:
     is_share: bool = False
 
 
-_CIRCUITS = _Style("Faithfulness of circuits by size", "in the circuit", "faithfulness", line=1)
 _STYLES = {
-    "circuit_curve": _CIRCUITS,
-    "faithfulness_curve": _CIRCUITS,
+    "faithfulness_curve": _Style(
+        "Faithfulness of circuits by size", "in the circuit", "faithfulness (share kept)", line=1
+    ),
     "removal": _Style("Accuracy as {}s are removed", "removed", "accuracy", is_share=True),
     "attack_curve": _Style(
         "Attack success as {}s are ablated", "ablated together", "attack success", ".0%", is_share=True
@@ -69,13 +68,12 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _RANDOM, _RANDOM_BAND = "#6b6b6b", "rgba(107, 107, 107, 0.22)"
 _BESIDE = {"deflected": ("#5b4a9e", "dash"), "degenerate": ("#8a5a00", "dot")}
 """Columns that are drawn beside the score of the first line, thinner: if degenerate answers rise, the model breaks."""
-_POINTS = ("which", "k", "share", "score", "ci_low", "ci_high")
+_POINTS = ("which", "k", "score", "ci_low", "ci_high")
 """The columns that every table has; hover texts tell all others too."""
 _TITLES = {"syntax": "Syntax", "common_sense": "Common Sense", "math": "Math"}
 _GAP_ACROSS, _GAP_DOWN, _WIDEST = 24, 28, 1180
-_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100)
-_MARGIN = 1.15
-"""How far a logarithmic axis goes on beyond the smallest and the largest circuit."""
+_CROWDED = 1.5
+"""From this factor on between all sizes but the last, which is where the heads end, the axis is logarithmic."""
 
 
 @checked
@@ -91,13 +89,13 @@ def curves(
     Light bands are intervals. The grey band covers all random orders, around their mean. Thin lines beside attack
     success are the shares of deflected and of degenerate answers with the same heads ablated. The hover text shows the
     last head of the set, the score with its interval, and what else is known there. Points that an interrupted run did
-    not reach are left out, and circuits without any component, because their axis is logarithmic. Sizes that double,
-    such as 1, 2, 4 and so on to 64, are equally far from each other.
+    not reach are left out. Sizes that grow by a factor, such as 1, 2, 4 and so on to 64, or 1, 2, 5, 10, 20, 50, stand
+    on a logarithmic axis.
 
     Args:
-        curves: one result of ``circuit_curve``, ``cumulative_removal``, ``attack_curve`` or
-            ``role_curve``; a list of results of one of these, with a row for each task, relation or metric and a column
-            for each model; or ``{row: {column: result}}``. If one was not measured, the panel says so.
+        curves: one result of ``cumulative_removal``, ``attack_curve`` or ``role_curve``, or the circuit of an atlas; a
+            list of results of one of these, with a row for each task, relation or metric and a column for each model;
+            or ``{row: {column: result}}``. If one was not measured, the panel says so.
         title: the title; by default a general one.
         symlog: draw the score on a symmetric logarithmic axis, which is linear between minus and plus this number, such
             as 0.1; small and large changes can then be read in one panel. By default the axis is linear.
@@ -146,8 +144,7 @@ def curves(
     if style.is_share and symlog is None:
         figure.update_yaxes(range=[-0.03, 1.03], tickformat=".0%", dtick=0.2)
     _measure_across(figure, [one for row in grid.values() for one in row.values()])
-    across = f"{counted}s in the circuit, share of all" if first.x == "share" else f"number of {counted}s {style.done}"
-    figure.update_xaxes(title_text=across, title_standoff=6, row=len(grid))
+    figure.update_xaxes(title_text=f"number of {counted}s {style.done}", title_standoff=6, row=len(grid))
     beside = 64 + 6.8 * max(map(len, named), default=0)
     figure.update_layout(
         title=figure_title(style.title.format(counted) if title is None else title)
@@ -174,8 +171,6 @@ def _grid(curves: Any) -> Grid:
         if not isinstance(one, Curves) or one.kind not in _STYLES:
             made = f"curves of {one.kind}" if isinstance(one, Curves) else repr(one)
             raise ValueError(f"curves holds {made}; what can be drawn are curves of {', '.join(_STYLES)}")
-        if _drawn(one).empty:
-            raise ValueError(f"curves: no circuit of {one.name!r} has a component; give larger sizes")
     if not isinstance(curves, Mapping):
         given = [(one.name, str(one.provenance.get("model", "")), one) for *_, one in given]
     if len(kinds := sorted({one.kind for *_, one in given})) > 1:
@@ -200,8 +195,7 @@ def _named(curves: Curves, which: str) -> str:
 
 def _counted(curves: Curves) -> str:
     """What sets consist of, in the singular."""
-    nodes = {"all": "node", "edges": "edge"}.get(curves.provenance.get("nodes", ""), "head")
-    return curves.provenance.get("unit", nodes)
+    return curves.provenance.get("unit", "head")
 
 
 def _add_note(figure: go.Figure, text: str, place: dict[str, Any]) -> None:
@@ -230,28 +224,28 @@ def _sizes(rows: int, columns: int) -> tuple[int, int]:
 
 
 def _measure_across(figure: go.Figure, shown: Sequence[Curves]) -> None:
-    """Axes of whole numbers, equally far apart if they double; or of shares on a logarithmic scale."""
-    sizes = np.concatenate([_drawn(one)[one.x].to_numpy() for one in shown])
-    if shown[0].x == "share":
-        ends = np.log10([100 * sizes.min() / _MARGIN, 100 * sizes.max() * _MARGIN])
-        figure.update_xaxes(type="log", range=ends, tickvals=_TICKS, ticktext=[f"{tick:g}%" for tick in _TICKS])
-    elif len(doubled := _doubled(sizes)):
-        each = np.unique(sizes)
+    """Axes of whole numbers, or a logarithmic one if they grow by a factor."""
+    sizes = np.concatenate([one.table["k"].to_numpy() for one in shown])
+    if _grow_by_a_factor(sizes):
+        each, first = np.unique(sizes), sizes[sizes > 0].min()
         traces: list[Any] = list(figure.select_traces())
         for trace in traces:
             if None not in trace.x:
-                trace.x = _by_doubling(trace.x, doubled[0])
-        figure.update_xaxes(tickvals=_by_doubling(each, doubled[0]), ticktext=[f"{size:g}" for size in each])
+                trace.x = _by_doubling(trace.x, first)
+        figure.update_xaxes(tickvals=_by_doubling(each, first), ticktext=[f"{size:g}" for size in each])
     else:
         ticks: dict[str, Any] = {"dtick": 1} if sizes.max() <= 8 else {"nticks": 7}
         figure.update_xaxes(**ticks)
 
 
-def _doubled(sizes: np.ndarray) -> np.ndarray:
-    """The sizes above 0, if there are at least four and each is twice the one before; the last may be less."""
+def _grow_by_a_factor(sizes: np.ndarray) -> bool:
+    """Whether there are at least four sizes above 0 that a linear axis would crowd at its beginning.
+
+    >>> _grow_by_a_factor(np.array([0, 1, 2, 5, 10, 20, 50])), _grow_by_a_factor(np.arange(65))
+    (True, False)
+    """
     above = np.unique(sizes[sizes > 0])
-    ratios = above[1:] / above[:-1]
-    return above if len(above) > 3 and (ratios[:-1] == 2).all() and ratios[-1] <= 2 else above[:0]
+    return len(above) > 3 and bool((above[1:-1] / above[:-2] >= _CROWDED).all())
 
 
 def _by_doubling(sizes: Any, first: float) -> np.ndarray:
@@ -264,21 +258,17 @@ def _by_doubling(sizes: Any, first: float) -> np.ndarray:
     return np.log2(np.where(given > 0, given, first / 2))
 
 
-def _drawn(curves: Curves) -> pd.DataFrame:
-    return curves.table.query("k > 0") if curves.x == "share" else curves.table
-
-
 def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
     """The traces of a panel: first all bands, that of random orders below the others, then the lines."""
-    table = _drawn(curves)
+    table = curves.table
     random: Any = table[table["which"].map(is_random)]
     lines = {str(which): rows for which, rows in table.groupby("which", sort=False) if not is_random(which)}
     counted, bands, drawn = _counted(curves), [], []
     if n := random["which"].nunique():
         name = f"random orders, {n} draw{'s' * (n != 1)}"
-        by_size = random.drop(columns="which").groupby(["k", "share"] if curves.x == "share" else "k")
+        by_size = random.drop(columns="which").groupby("k")
         draws = by_size.mean().assign(low=by_size["score"].min(), high=by_size["score"].max()).reset_index()
-        x, form = _across(curves, draws), style.form
+        x, form = draws["k"].to_numpy(), style.form
         texts = [
             f"<b>{name}</b>, {where}<br>{_set(row['k'], counted, style)}<br>{style.y} {row['score']:{form}}, "
             f"{row['low']:{form}} to {row['high']:{form}} over draws{_others(row, form, ('low', 'high'))}"
@@ -290,7 +280,7 @@ def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
         n_colours = len(_COLOURS)
         colour = _ROLES.get(which, _COLOURS[i % n_colours])
         dash = _DASHES[(i + i // n_colours) % len(_DASHES)]  # no two lines look alike
-        x, name, texts = _across(curves, rows), plain(_named(curves, which)), _texts(curves, which, rows, style, where)
+        x, name, texts = rows["k"].to_numpy(), plain(_named(curves, which)), _texts(curves, which, rows, style, where)
         if not i:
             for column in (column for column in _BESIDE if column in rows):
                 beside = dict(zip(("color", "dash"), _BESIDE[column], strict=True)) | {"width": 1.5}
@@ -300,25 +290,16 @@ def _traces(curves: Curves, style: _Style, where: str) -> list[go.Scatter]:
     return bands + drawn
 
 
-def _across(curves: Curves, rows: Any) -> np.ndarray:
-    return 100 * rows["share"].to_numpy() if curves.x == "share" else rows["k"].to_numpy()
-
-
 def _texts(curves: Curves, which: str, rows: Any, style: _Style, where: str) -> list[str]:
     """The hover text of each point. Averages over seeds name no last head, because each seed has its own order."""
     order = () if curves.provenance.get("over") == "seeds" else curves.order.get(which, ())
-    both = ""
-    if "areas" in curves.more:
-        of = curves.more["areas"].set_index("which").to_dict("index")[which]
-        ends = {name: interval(of[f"{name}_low"], of[f"{name}_high"]) for name in ("cpr", "cmd")}
-        both = "".join(f"<br>{name.upper()} {of[name]:.2f}{said}" for name, said in ends.items())
     texts = []
     for row in rows.to_dict("records"):
         last = f", the last {order[row['k'] - 1]}" if order and row["k"] else ""
         ends = interval(row["ci_low"], row["ci_high"], style.form)
         texts.append(
             f"<b>{plain(_named(curves, which))}</b>, {where}<br>{_set(row['k'], _counted(curves), style)}{last}<br>"
-            f"{style.y} {row['score']:{style.form}}{ends}{_others(row, style.form)}{both}"
+            f"{style.y} {row['score']:{style.form}}{ends}{_others(row, style.form)}"
         )
     return texts
 

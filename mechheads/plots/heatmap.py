@@ -35,9 +35,10 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.words import heading
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
     import xarray as xr
+
+    from mechheads.results.tables import TableResult
 
 _APART = 0.5
 """How far the row of MLPs is from the heads, in cells."""
@@ -344,51 +345,112 @@ def path_map(
         raise ValueError(f"the scores ({scores.name!r}) have no receivers; give the result of mh.path_matrix")
     senders, measured = _strongest(scores, top)
     receivers = scores.dataset["receiver"].values.tolist()
-    cell = int(np.clip(_MATRIX_WIDTH // len(receivers), 5, 72))
-    figure = figure_of([_effects(scores, senders, cell), _dots(scores, senders, cell)])
+    texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
+    values, low, high = (_values(scores, name, senders) for name in ("score", "ci_low", "ci_high"))
+    return _matrix(
+        values,
+        (low > 0) | (high < 0),
+        np.array(texts).T,
+        [str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
+        receivers,
+        {
+            "x": "receiver",
+            "y": "sender" if len(senders) == measured else f"sender: the {len(senders)} strongest of {measured}",
+            "colours": scores.unit,
+            "dots": f"{level_name(scores.level)} excludes 0",
+            "title": heading(scores.name) if title is None else title,
+        },
+        theme,
+    )
+
+
+def pair_map(
+    found: TableResult,
+    *,
+    title: str | None = None,
+    theme: Theme = "light",
+) -> go.Figure:
+    """Heatmap of how the parts of a query meet those of the keys.
+
+    Parts of the query go down, parts of the keys across, each side with those of the largest means first and what is
+    left over last. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks the
+    cells whose interval excludes 0. The hover text shows the value and the interval.
+
+    Args:
+        found: the result of ``mh.behaviour.attention_attribution``.
+        title: the title; by default the name of the result.
+        theme: ``"light"`` or ``"dark"``.
+
+    >>> why = mh.behaviour.attention_attribution(model, [[*range(1000, 1010)] * 2], "L17H5", query=15, key=6)
+    >>> len(mh.plots.pair_map(why).layout.yaxis.ticktext)
+    9
+    """
+    table = found.table
+    rows, columns = list(dict.fromkeys(table["query"])), list(dict.fromkeys(table["key"]))
+    shape = len(rows), len(columns)
+    score, low, high = (table[name].to_numpy().reshape(shape) for name in ("score", "ci_low", "ci_high"))
+    cells = zip(*(table[name] for name in ("query", "key", "score", "ci_low", "ci_high")), strict=True)
+    texts = [
+        f"<b>{plain(q)}</b> and <b>{plain(k)}</b><br>{mean:.4g} {plain(found.unit)}{interval(least, most)}"
+        for q, k, mean, least, most in cells
+    ]
+    said = {
+        "x": "part of the keys",
+        "y": "part of the query",
+        "colours": found.unit,
+        "dots": f"{level_name(0.95)} excludes 0",
+        "title": heading(found.name) if title is None else title,
+    }
+    return _matrix(score, (low > 0) | (high < 0), np.reshape(texts, shape), rows, columns, said, theme)
+
+
+def _matrix(
+    values: np.ndarray,
+    marked: Bool[np.ndarray, "row column"],
+    texts: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    said: Mapping[str, str],
+    theme: Theme,
+) -> go.Figure:
+    """A heatmap of named rows and columns, with a dot in each cell that is marked.
+
+    Args:
+        texts: what is shown over each cell.
+        said: the names of both axes, ``x`` and ``y``, of the ``colours`` and of the ``dots``, and the ``title``.
+    """
+    cell, (n_rows, n_columns) = int(np.clip(_MATRIX_WIDTH // len(columns), 5, 72)), values.shape
+    y, x = np.nonzero(marked)
+    cells = heat_trace(values, np.arange(n_columns), np.arange(n_rows), texts, 1 if cell >= 10 else 0)
+    figure = figure_of([cells, _dot_trace(x, y, min(6, max(cell - 2, 2)), said["dots"], bool(len(y)))])
     step = -(-14 // cell)
     figure.update_xaxes(
-        title_text="receiver",
-        range=[-0.5, len(receivers) - 0.5],
-        tickvals=np.arange(0, len(receivers), step),
-        ticktext=[plain(receiver) for receiver in receivers[::step]],
-        tickangle=0 if cell * step >= 8 * max(map(len, receivers)) else -60,
+        title_text=said["x"],
+        range=[-0.5, n_columns - 0.5],
+        tickvals=np.arange(0, n_columns, step),
+        ticktext=[plain(name) for name in columns[::step]],
+        tickangle=0 if cell * step >= 8 * max(map(len, columns)) else -60,
     )
     figure.update_yaxes(
-        title_text="sender" if len(senders) == measured else f"sender: the {len(senders)} strongest of {measured}",
+        title_text=said["y"],
         title_standoff=8,
-        range=[len(senders) - 0.5, -0.5],
-        tickvals=np.arange(len(senders)),
-        ticktext=[str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
+        range=[n_rows - 0.5, -0.5],
+        tickvals=np.arange(n_rows),
+        ticktext=[plain(name) for name in rows],
     )
     for axes in (figure.update_xaxes, figure.update_yaxes):
         axes(tickmode="array", ticklabelstandoff=4)
-    furthest = float(np.nanmax(np.abs(_values(scores, "score", senders)))) or 1.0
+    furthest = float(np.nanmax(np.abs(values))) or 1.0
     figure.update_layout(
-        title=figure_title(heading(scores.name) if title is None else title),
-        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(scores.unit)),
+        title=figure_title(said["title"]),
+        coloraxis=colour_axis(SIGNED, -furthest, furthest, plain(said["colours"])),
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "itemclick": False},
         plot_bgcolor=MISSING,
-        width=max(cell * len(receivers), 280) + 220,
-        height=max(_CELL_HEIGHT * len(senders), 160) + 200,
+        width=max(cell * n_columns, 280) + 220,
+        height=max(_CELL_HEIGHT * n_rows, 160) + 200,
         margin={"l": 100, "r": 120, "t": 100, "b": 100},
     )
     return themed(figure, theme)
-
-
-def _effects(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Heatmap:
-    """The effect of each sender on each receiver."""
-    receivers = scores.dataset["receiver"].values.tolist()
-    texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
-    values, places = _values(scores, "score", senders), (np.arange(len(receivers)), np.arange(len(senders)))
-    return heat_trace(values, *places, np.array(texts).T, 1 if cell >= 10 else 0)
-
-
-def _dots(scores: HeadScores, senders: np.ndarray, cell: int) -> go.Scatter:
-    """A dot in each cell whose interval excludes 0."""
-    rows, columns = np.nonzero((_values(scores, "ci_low", senders) > 0) | (_values(scores, "ci_high", senders) < 0))
-    name = f"{level_name(scores.level)} excludes 0"
-    return _dot_trace(columns, rows, min(6, max(cell - 2, 2)), name, bool(len(rows)))
 
 
 def _dot_trace(x: np.ndarray, y: np.ndarray, size: int, name: str, in_legend: bool) -> go.Scatter:
@@ -420,96 +482,3 @@ def _strongest(scores: HeadScores, top: int) -> tuple[np.ndarray, int]:
     if not measured:
         raise ValueError(f"the scores ({scores.name!r}) have no sender that was measured: all are NaN")
     return np.argsort(-strength, kind="stable")[: max(1, min(top, at_work))], measured
-
-
-_VIEW_WIDTH, _VIEW_HEIGHT, _FAINT = 86, 44, 0.25
-
-
-def view_agreement(
-    correlations: pd.DataFrame,
-    *,
-    title: str | None = None,
-    theme: Theme = "light",
-) -> go.Figure:
-    """Rank correlations of every two views: red if they order heads alike, blue if in opposite order.
-
-    Pairs whose interval includes 0, or that have no interval, are pale with a grey number: the views may be unrelated.
-    A cell is empty if no correlation is defined. The hover text shows the interval and the number of heads.
-
-    Args:
-        correlations: a row for every two views, such as ``Atlas.agreement()``: view, other, spearman, ci_low, ci_high
-            and n.
-        title: the title; by default a general one.
-        theme: ``"light"`` or ``"dark"``.
-
-    Raises:
-        ValueError: if there are no rows, a column is missing, or two views occur twice.
-
-    >>> import pandas as pd
-    >>> row = {"view": "phi", "other": "patching", "spearman": 0.4, "ci_low": 0.1, "ci_high": 0.6, "n": 270}
-    >>> mh.plots.view_agreement(pd.DataFrame([row])).data[0].z.tolist()
-    [[0.4]]
-    """
-    pairs = _cells(correlations)
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    place = {name: i for i, name in enumerate(names)}
-    sure, unsure = (np.full((len(names) - 1, len(names) - 1), np.nan) for _ in range(2))
-    hover = np.full(sure.shape, "", dtype=object)
-    for (one, other), (r, low, high, n) in pairs.items():
-        column, row = sorted((place[one], place[other]))
-        (sure if low > 0 or high < 0 else unsure)[row - 1, column] = r
-        hover[row - 1, column] = _hover(one, other, r, low, high, n)
-    shown = {"texttemplate": "%{z:.2f}"}
-    figure = figure_of(
-        [
-            heat_trace(sure, None, None, hover, 2, **shown, textfont={"size": 13}),
-            heat_trace(
-                unsure, None, None, hover, 2, **shown, textfont={"size": 13, "color": "#8a8a8a"}, opacity=_FAINT
-            ),
-        ]
-    )
-    _lay_out(figure, [plain(name.replace("_", " ")) for name in names])
-    figure.update_layout(title=figure_title("Rank correlation of views of the same heads" if title is None else title))
-    return themed(figure, theme)
-
-
-def _cells(correlations: pd.DataFrame) -> dict[tuple[str, str], tuple[float, float, float, int]]:
-    """Correlation, interval and number of heads of every two views.
-
-    Raises:
-        ValueError: if there are no rows, a column is missing, or two views occur twice.
-    """
-    columns = ["view", "other", "spearman", "ci_low", "ci_high", "n"]
-    if absent := [name for name in columns if name not in correlations]:
-        raise ValueError(f"correlations has no column {absent[0]!r}; give the result of Atlas.agreement")
-    if not len(correlations):
-        raise ValueError("correlations has no rows; give a row for every two views, from at least two views")
-    found: dict[tuple[str, str], tuple[float, float, float, int]] = {}
-    for view, other, *rest in correlations[columns].itertuples(index=False):
-        if view == other or (view, other) in found or (other, view) in found:
-            raise ValueError(f"correlations has {view!r} and {other!r} twice; give one row for every two views")
-        found[view, other] = tuple(rest)
-    return found
-
-
-def _hover(one: str, other: str, r: float, low: float, high: float, n: int) -> str:
-    pair = " and ".join(plain(name.replace("_", " ")) for name in (one, other))
-    return f"<b>{pair}</b><br>ρ = {r:.2f}{interval(low, high) or ', no interval'}<br>{n} heads"
-
-
-def _lay_out(figure: go.Figure, names: list[str]) -> None:
-    """Set the axes: all views but the first down, all but the last across, which is the half below the diagonal."""
-    n = len(names) - 1
-    ticks = {
-        "tickmode": "array",
-        "tickvals": list(range(n)),
-        "ticklabelstandoff": 4,
-    }
-    figure.update_xaxes(**ticks, ticktext=names[:-1], range=[-0.5, n - 0.5], tickangle=-35)
-    figure.update_yaxes(**ticks, ticktext=names[1:], range=[n - 0.5, -0.5])
-    figure.update_layout(
-        coloraxis=colour_axis(SIGNED, -1, 1, "ρ"),
-        width=n * _VIEW_WIDTH + 330,
-        height=max(n * _VIEW_HEIGHT, 120) + 220,
-        margin={"l": 200, "r": 130, "t": 80, "b": 140},
-    )

@@ -3,6 +3,7 @@
 | comparison | function |
 |---|---|
 | two scores of the same heads | ``HeadScores.compare`` |
+| some heads in several scores | ``side_by_side`` |
 | several rankings, by the heads that come first | ``overlap`` |
 | one group of scores against another, with intervals | ``compare_roles`` |
 | scores from weights against scores in context | ``score_correlations`` |
@@ -14,16 +15,54 @@ has its own correlation. Intervals come from leaving out whole layers and, if te
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechheads.heads import HeadId, HeadLike
 from mechheads.results.correlation import pearson, pearson_interval, spearman
+from mechheads.results.dataset import STATISTICS
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import Rows
 from mechheads.results.stats import cluster_draws, top_shares
+
+
+def side_by_side(results: Mapping[str, HeadScores], heads: Sequence[HeadLike] | None = None, k: int = 10) -> Rows:
+    """The scores of the same heads in several results, each with its interval.
+
+    Args:
+        results: results by name, over the same layers and heads, without further dimensions.
+        heads: the heads to show, in this order; by default the ``k`` that are furthest from 0 in the first result.
+
+    Returns:
+        One row per head, named after it, with the columns ``name``, ``name_low`` and ``name_high`` for each result.
+
+    Raises:
+        ValueError: if results is empty, they are not over the same heads or have further dimensions, or there is no
+            such head.
+
+    >>> import numpy as np
+    >>> def scores(row):
+    ...     return mh.HeadScores.from_scores(np.array([row]), name="demo", unit="", kind="demo")
+    >>> side_by_side({"total": scores([3.0, 2.0]), "direct": scores([0.5, 1.0])})
+    head  total  direct
+    L0H0      3     0.5
+    L0H1      2       1
+    """
+    _check(results, results, ("results", "results"))
+    first = next(iter(results.values()))
+    shown = first.heads(k, by="absolute") if heads is None else heads
+    columns = {}
+    for name, scores in results.items():
+        rows = [scores[head] for head in shown]
+        columns |= {f"{name}{end}": [row[of] for row in rows] for end, of in zip(_ENDS, STATISTICS[:3], strict=True)}
+    return Rows(pd.DataFrame(columns, index=pd.Index([str(HeadId.parse(head)) for head in shown])))
+
+
+_ENDS = ("", "_low", "_high")
 
 
 def overlap(results: Mapping[str, HeadScores], k: int = 10) -> pd.DataFrame:
@@ -190,25 +229,27 @@ def shared_relations(static: HeadScores, dynamic: HeadScores) -> list[str]:
     return shared
 
 
-def _check(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores]) -> None:
+def _check(
+    roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores], called: tuple[str, str] = ("roles", "others")
+) -> None:
     """Check that all scores are of the heads of one model.
 
     Raises:
         ValueError: if one is not; the message names the first.
     """
-    for name, group in (("roles", roles), ("others", others)):
+    for name, group in zip(called, (roles, others), strict=True):
         if not isinstance(group, Mapping) or not group:
             raise ValueError(f"{name} is {group!r}; give scores by name, such as {{'zero': ...}}")
     first = next(iter(roles.values()))
-    for name, group in (("roles", roles), ("others", others)):
+    for name, group in zip(called, (roles, others), strict=True):
         for key, one in group.items():
-            if one.extra_dims and name == "roles":
+            if one.extra_dims and name == called[0]:
                 raise ValueError(
                     f"roles[{key!r}] has the extra dimensions {one.extra_dims}; choose one label of each with .select()"
                 )
             if (one.n_layers, one.n_heads) != (first.n_layers, first.n_heads):
                 raise ValueError(
-                    f"{name}[{key!r}] has {one.n_layers} x {one.n_heads} heads, but the roles have {first.n_layers} x "
+                    f"{name}[{key!r}] has {one.n_layers} x {one.n_heads} heads, but the first has {first.n_layers} x "
                     f"{first.n_heads}; give scores of one model"
                 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 LEAST_CLUSTERS = 3
 """The fewest clusters for an interval."""
@@ -149,8 +149,8 @@ def estimates(of: Clustered, level: float) -> Iterator[Estimates]:
 
 def exponents(rows: np.ndarray) -> np.ndarray:
     """For each row the power of two that is just above its largest finite number; 0 for numbers of ordinary size."""
-    found = np.frexp(np.where(np.isfinite(rows), np.abs(rows), 0.0).max(axis=-1))[1]
-    return np.where(np.abs(found) > _ORDINARY, found, 0)
+    exponent = np.frexp(np.where(np.isfinite(rows), np.abs(rows), 0.0).max(axis=-1))[1]
+    return np.where(np.abs(exponent) > _ORDINARY, exponent, 0)
 
 
 def times_two_to(exponent: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -178,4 +178,4 @@ def _degrees_of_freedom(share: np.ndarray) -> np.ndarray:
 
 def _t_quantile(level: float, freedom: np.ndarray) -> np.ndarray:
     each, of_row = np.unique(freedom.round(9), return_inverse=True)
-    return student_t.ppf((1 + level) / 2, each)[of_row]
+    return stdtrit(each, (1 + level) / 2)[of_row]

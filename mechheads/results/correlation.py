@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import rankdata
 
 from mechheads.messages.arguments import check_at_least
+from mechheads.messages.wrapped import Wrapped
 from mechheads.results.stats import correlation_interval
 
 _LEAST = 3
@@ -19,7 +19,7 @@ _LEAST = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Wrapped):
     """Agreement of two scores over the same heads; made by ``HeadScores.compare``.
 
     Attributes:
@@ -58,6 +58,8 @@ def compare(
     >>> compare(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), 2, ("x", "x squared"))
     'x' against 'x squared' over 3 heads: Pearson 0.990, Spearman 1.000, top-2 overlap 100% (by chance 67%)
     """
+    from scipy.stats import rankdata
+
     check_at_least(1, k=k)
     both = np.isfinite(left) & np.isfinite(right)
     left, right = left[both], right[both]
@@ -116,6 +118,8 @@ def spearman(
 
 def _ranks(values: Float[np.ndarray, " head"], kept: Bool[np.ndarray, "row head"]) -> Float[np.ndarray, "row head"]:
     """The ranks among the values that each row keeps; NaN for the others."""
+    from scipy.stats import rankdata
+
     return rankdata(np.where(kept, values, np.nan), axis=1, nan_policy="omit")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.heads import Node
+from mechheads.heads import HeadId
 from mechheads.results.kinds import kind_of
 from mechheads.results.tables import TableResult
 
@@ -20,15 +20,15 @@ from mechheads.results.tables import TableResult
 class Curves(TableResult):
     """One number as a set of heads grows: a line for each order of heads, beside lines of random orders.
 
-    Circuits by size, attack curves, role curves and removal all return this.
+    Attack curves, role curves, removal and the circuit of an atlas return this.
 
     Attributes:
         kind: the analysis, such as "attack_curve".
         name: what was tested: a metric, a task, a relation, or requests.
         table: a row for each line and size. ``which``: the name of the line; lines of random orders are "random 1" and
-            so on. ``k``: how many heads; of circuits also ``share``, of all. ``score`` with ``ci_low`` and ``ci_high``,
-            in ``unit``; and what else the analysis measures there.
-        order: for each line, its heads, nodes or edges in order; an edge is a text such as ``"L3H2->L5H1.q"``.
+            so on. ``k``: how many heads. ``score`` with ``ci_low`` and ``ci_high``, in ``unit``; and what else the
+            analysis measures there.
+        order: for each line, its heads in order.
         values: for each row of the table, one number per prompt or seed, in the unit of what is averaged; NaN where an
             interrupted run did not come.
         more: what else the analysis keeps, by name.
@@ -40,7 +40,7 @@ class Curves(TableResult):
     kind: str
     name: str
     table: pd.DataFrame
-    order: Mapping[str, tuple[Node, ...] | tuple[str, ...]]
+    order: Mapping[str, tuple[HeadId, ...]]
     values: Float[np.ndarray, "row prompt"]
     more: dict[str, Any]
     provenance: dict[str, Any]
@@ -56,15 +56,10 @@ class Curves(TableResult):
         return next(iter(self.order.values()))
 
     @property
-    def x(self) -> str:
-        """The column of the table that says how large the sets are: ``share`` if it is there, else ``k``."""
-        return "share" if "share" in self.table else "k"
-
-    @property
     def band(self) -> pd.DataFrame:
         """The lines of random orders at each size: ``mean``, ``low`` (the least) and ``high`` (the largest)."""
         random = self.table[self.table["which"].map(is_random)]
-        return random.groupby(self.x)["score"].agg(mean="mean", low="min", high="max").reset_index()
+        return random.groupby("k")["score"].agg(mean="mean", low="min", high="max").reset_index()
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -87,12 +82,7 @@ class Curves(TableResult):
         return f"<Curves {self.kind!r} of {self.name!r} in {self.unit}{stopped}: {ends or 'nothing is known'}{judged}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        table = self.table.pivot(index=self.x, columns="which", values="score")
-        if "areas" not in self.more:
-            return table, []
-        areas = [row for row in self.more["areas"].to_dict("records") if not is_random(row["which"])]
-        notes = [f"{row['which']}: CPR {row['cpr']:.3g}, CMD {row['cmd']:.3g}" for row in areas]
-        return table, [*notes, f"other heads ablated by {self.provenance.get('intervention')}"]
+        return self.table.pivot(index="k", columns="which", values="score"), []
 
 
 def is_random(which: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -20,10 +21,10 @@ from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.bounded import Bounds
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
-from mechheads.results.html import head_names, html_result
-from mechheads.results.kinds import EXPLORER, HEATMAP, OPEN, citation, draw, kind_of, sample_of
+from mechheads.results.kinds import EXPLORER, HEATMAP, citation, draw, kind_of, sample_of
 from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
+from mechheads.results.shown import Rows, Shown, chosen, head_names
 from mechheads.results.stats import mean_over_prompts, rounding_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ RankBy = Literal["score", "absolute"]
 _S = TypeVar("_S", bound="HeadScores")
 
 
-class HeadScores:
+class HeadScores(Shown):
     """Scores of every head, with intervals, per-prompt values and provenance.
 
     ``dataset`` contains ``score``, ``ci_low``, ``ci_high``, ``p_value``, ``q_value`` and ``p_family`` over layer, head
@@ -190,9 +191,10 @@ class HeadScores:
         return self.dataset.get("values")
 
     @property
-    def mlps(self) -> pd.DataFrame | None:
+    def mlps(self) -> Rows | None:
         """Scores of the MLPs, one row per layer and label; ``None`` unless measured (``nodes="all"``)."""
-        return mlp_table(self.dataset)
+        table = mlp_table(self.dataset)
+        return None if table is None else Rows(table)
 
     @property
     def n_layers(self) -> int:
@@ -243,7 +245,8 @@ class HeadScores:
     def missing(self) -> tuple[HeadId, ...]:
         """Heads that the analysis was asked for and that have no score, for example after Ctrl-C."""
         absent = np.argwhere(self.scores.isnull().all(self.extra_dims).values).tolist()
-        every, about = [HeadId(layer, head) for layer, head in absent], self.provenance
+        about = self.provenance
+        every = [head for head in starmap(HeadId, absent) if str(head) not in about.get("given", ())]
         asked = about.get("senders", about.get("heads"))
         names = {asked} if isinstance(asked, str) else set(asked or ())
         if not names or names == {"all"}:
@@ -278,32 +281,40 @@ class HeadScores:
         part = self._statistics.isel(layer=at.layer, head=at.head)
         if not self.extra_dims:
             return {"layer": at.layer, "head": at.head} | {str(n): float(part[n]) for n in part.data_vars}
-        return table_of(part, self.extra_dims)
+        return Rows(table_of(part, self.extra_dims))
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_dataframe(self) -> Rows:
         """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value, p_family.
 
         The rows are named after the heads, as in ``table.loc["L23H4"]``. If only two clusters were measured, the table
         has ``range_low`` and ``range_high`` in addition, because there is no interval.
         """
         table = table_of(self._statistics, ("layer", "head", *self.extra_dims))
-        return table.set_index(pd.Index(head_names(table)))
+        return Rows(table.set_index(pd.Index(head_names(table))))
 
     @property
     def _statistics(self) -> xr.Dataset:
         return self.dataset[[name for name in (*STATISTICS, *RANGE) if name in self.dataset]]
 
-    def top(self, k: int = 10, by: RankBy = "score") -> pd.DataFrame:
+    def top(self, k: int = 10, by: RankBy = "score", columns: Sequence[str] | None = None) -> Rows:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
 
         Rows without a score are left out, and for labels also heads without the category. Heads that were changed
         together have one row, that of the first. Equal scores stay in the order of layer and head.
 
+        Args:
+            columns: only these, in this order. All columns are there by default, but at most eight are shown.
+
         Raises:
-            ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
+            ValueError: if ``k`` is below 1, ``by`` is neither "score" nor "absolute", or there is no such column.
+
+        >>> scores = HeadScores.from_scores(np.array([[0.25, 0.5]]), name="effect", kind="demo")
+        >>> scores.top(1)
+        head  score
+        L0H1     0.5
         """
         check_at_least(1, k=k)
-        return self._ranked(by).head(k)
+        return chosen(self._ranked(by).head(k), columns)
 
     def heads(self, k: int = 10, by: RankBy = "score") -> tuple[HeadId, ...]:
         """The first ``k`` heads of the ranking, each once even if it ranks under several labels, as in ``top``."""
@@ -311,7 +322,7 @@ class HeadScores:
         ranked = self._ranked(by)[["layer", "head"]].to_numpy()
         return tuple(dict.fromkeys(HeadId(*pair) for pair in ranked.tolist()))[:k]
 
-    def _ranked(self, by: RankBy) -> pd.DataFrame:
+    def _ranked(self, by: RankBy) -> Rows:
         check_known("by", by, RankBy)
         rows = self.to_dataframe()
         keys = rows["score"].to_numpy(dtype=np.float64)
@@ -326,12 +337,15 @@ class HeadScores:
     def compare(self, other: HeadScores, k: int = 10) -> Comparison:
         """Compare with another result over the same heads and labels: correlations and overlap of the ``k`` largest.
 
+        A dimension with one label, such as that of one relation, need not be in both.
+
         Raises:
-            ValueError: if layers, heads or extra labels differ.
+            ValueError: if layers, heads or extra labels differ, or only one result has a dimension of several labels.
         """
-        check_aligned(self.dataset, other.dataset)
+        mine, theirs = _only_label(self, other), _only_label(other, self)
+        check_aligned(mine.dataset, theirs.dataset)
         step = self.together if self.together == other.together else 1
-        one, two = (each.scores.values[:, ::step].ravel() for each in (self, other))
+        one, two = (each.scores.values[:, ::step].ravel() for each in (mine, theirs))
         return compare(one, two, k, (self.name, other.name))
 
     def save(self, path: str | Path) -> Path:
@@ -420,7 +434,9 @@ class HeadScores:
         size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
         size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
         size += f", {self.n_layers} MLPs" if has_mlps(self.dataset) else ""
-        size += f", {self.dataset.sizes['prompt']} {sample_of(self.kind)}s" if self.values is not None else ""
+        if self.values is not None:
+            n = self.dataset.sizes["prompt"]
+            size += f", {n} {sample_of(self.kind)}{'s' * (n != 1)}"
         if RANGE[0] in self.dataset:
             some = "some with " if self.dataset["ci_low"].notnull().any() else ""
             size += f", {some}ranges of 2 clusters, not intervals"
@@ -430,5 +446,24 @@ class HeadScores:
         size += ", value biases folded into b_O" if self.provenance.get("folded_value_biases") else ""
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
 
-    def _repr_html_(self) -> str:
-        return html_result(self, self.top(10, by="absolute"), f"{OPEN}. The ten furthest from 0:")
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        return self.top(10, by="absolute"), ("The ten furthest from 0:",)
+
+
+def _only_label(scores: HeadScores, other: HeadScores) -> HeadScores:
+    """The scores without dimensions that the others lack and that have one label.
+
+    Raises:
+        ValueError: if such a dimension has several labels.
+    """
+    for dim in scores.extra_dims:
+        labels = scores.dataset[dim].values.tolist()
+        if dim not in other.extra_dims and len(labels) > 1:
+            shown = ", ".join(map(repr, labels[:8])) + ", ..." * (len(labels) > 8)
+            raise ValueError(
+                f"{scores.name!r} has several labels of {dim} ({shown}), and {other.name!r} has none; choose one with "
+                f".select({dim}={labels[0]!r})"
+            )
+        if dim not in other.extra_dims:
+            scores = HeadScores(scores.dataset.isel({dim: 0}, drop=True))
+    return scores

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Num
-from scipy.stats import false_discovery_control, norm, t as student_t
+from scipy.special import ndtri, stdtrit
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.results.clusters import (
@@ -74,11 +74,11 @@ def clustered_interval(
     """
     of = Clustered(values, cluster)
     low, high = of.nothing(), of.nothing()
-    for found in estimates(of, level):
-        q = found.quantile
-        longer = found.skew * (2 * q**2 + 1) / 6
-        low[found.rows] = found.scaled(found.mean - found.error * (q + np.maximum(-longer, 0)))
-        high[found.rows] = found.scaled(found.mean + found.error * (q + np.maximum(longer, 0)))
+    for some in estimates(of, level):
+        q = some.quantile
+        longer = some.skew * (2 * q**2 + 1) / 6
+        low[some.rows] = some.scaled(some.mean - some.error * (q + np.maximum(-longer, 0)))
+        high[some.rows] = some.scaled(some.mean + some.error * (q + np.maximum(longer, 0)))
     return low.reshape(of.shape), high.reshape(of.shape)
 
 
@@ -237,7 +237,7 @@ def carried_by(
     [2, -1]
     """
     of = Clustered(values, cluster)
-    found = np.full(len(of.nothing()), -1)
+    first = np.full(len(of.nothing()), -1)
     for part in of.parts():
         totals, counts, _ = of.sums(part)
         total, size = totals.sum(axis=1, keepdims=True), counts.sum(axis=1, keepdims=True)
@@ -248,8 +248,8 @@ def carried_by(
         change = np.where(left <= 0.5 + 1e-12, 1 - left, -np.inf)
         at = np.argmax(change, axis=1)
         carries = usable & np.isfinite(change[np.arange(len(part)), at])
-        found[part[carries]] = of.first_prompts[at[carries]]
-    return found.reshape(of.shape)
+        first[part[carries]] = of.first_prompts[at[carries]]
+    return first.reshape(of.shape)
 
 
 def rounding_of(*numbers: Float[np.ndarray, "... prompt"]) -> float:
@@ -286,7 +286,11 @@ def q_values(p: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         raise ValueError("p contains values outside 0..1; give probabilities, with NaN for 'not tested'")
     q = np.full(p.shape, np.nan)
     if finite.any():
-        q[finite] = false_discovery_control(p[finite], method="bh")
+        order = np.argsort(tested := p[finite])
+        at_rank = tested[order] * (len(tested) / np.arange(1, len(tested) + 1))
+        adjusted = np.empty_like(tested)
+        adjusted[order] = np.minimum.accumulate(at_rank[::-1])[::-1].clip(0, 1)
+        q[finite] = adjusted
     return q
 
 
@@ -304,7 +308,7 @@ def share_interval(
     >>> low.round(3).tolist(), high.round(3).tolist()
     ([0.0, 0.237], [0.278, 0.763])
     """
-    z = norm.ppf((1 + level) / 2) if quantile is None else quantile
+    z = ndtri((1 + level) / 2) if quantile is None else quantile
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return np.clip(centre - reach, 0, None), np.clip(centre + reach, None, 1)
@@ -344,7 +348,7 @@ def correlation_interval(r: float, *without: Float[np.ndarray, " cluster"], leve
     total, by_freedom = variances.sum(), sum(v**2 / (len(of) - 1) for v, of in zip(variances, several, strict=True))
     if total == 0:
         return r, r
-    reach = student_t.ppf((1 + level) / 2, total**2 / by_freedom) * np.sqrt(total)
+    reach = stdtrit(total**2 / by_freedom, (1 + level) / 2) * np.sqrt(total)
     return float(np.tanh(_fisher(r) - reach)), float(np.tanh(_fisher(r) + reach))
 
 

@@ -22,10 +22,10 @@ from mechheads.files.text import parse_json
 from mechheads.heads import HeadId, Mlp
 from mechheads.results import netcdf
 from mechheads.results.dataset import SCHEMA_VERSION, read
-from mechheads.results.html import html_result
-from mechheads.results.kinds import EXPLORER, OPEN, citation, draw, kind_of
+from mechheads.results.kinds import EXPLORER, citation, draw, kind_of
 from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import Rows, Shown, chosen
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound="TableResult")
 
 
-class TableResult:
+class TableResult(Shown):
     """A tidy table with provenance that can be shown, saved and cited.
 
     Results about sets of heads are subclasses: each is a frozen dataclass whose fields are numbers, texts, heads,
@@ -135,13 +135,22 @@ class TableResult:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} in {self.unit}: {len(self.table)} rows>"
 
-    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        """The table that a notebook shows, and lines of text above it."""
-        return self.table, ()
+    def show(self, columns: Sequence[str] | None = None) -> Rows:
+        """The table, which shows at most eight columns: those that are named, or the first.
 
-    def _repr_html_(self) -> str:
-        table, notes = self._shown()
-        return html_result(self, table, *notes, OPEN)
+        Raises:
+            ValueError: if there is no such column.
+
+        >>> prompts = mh.Prompts(["The capital of France is"], answer=[" Paris"])
+        >>> options = {"intervention": "zero", "metric": "log_prob"}
+        >>> effect = mh.patching.patch_sets(model, prompts, [["L23H4"]], **options)
+        >>> effect.show(["heads", "score"]).columns.tolist()
+        ['heads', 'score']
+        """
+        return chosen(self.table, columns)
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        return self.table, ()
 
 
 def _classes() -> list[type[TableResult]]:

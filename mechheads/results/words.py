@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +34,51 @@ ABLATED = {"undifferentiated": "it attends to all tokens alike", "scaling": "it 
 _GOALS = {ASKED["task"]: "capitals become likely"}
 _OF_BOTH = "logit(answer) - logit(wrong)"
 _LONGEST = 80
+
+
+_GONE = {"Zero(": "zeroed", "Mean": "mean-ablated", "Resample(": "resample-ablated", "Patch(": "patched"}
+"""What happens to heads that are ablated all the time, by the beginning of the intervention."""
+
+
+def given_that(about: Mapping[str, Any]) -> str:
+    """Which heads are ablated all the time, as the end of a title or a sentence; empty if none is.
+
+    Args:
+        about: the provenance of a result.
+
+    >>> from mechheads.results.words import given_that
+    >>> given_that({"given": {"L0H1": "Zero()", "L2H3": "Zero()", "L4H0": "Mean()"}})
+    'given that L0H1 and L2H3 are zeroed and L4H0 is mean-ablated'
+    """
+    given, by_rule = about.get("given"), dict[str, list[str]]()
+    for head, rule in given.items() if isinstance(given, Mapping) else ():
+        known = next((words for start, words in _GONE.items() if rule.startswith(start)), None)
+        by_rule.setdefault(known or f"changed by {shortened(rule)}", []).append(head)
+    said = [f"{listed(heads)} {'is' if len(heads) == 1 else 'are'} {gone}" for gone, heads in by_rule.items()]
+    return f"given that {listed(said)}" if said else ""
+
+
+def titled(name: str, about: Mapping[str, Any]) -> str:
+    """The name of a result, which says what heads were ablated all the time.
+
+    Args:
+        about: the provenance of the result.
+    """
+    return ", ".join(filter(None, (name, given_that(about))))
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts with commas, or with semicolons if they have commas themselves.
+
+    >>> from mechheads.results.words import listed
+    >>> listed(["one", "two", "three"]), listed(["a, b", "c"])
+    ('one, two and three', 'a, b; c')
+    """
+    if len(parts) < 2:
+        return "".join(parts)
+    if any("," in re.sub(r"\[[^]]*]", "", part) for part in parts[:-1]):
+        return "; ".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def shortened(text: str) -> str:
@@ -99,6 +145,10 @@ class _Wording:
         one = {"label": words.label, "meaning": words.meaning, "sentence": sentence, "part": words.part}
         filled: dict[str, Any] = {name: tuple(each.format_map(places) for each in of) for name, of in many.items()}
         filled |= {name: text.format_map(places) for name, text in one.items()}
+        if gone := given_that(self.scores.provenance):
+            filled["label"] += f", {gone}"
+            for name in ("meaning", "sentence"):
+                filled[name] = f"{heading(gone)}, {filled[name][:1].lower()}{filled[name][1:]}"
         group = words.group or GROUPS[kind_of(self._kind).question]
         return replace(words, **filled, rule=rule, signed=signed, unit=unit, group=group)
 

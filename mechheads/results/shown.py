@@ -1,0 +1,242 @@
+"""Results as a terminal and a notebook show them: heads by their names, the score in sight, no rounding noise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+from unicodedata import east_asian_width
+
+import numpy as np
+import pandas as pd
+
+from mechheads.messages.arguments import did_you_mean
+from mechheads.messages.wrapped import WIDTH, wrapped
+from mechheads.results.kinds import OPEN
+
+_NOISE = 1e-9
+"""Values below this share of the largest value of their column are shown as 0, except probabilities."""
+_LEAST = 1e-15
+_PROBABILITY = re.compile(r"p|q|[pq]_.+|.+_[pq](_value)?")
+"""The names of columns of probabilities."""
+_LEAST_P = 0.001
+_MOST_COLUMNS = 8
+_MOST_ROWS = 60
+"""A longer table is shown by its first rows."""
+_FIRST_ROWS = 10
+_LONGEST = (40, 28, 20, 14, 10, 7)
+"""The longest text in a cell of a terminal: the first with which the columns fit that come first."""
+_HEAD = re.compile(r"L\d+(H\d+|\.mlp)")
+_INTERVAL = "interval"
+
+
+class Rows(pd.DataFrame):
+    """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, those of the score first.
+
+    ``attrs["first"]`` names the columns that are shown first; without it, these are heads, labels, score, interval and
+    family p. Any other columns are shown if they are chosen alone, as in ``table[["score", "q_value"]]``.
+
+    >>> table = pd.DataFrame({"layer": [23], "head": [4], "score": [0.51234567], "ci_low": [0.2], "ci_high": [0.8]})
+    >>> Rows(table.assign(p_value=[0.00001]))
+    head    score    interval  p_value
+    L23H4  0.5123  [0.2, 0.8]  < 0.001
+    """
+
+    @property
+    def _constructor(self) -> type[Rows]:
+        return Rows
+
+    def __repr__(self) -> str:
+        return "\n".join(text_table(self))
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+
+class Shown:
+    """A result that ``print`` and notebooks show by its ``repr``, notes and a table."""
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        """The table, and lines of text above it."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        table, notes = self._shown()
+        return "\n".join([*map(wrapped, (repr(self), *notes)), *text_table(table), wrapped(OPEN)])
+
+    def _repr_html_(self) -> str:
+        table, notes = self._shown()
+        lines = "<br>".join(map(escape, (repr(self), OPEN, *notes)))
+        return f"<div><p>{lines}</p>{html_table(table) if len(table.columns) else ''}</div>"
+
+
+def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
+    """Some columns of a table, in this order; all for None.
+
+    Raises:
+        ValueError: if there is no such column.
+    """
+    if isinstance(columns, str):
+        raise ValueError(f"columns is the text {columns!r}; give a list, such as [{columns!r}]")
+    known = list(map(str, table))
+    for name in columns or ():
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise ValueError(f"columns: there is no {name!r}; choose among {', '.join(known)}.{meant}")
+    rows = Rows(table if columns is None else table[list(columns)])
+    rows.attrs = dict(table.attrs) if columns is None else {"first": list(columns)}
+    return rows
+
+
+def head_names(table: pd.DataFrame) -> list[str]:
+    """``L23H4`` for each row, from its layer and head."""
+    return [f"L{layer}H{head}" for layer, head in zip(table["layer"], table["head"], strict=True)]
+
+
+def tidy(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as texts, with heads by name in the first column, and without empty columns.
+
+    The two ends of an interval share a column, and the family p follows it.
+
+    >>> import pandas as pd
+    >>> print(tidy(pd.DataFrame({"layer": [23], "head": [4], "score": [0.51234567], "p_value": [1e-9]})).to_string())
+        head   score  p_value
+    0  L23H4  0.5123  < 0.001
+    """
+    first = table.attrs.get("first", ())
+    table = pd.DataFrame(table)
+    if {"layer", "head"} <= set(table) and all(isinstance(head, int) for head in table["head"].tolist()):
+        table = table.reset_index(drop=True).assign(head=head_names(table)).drop(columns="layer")
+    elif not isinstance(table.index, pd.RangeIndex):
+        are_heads = table.index.name is None and all(_HEAD.fullmatch(str(name)) for name in table.index)
+        drop = are_heads and "head" in table
+        table = table.reset_index(drop=drop, names="head" if are_heads and not drop else None)
+    if {"head", "layer", "index"} <= set(table):
+        table = table.drop(columns=["layer", "index"])
+    texts = {name: cells for name, cells in _columns(table) if any(cells) or not cells}
+    return pd.DataFrame({name: texts[name] for name in _in_order(list(texts), first)})
+
+
+def html_table(table: pd.DataFrame) -> str:
+    """The first eight columns of ``tidy`` as HTML, with everything escaped, and what is left out."""
+    shown = tidy(_first_rows(table))
+    columns = list(shown)[:_MOST_COLUMNS]
+    head = "".join(f"<th>{escape(name)}</th>" for name in _headings(columns))
+    rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in shown[columns].itertuples(index=False))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    rest = "".join(f"<p>{escape(line)}</p>" for line in _left_out(table, list(shown)[len(columns) :]))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def text_table(table: pd.DataFrame) -> list[str]:
+    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and what is left out."""
+    shown = tidy(_first_rows(table))
+    names = list(shown)[:_MOST_COLUMNS]
+    important = 1 + max((names.index(name) for name in ("score", _INTERVAL, "p_family") if name in names), default=0)
+    cells, fit = dict[str, list[str]](), 0
+    for longest in _LONGEST:
+        headings = dict(zip(names, _headings(names), strict=True))
+        cells = {name: [_cut(text, longest) for text in (headings[name], *shown[name])] for name in names}
+        widths = [max(map(_width, column)) for column in cells.values()]
+        fit = int((np.cumsum(widths) + 2 * np.arange(len(widths)) <= WIDTH).sum())
+        if fit >= important:
+            break
+    columns = [_aligned(cells[name]) for name in names[:fit]]
+    lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+    return [*lines, *map(wrapped, _left_out(table, list(shown)[fit:]))]
+
+
+def _columns(table: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+    """The columns as texts; ``ci_low`` and ``ci_high`` are one, called "interval"."""
+    names = list(map(str, table))
+    for name in names:
+        base, _, end = name.rpartition("_")
+        if end == "high" and f"{base}_low" in names:
+            continue
+        if end == "low" and f"{base}_high" in names:
+            low, high = (_texts(base, table[f"{base}_{side}"].tolist(), ".3g") for side in ("low", "high"))
+            yield _called(base), [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
+        else:
+            yield name, _texts(name, table[name].tolist())
+
+
+def _called(base: str) -> str:
+    """The column of an interval, by the name of its ends without ``_low`` and ``_high``."""
+    if base in ("ci", "range"):
+        return _INTERVAL if base == "ci" else base
+    end = "range" if base.endswith("_range") else _INTERVAL
+    return f"{re.sub('_(range|ci)$', '', base)} {end}"
+
+
+def _in_order(names: list[str], first: Sequence[str]) -> list[str]:
+    """The columns in the order in which they are shown; ``first`` has both ends of an interval, or one."""
+    wanted = [_called(each[: -len(end[0])]) if (end := re.search("_(low|high)$", each)) else each for each in first]
+    if not wanted:
+        before = next((names.index(name) for name in (_INTERVAL, "score") if name in names), -1)
+        rest = [name for name in names if name != "p_family"]
+        wanted = [*rest[: before + 1], "p_family", "range"]
+    return list(dict.fromkeys(name for name in ("head", *wanted, *names) if name in names))
+
+
+def _headings(names: Sequence[str]) -> list[str]:
+    """What columns are called where they are shown: an interval after its own number, "interval" alone."""
+    return [
+        name.removeprefix(f"{before} ") if before else name for before, name in zip(("", *names), names, strict=False)
+    ]
+
+
+def _first_rows(table: pd.DataFrame) -> pd.DataFrame:
+    return table if len(table) <= _MOST_ROWS else table.head(_FIRST_ROWS)
+
+
+def _left_out(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Lines about rows and columns that are not shown."""
+    more = len(table) - len(_first_rows(table))
+    lines = [f"and {more:,} more rows"] if more else []
+    names = []
+    for name in columns:
+        base = re.sub(f" ?{_INTERVAL}$", "", name).replace(" range", "_range")
+        is_interval = base != name or name == "range"
+        names += [f"{base or 'ci'}_low", f"{base or 'ci'}_high"] if is_interval else [name]
+    return [*lines, f"not shown: {', '.join(names)} (choose with columns=[...])"] if names else lines
+
+
+def _texts(name: str, cells: list[Any], form: str = ".4g") -> list[str]:
+    numbers = [abs(cell) for cell in cells if isinstance(cell, float) and np.isfinite(cell)]
+    noise = max(_LEAST, _NOISE * max(numbers, default=0.0))
+    is_probability = _PROBABILITY.fullmatch(name) is not None
+    return [_text(cell, noise, form, is_probability) for cell in cells]
+
+
+def _text(cell: Any, noise: float, form: str, is_probability: bool) -> str:
+    if not isinstance(cell, float):
+        return "" if cell is None or cell is pd.NA else str(cell)
+    if np.isnan(cell):
+        return ""
+    if is_probability:
+        return f"< {_LEAST_P}" if cell < _LEAST_P else f"{cell:.2g}"
+    return "0" if abs(cell) <= noise else f"{cell:{form}}"
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
+
+
+def _cut(text: str, longest: int) -> str:
+    """The text in one line, or its beginning if it is longer."""
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    if _width(text) <= longest:
+        return text
+    while _width(text) > longest - 3:
+        text = text[:-1]
+    return f"{text}..."
+
+
+def _aligned(cells: list[str]) -> list[str]:
+    """The cells of a column, filled up to its width: numbers to the right, texts to the left."""
+    width = max(map(_width, cells))
+    are_numbers = all(re.fullmatch(r"[-\d<\[].*|inf|", cell) for cell in cells[1:])
+    fills = [" " * (width - _width(cell)) for cell in cells]
+    return [fill + cell if are_numbers else cell + fill for fill, cell in zip(fills, cells, strict=True)]
