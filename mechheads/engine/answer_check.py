@@ -24,14 +24,15 @@ class AnswerWarning(UserWarning):
 
 
 def warn_of_answers(job: Job) -> None:
-    """Warn if the clean run contradicts the given answers; does nothing if the metric reads no answers.
+    """Warn if the clean run contradicts the given answers; does nothing if the metric reads no answers,
+    or if heads are ablated all the time.
 
     Two mistakes give numbers that look plausible. An answer without its leading space is a token that the model
     would not say in the middle of a sentence. And if the model prefers the wrong answer, there is no right answer
     to restore or to remove.
     """
     tokens = job.clean.tokens
-    if "answer" not in job.answers or tokens.answer is None:
+    if "answer" not in job.answers or tokens.answer is None or job.spec.held:
         return
     spaced = _with_space(tokens.answer, job)
     columns = [tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced]

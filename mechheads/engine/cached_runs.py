@@ -17,6 +17,7 @@ from torch import Tensor
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
+from mechheads.heads import HeadId
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.backends.state import ModelState
@@ -122,6 +123,7 @@ class CachedRuns:
             else:
                 self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
+        self._held: dict[str, Mapping[HeadId, Tensor]] = {}
         self._noted: tuple[ModelState, Structure] | None = None
 
     def note_reading(self) -> None:
@@ -172,14 +174,15 @@ class CachedRuns:
         kept = self._kept.get(side)
         if kept is None or not set(sites) <= set(kept.stores):
             wanted = dict.fromkeys((*sites, *(() if kept is None else kept.stores)))
-            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), limits=limits)
+            held = self._held.get(side)
+            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), limits=limits, held=held)
             self._kept[side] = kept
         return kept
 
     def source(self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits) -> HeadCache:
         """The source run; if only its z is needed, tokens that it shares with the base run are not computed again."""
         kept = self._kept.get(side)
-        if kept is None and set(sites) <= {"z"}:
+        if kept is None and set(sites) <= {"z"} and not self._held:
             kept = run_sharing_prefix(base, self.tokens[side], limits=limits)
             self._kept[side] = kept
         return self.run(side, sites, limits)
@@ -188,6 +191,12 @@ class CachedRuns:
         """The same runs with another one in the place of a side, for example of a model whose heads are ablated."""
         other = copy(self)
         other._kept = self._kept | {side: run}
+        return other
+
+    def with_held(self, held: Mapping[str, Mapping[HeadId, Float[Tensor, "prompt pos d_head"]]]) -> CachedRuns:
+        """Other runs of the same prompts, with a z for some heads of each side that replaces their own."""
+        other = copy(self)
+        other._kept, other._held = {}, dict(held)
         return other
 
     def bytes(self, sites: Mapping[str, Sequence[str]]) -> int:

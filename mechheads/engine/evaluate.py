@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.engine.reading import Reading
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.prompts.tokens import Tokens
@@ -28,19 +29,20 @@ class Evaluator:
     def __init__(
         self, metric: Metric, base: HeadCache, source: HeadCache | None = None, limits: Limits = DEFAULT_LIMITS
     ) -> None:
-        self.metric, self.base, self.source, self._logits_at_once = metric, base, source, limits.logits_at_once
+        self.metric, self.base, self.source, self._limits = metric, base, source, limits
         self.model = base.need_model()
+        self.reading = Reading.of(metric, self.model, base.tokens.ids.shape[1])
         self.at, self.mask = read_positions(metric, base.tokens)
-        few = MetricInfo.of(metric).vocab == "answers"
+        few = self.reading.activation is None and MetricInfo.of(metric).vocab == "answers"
         self._tokens, self._vocab = _answer_vocab(base.tokens) if few else (base.tokens, None)
-        self._logits_a_prompt = self.at.shape[1] * (self.model.d_vocab if self._vocab is None else len(self._vocab))
+        self._logits_a_prompt = self.at.shape[1] * (self.reading.width if self._vocab is None else len(self._vocab))
         self._memory: Tensor | None = None
-        self._base_final = base.final_at(self.at)
-        step = max(1, self._logits_at_once // self._logits_a_prompt)
+        self.base_states = self.reading.values(base, self.at, limits)
+        step = max(1, self._limits.logits_at_once // self._logits_a_prompt)
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
         self._shared: dict[int, dict[str, Tensor]] = {}
-        self._kept = self._base_logits(self._rows[0]) if len(self._rows) == 1 else None
-        self.base_value = self._finite(self.value(self._base_final[None])[0], "the unchanged run")
+        self._kept = self._read(self.base_states[self._rows[0]]) if len(self._rows) == 1 else None
+        self.base_value = self._finite(self.value(self.base_states[None])[0], "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
         """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.
@@ -48,7 +50,7 @@ class Evaluator:
         If the metric is not finite for one prompt of a copy, the whole copy is NaN.
         """
         change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
-        changed = (final != self._base_final).flatten(1).any(1)
+        changed = (final != self.base_states).flatten(1).any(1)
         if changed.any():
             change[changed] = self.value(final[changed]) - self.base_value
         return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
@@ -57,14 +59,15 @@ class Evaluator:
         """The metric of each copy and prompt."""
         parts = []
         for rows in self._rows:
-            base = self._base_logits(rows) if self._kept is None else self._kept
+            base = self._read(self.base_states[rows]) if self._kept is None else self._kept
             tokens, mask = self._tokens.rows(rows), self.mask[rows]
-            copies = min(len(final), max(1, self._logits_at_once // (len(mask) * self._logits_a_prompt)))
-            if self._vocab is None and (self._memory is None or len(self._memory) < copies * mask.numel()):
+            copies = min(len(final), max(1, self._limits.logits_at_once // (len(mask) * self._logits_a_prompt)))
+            unembeds = self.reading.activation is None and self._vocab is None
+            if unembeds and (self._memory is None or len(self._memory) < copies * mask.numel()):
                 self._memory = self.model.backend.logit_memory(copies * mask.numel())
             values, shared = [], self._shared.setdefault(rows.start, {}) if len(self._rows) == 1 else {}
             for some in final[:, rows].split(copies):
-                for logits in self.model.backend.unembed(some, self._memory, self._vocab):
+                for logits in self._read(some, self._memory):
                     value = self.metric(logits, MetricContext(base.clone(), tokens, mask, shared))
                     values.append(check_value(self.metric, value, len(mask)).double().clone())
             parts.append(torch.stack(values))
@@ -83,7 +86,8 @@ class Evaluator:
         """
         if self.source is None:
             raise ValueError("normalize=True needs two runs; give mh.PromptPairs, or leave normalize out")
-        source = self._finite(self.value(self.source.final_at(self.at)[None])[0], "the other run")
+        states = self.reading.values(self.source, self.at, self._limits)
+        source = self._finite(self.value(states[None])[0], "the other run")
         distance = float((source - self.base_value).mean())
         if abs(distance) < 1e-6:
             raise ValueError(
@@ -92,8 +96,13 @@ class Evaluator:
             )
         return distance
 
-    def _base_logits(self, rows: slice) -> Tensor:
-        return self.model.backend.unembed(self._base_final[rows], tokens=self._vocab)
+    def _read(
+        self, states: Float[Tensor, "*copy prompt position d"], into: Tensor | None = None
+    ) -> Float[Tensor, "*copy prompt position width"]:
+        """The logits of final states, or a head's pattern or z, in float32 or wider."""
+        if self.reading.activation is None:
+            return self.model.backend.unembed(states, into, self._vocab)
+        return states.to(torch.promote_types(states.dtype, torch.float32), copy=True)
 
 
 def _answer_vocab(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:

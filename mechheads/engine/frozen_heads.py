@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.heads import HeadId, Mlp, kv_head
+from mechheads.heads import HeadId, Mlp, Node, kv_head
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.partial_block import Blocks, Stopped, until_stopped
 from mechheads.runs.head_cache import HeadCache
@@ -37,8 +37,12 @@ class Receiver:
     site: Literal["q", "k", "v", "mlp_out"]
     head: int | None = None
 
+    @property
+    def node(self) -> Node:
+        return Mlp(self.layer) if self.head is None else HeadId(self.layer, self.head)
+
     def __str__(self) -> str:
-        return f"L{self.layer}.mlp" if self.head is None else f"{HeadId(self.layer, self.head)}.{self.site}"
+        return str(self.node) if self.head is None else f"{self.node}.{self.site}"
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class _SetRun:
             }
             for mlp in map(Mlp, range(job.model.n_layers) if job.spec.nodes == "all" else ()):
                 edits[mlp] = edit_of(mlp, window.take(new_output(job, mlp.layer, 0)[rows]))
-            self._ready = begin, Wave(job.base, rows, window), edits
+            self._ready = begin, job.wave(rows, window), edits
         return self._ready[1], self._ready[2]
 
 
@@ -85,6 +85,12 @@ class SetRuns:
 
     def __init__(self, model: Model, spec: Spec, *, runs: CachedRuns | None = None) -> None:
         self.job = make_ready(model, spec, runs=runs)
+        read = self.job.reading.activation
+        if read is not None and self.job.site != "z" and self.job.reading.takes(read.head, self.job.site):
+            raise ValueError(
+                f"metric reads {read}, and an intervention on {self.job.site} would change it in the head itself; use "
+                "mh.sweep, which measures one head at a time, or an intervention on z"
+            )
         self.base_value: Float[np.ndarray, " prompt"] = self.job.evaluator.base_value.cpu().numpy()
         warn_of_answers(self.job)
         run = _SetRun(self.job)

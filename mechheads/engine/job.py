@@ -14,11 +14,14 @@ from torch import Tensor
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.held_heads import Held, runs_given
 from mechheads.engine.memory import Chunks
 from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
+from mechheads.engine.reading import Reading
 from mechheads.engine.row_layout import layout_of
-from mechheads.engine.rows import Packing, Window
+from mechheads.engine.rows import Packing, Rows, Window
+from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
 from mechheads.interventions.basic import InterventionLike, Mean, Patch, Resample, Scale, Zero, as_intervention
@@ -28,6 +31,7 @@ from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_arguments
 from mechheads.messages.warn import warn
+from mechheads.messages.wrapped import Wrapped
 from mechheads.metrics.base import Metric, name_of, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
@@ -85,6 +89,7 @@ class Spec:
         prompts, intervention, metric, heads, positions, base, normalize: as in ``mh.sweep``.
         seed, limits: those of ``mh.settings``.
         nodes: ``"all"`` if MLPs are measured beside the heads.
+        held: the heads that are ablated all the time, and how (``given=`` of ``mh.sweep``).
     """
 
     prompts: AnyPrompts
@@ -97,6 +102,7 @@ class Spec:
     seed: int = field(default_factory=lambda: current().seed)
     limits: Limits = field(default_factory=lambda: current().limits)
     nodes: Nodes = "heads"
+    held: Held = ()
 
     def check(self, model: Model) -> Site:
         """Check that the model supports this request.
@@ -112,18 +118,21 @@ class Spec:
         check_arguments(type(self), vars(self))
         intervention_for("intervention", self.intervention, self.prompts)
         site = site_of(self.intervention)
+        for head, rule in self.held:
+            intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
         if self.nodes == "all":
             _check_mlps(model, self.intervention, site)
-        if site in model.backend.read_only:
+        sites = (site, *(site_of(rule) for _, rule in self.held))
+        if fixed := [site for site in sites if site in model.backend.read_only]:
             raise ValueError(
-                f"site {site!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
+                f"site {fixed[0]!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
                 'hook returns; use site="z", "q", "k" or "v"'
             )
         return site
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class Job(Wrapped):
     """A sweep that is ready to run: everything is checked, both runs are cached, the cost is planned.
 
     ``mh.prepare`` makes a job. ``mh.sweep``, ``mh.plan`` and the functions of ``mh.patching`` take it in place of the
@@ -137,6 +146,7 @@ class Job:
         heads, places: what is changed, one head at one place at a time.
         site: the activation that the intervention replaces.
         at: the positions that the metric reads.
+        reading: what the metric reads there, and how far runs go for it.
         answers: which of ``answer`` and ``wrong`` the metric uses.
         starts: for each place, the first position that changes in each prompt.
         plan: the cost of the sweep.
@@ -156,6 +166,7 @@ class Job:
     places: tuple[Place, ...]
     site: Site
     at: Int[Tensor, "prompt position"]
+    reading: Reading
     answers: frozenset[str]
     starts: tuple[Int[Tensor, " prompt"], ...]
     plan: Plan
@@ -194,6 +205,15 @@ class Job:
         """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
         return Window.from_start(start[rows], self.at[rows], layout_of(self.model), self.tokens.ids.shape[1])
 
+    def wave(self, rows: slice | Int[Tensor, " row"], window: Rows) -> Wave:
+        """Runs changed copies of some prompts to what the metric reads."""
+        return Wave(self.base, rows, window, self.reading, self.evaluator.base_states[rows])
+
+    @property
+    def measured(self) -> tuple[HeadId, ...]:
+        """The heads that run. The others come too late to change what the metric reads, so their effect is 0."""
+        return self.reading.reached_by(self.heads)
+
     @cached_property
     def evaluator(self) -> Evaluator:
         """The metric of final states, compared with the base run."""
@@ -202,7 +222,7 @@ class Job:
     def cost(self, unit: Unit | frozenset[Node]) -> int:
         """How many blocks a unit, or a set of nodes that change together, runs."""
         nodes = unit if isinstance(unit, frozenset) else unit[:1]
-        return self.model.n_layers - min(node.layer for node in nodes)
+        return self.reading.cost(min(node.layer for node in nodes))
 
     def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
@@ -278,7 +298,7 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     """
     runs, limits = CachedRuns(model, prompts), current().limits.in_one_process
     kept = tuple(dict.fromkeys(("z", *_resumed(model), *sites)))
-    enough = replace(limits, memory=_room(runs.bytes(dict.fromkeys(runs.tokens, kept)) <= limits.memory))
+    enough = replace(limits, memory=_memory_limit(runs.bytes(dict.fromkeys(runs.tokens, kept)) <= limits.memory))
     for side in runs.tokens:
         runs.run(side, kept, enough).check_finite()
     runs.note_state()
@@ -300,22 +320,30 @@ def make_ready(
         ValueError: if an argument is not valid; before the model runs.
     """
     site = spec.check(model)
-    heads = check_heads(spec.heads, model.n_layers, model.n_heads)
+    held = {head for head, _ in spec.held}
+    heads = tuple(head for head in check_heads(spec.heads, model.n_layers, model.n_heads) if head not in held)
+    if not heads:
+        raise ValueError("heads names only heads that given ablates already; name another, or leave heads out")
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     tokens, _ = runs.sides(spec.base)
     at, _ = read_positions(spec.metric, tokens)
     places = find_places(spec.positions, tokens)
-    answers = try_metric(spec.metric, tokens, model.d_vocab)
+    reading = Reading.of(spec.metric, model, tokens.ids.shape[1])
+    reached = reading.reached_by(heads)
+    answers = try_metric(spec.metric, tokens, reading.width)
     ledger = _ledger_of(model, spec, runs, heads, store)
     start = time.perf_counter()
-    base, source = _cache(model, spec, runs, (*(() if site == "z" else (site,)), *sites), at.shape[1])
+    if held:
+        runs = runs_given(runs, spec.held, spec.base, spec.limits)
+    base, source = _cache(model, spec, runs, (*(() if site == "z" else (site,)), *sites), at.shape[1] * reading.width)
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
     layout, pos, on_disk = layout_of(model), tokens.ids.shape[1], model.backend.on_disk is not None
     windows = [Window.from_start(first, at, layout, pos) for first in starts]
     may_pack = layout == "queries" and len(places) == 1 and not on_disk  # weights on disk would be read for each row
     packing = Packing.find(tokens.ids, windows[0]) if may_pack else None
-    plan = make_plan(base, source, site, heads, windows, spec.limits, packing)
+    plan = make_plan((base, source), site, reached, reading, windows, spec.limits, packing)
+    plan = replace(plan, unreached=len(heads) - len(reached))
     if plan.over_budget:
         warn(
             f"budget is {show_bytes(spec.limits.memory)}, but this sweep needs about {show_bytes(plan.bytes)} besides "
@@ -323,7 +351,9 @@ def make_ready(
             "use less memory"
         )
     plan = _as_before(plan, ledger, "waves")
-    return Job(model, spec, runs, base, source, heads, places, site, at, answers, starts, plan, seconds, ledger)
+    return Job(
+        model, spec, runs, base, source, heads, places, site, at, reading, answers, starts, plan, seconds, ledger
+    )
 
 
 def _as_before(plan: Plan, ledger: Ledger | None, name: str) -> Plan:
@@ -348,24 +378,26 @@ def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadI
         heads=[str(head) for head in heads],
         positions=spec.positions,
         base=spec.base,
+        **({"given": [(str(head), rule) for head, rule in spec.held]} if spec.held else {}),
     )
 
 
 def _cache(
-    model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], n_read: int
+    model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], read: int
 ) -> tuple[HeadCache, HeadCache | None]:
     """The base run, which keeps these sites too, and for pairs the source run.
 
     Args:
-        n_read: how many positions the metric reads.
+        read: how many numbers the metric reads of a prompt.
     """
     tokens, other = runs.sides(spec.base)
     needed = (*needs_of(spec.intervention), *(("mlp_out",) if spec.nodes == "all" else ()))
+    needed = (*needed, *(("z",) if spec.held else ()))
     kept = ("z", *_resumed(model), *needed, *sites)
     side = spec.base if other is not None else "clean"
     wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))
-    least = least_in_flight(model, tokens, n_read, spec.limits)
-    room = replace(spec.limits, memory=_room(wanted + least <= spec.limits.memory))
+    least = least_in_flight(model, tokens, read, spec.limits)
+    room = replace(spec.limits, memory=_memory_limit(wanted + least <= spec.limits.memory))
     base = runs.run(side, kept, room)
     base.check_finite()
     return base, None if other is None else runs.source(base, other_side(side), needed, room)
@@ -376,7 +408,7 @@ def _resumed(model: Model) -> tuple[str, ...]:
     return RUN_SITES if layout_of(model) != "whole" else RUN_SITES[:1]
 
 
-def _room(fits: bool) -> int:
+def _memory_limit(fits: bool) -> int:
     """A memory limit that keeps a cached run in memory if it fits, and on disk if it does not."""
     return 2**62 if fits else 1
 
@@ -392,14 +424,18 @@ def _first_change(
     """The first position that changes in each prompt; the later it is, the more heads fit into a wave.
 
     It is the first position of the place. A patch changes nothing before the first token that differs between the
-    runs. For any other intervention on z between two runs, a sample of the heads shows where changes begin.
+    runs, or the first z of a head that is ablated all the time. For any other intervention on z between two runs, a
+    sample of the heads shows where changes begin.
     """
     ids = base.tokens.ids
     first = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
     if place.at is not None:
         first = place.at.long().argmax(1)
     if isinstance(intervention, Patch) and source is not None:
-        first = first.maximum((ids != source.tokens.ids).long().argmax(1))
+        differs = ids != source.tokens.ids
+        for head in base.held:
+            differs = differs | (base.z[head] != source.z[head]).any(-1)
+        first = first.maximum(differs.long().argmax(1))
     elif source is not None and site == "z":
         some = heads[:: max(1, len(heads) // _HEADS_TRIED)]
         starts = [new_z(intervention, base, source, head, place.at)[1] for head in some]

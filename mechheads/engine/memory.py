@@ -131,6 +131,6 @@ def rows_together(model: ModelCore, shape: tuple[int, int, int], row_bytes: floa
     return max(1, min(prompts, fast, limits.logits_at_once // (n_read * model.d_vocab), int(room // row_bytes)))
 
 
-def logit_bytes(model: ModelCore, rows: int, n_read: int, limits: Limits) -> int:
-    """Memory for the logits and for what a metric computes from them, in bytes."""
-    return 3 * 4 * min(max(limits.logits_at_once, n_read * model.d_vocab), rows * n_read * model.d_vocab)
+def logit_bytes(rows: int, read: int, limits: Limits) -> int:
+    """Memory for ``read`` logits or other numbers a row, and for what a metric computes from them, in bytes."""
+    return 3 * 4 * min(max(limits.logits_at_once, read), rows * read)

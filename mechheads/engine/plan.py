@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mechheads.engine.memory import logit_bytes, tokens_in_flight
+from mechheads.engine.reading import Reading
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.limits import Limits, show_bytes, show_seconds
+from mechheads.messages.wrapped import Wrapped
 from mechheads.model.core import ModelCore
 from mechheads.model.sources.placing import bytes_of
 from mechheads.prompts.tokens import Tokens
+from mechheads.results.words import listed
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes, tokens_in_run
 from mechheads.scale.ray_cluster import pool_of
 
@@ -34,7 +37,7 @@ _VALUE_BYTES = 16
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Wrapped):
     """The cost of a sweep.
 
     Attributes:
@@ -58,7 +61,9 @@ class Plan:
         bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
         workers: the number of workers, each of which has a model of ``model_bytes`` and uses ``bytes`` besides it; 0 if
             this process computes.
-        price: what an hour of this process, or of one worker, costs; None if it was not given.
+        held: heads that are ablated all the time.
+        until: the head's pattern or z at which runs end; None if the metric reads logits. ``unreached``: how many of
+            the heads come too late to change it, so that they do not run.
     """
 
     units: int
@@ -85,18 +90,15 @@ class Plan:
     bytes_read: int = 0
     workers: int = 0
     model_bytes: int = 0
-    price: float | None = None
     times: float = 1.0
+    held: tuple[HeadId, ...] = ()
+    until: str | None = None
+    unreached: int = 0
 
     @property
     def hours(self) -> float | None:
         """The hours to pay for: those of all workers together, or of this process; None without an estimate."""
         return None if self.seconds is None else self.seconds * max(1, self.workers) / 3600
-
-    @property
-    def cost(self) -> float | None:
-        """What these hours cost, in the currency of ``price``; None without a price or an estimate."""
-        return None if self.price is None or self.hours is None else self.price * self.hours
 
     @property
     def reads(self) -> float:
@@ -137,12 +139,18 @@ class Plan:
         )
         each = f" of {show_bytes(self.model_bytes)} in each of {self._workers}" if self.workers else ""
         lines = [
-            f"{self.units} units ({nodes} x {places}, {prompts} of up to {self.pos} tokens)",
+            f"{self.units} units ({nodes} x {places}, {prompts} of up to {self.pos} tokens){self._without}",
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
             f"{rows}{more}; {_WHY[self.layout]}{self._given_up}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {kept}",
         ]
+        if self.until is not None:
+            late = "head comes" if self.unreached == 1 else "heads come"
+            lines.append(
+                f"runs end at {self.until}, which the metric reads, and compute no logits; {self.unreached} {late} too "
+                "late to change it"
+            )
         if self.weights_on_disk:
             lines.append(
                 f"{show_bytes(self.weights_on_disk)} of weights on disk, read {self.reads:.3g} times: "
@@ -151,6 +159,12 @@ class Plan:
         if self.seconds is not None:
             lines.append(f"about {show_seconds(self.seconds)}{self._to_pay}")
         return "\n".join(lines)
+
+    @property
+    def _without(self) -> str:
+        """Which heads are ablated all the time."""
+        are = "is" if len(self.held) == 1 else "are"
+        return f", given that {listed(list(map(str, self.held)))} {are} ablated" if self.held else ""
 
     @property
     def _given_up(self) -> str:
@@ -162,18 +176,15 @@ class Plan:
 
     @property
     def _to_pay(self) -> str:
-        """How long all workers compute together, and what that costs."""
-        together = f"{self.hours:.3g} hours" + (f" of {self._workers} together" if self.workers else "")
-        if self.cost is None:
-            return f"; {together}" if self.workers else ""
-        return f"; {together}, {self.cost:.2f} at {self.price:g} an hour"
+        """How long all workers compute together."""
+        return f"; {self.hours:.3g} hours of {self._workers} together" if self.workers else ""
 
 
 def make_plan(
-    base: HeadCache,
-    source: HeadCache | None,
+    runs: tuple[HeadCache, HeadCache | None],
     site: str,
     heads: tuple[HeadId, ...],
+    reading: Reading,
     windows: Sequence[Window],
     limits: Limits,
     packing: Packing | None = None,
@@ -186,23 +197,28 @@ def make_plan(
     remnant.
 
     Args:
+        runs: the base run and the source run.
+        heads: the heads that can change what the metric reads; ``reading``: what that is.
         windows: the window of each place; ``packing``: how prompts share rows, if there is only one place.
     """
-    model, budget = base.need_model(), limits.memory
+    (base, source), budget = runs, limits.memory
+    model = base.need_model()
     prompts, pos = windows[0].n, base.tokens.ids.shape[1]
-    places, n_read = len(windows), windows[0].at.shape[1]
+    places, read = len(windows), windows[0].at.shape[1] * reading.width
     block = model.backend.block_parameters()
     unembed = 2.0 * model.d_model * model.d_vocab
+    unembeds = 0 if reading.activation is not None else windows[0].at.shape[1]
     key_flops = 2 * model.n_heads * model.d_head
     token_flops = 2.0 * (block + key_flops * pos)
-    blocks = sum(model.n_layers - head.layer for head in heads) * places
+    blocks = sum(reading.cost(head.layer) for head in heads) * places
     units = len(heads) * places
-    extra_runs = 1 + (source is not None) + (0 if site == "z" else places if site in KEY_SITES else 1)
+    extra_runs = 0 if site == "z" else places if site in KEY_SITES else 1
+    extra_runs += (1 + (source is not None)) * (1 + bool(base.held))
     on_disk = any(store.on_disk for store in base.stores.values())
-    kept = _kept_bytes(base, source, site, on_disk) + _base_logits(model, prompts, n_read, limits)
+    kept = _kept_bytes(base, source, site, on_disk) + _base_logits(prompts, read, limits)
     kept += _VALUE_BYTES * units * prompts
     spare = max(budget - kept, budget // _LEAST_SPARE)
-    room = max(spare - logit_bytes(model, prompts, n_read, limits), budget // _LEAST_SPARE)
+    room = max(spare - logit_bytes(prompts, read, limits), budget // _LEAST_SPARE)
     if packing is not None and packing.width > tokens_in_flight(model, room, packing.width, limits):
         packing = None
     keys = pos if packing is None else max(pos, packing.width)
@@ -216,14 +232,15 @@ def make_plan(
         width = widest = packing.width
         usual = math.ceil(packing.tokens / len(packing.groups))
     stack = max(1, min(len(heads), tokens // usual))
-    while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits) > spare:
+    while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, read, limits) > spare:
         stack -= 1
     stack = min(stack, math.ceil(units / batches_at_least(limits)))
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     joined = max(1, limits.logit_rows // (stack * prompts))
     joined = min(joined, math.ceil(units / (stack * batches_at_least(limits))))
-    flops = computed * sum(model.n_layers - head.layer for head in heads) * 2 * (block + key_flops * keys) + prompts * (
-        units * n_read * unembed + extra_runs * model.n_layers * pos * token_flops
+    whole = extra_runs * model.n_layers + (0 if reading.activation is None else reading.blocks)
+    flops = computed * (blocks // places) * 2 * (block + key_flops * keys) + prompts * (
+        units * unembeds * unembed + whole * pos * token_flops
     )
     plan = Plan(
         units=units,
@@ -238,17 +255,19 @@ def make_plan(
         layout=layout_of(model),
         forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
         flops=flops,
-        bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, n_read, limits),
+        bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),
         budget=budget,
         on_disk=on_disk,
+        held=base.held,
         groups=None if packing is None else packing.groups,
         joined=joined,
         weights_on_disk=bytes_on_disk(model),
+        until=None if reading.activation is None else str(reading.activation),
         times=sum(window.width for window in windows) / sum(window.narrowest or window.width for window in windows),
     )
-    runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
-    by_waves = plan.passes * bytes_read_by_waves(model, heads, stack)
-    return replace(plan, bytes_read=runs * plan.weights_on_disk + by_waves)
+    n_runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
+    by_waves = plan.passes * bytes_read_by_waves(model, heads, stack, reading)
+    return replace(plan, bytes_read=n_runs * plan.weights_on_disk + by_waves)
 
 
 def value_bytes(plan: Plan) -> int:
@@ -262,26 +281,28 @@ def batches_at_least(limits: Limits) -> int:
     return workers * (1 if limits.part is None else limits.part[1])
 
 
-def plan_with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int) -> Plan:
+def plan_with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int, reading: Reading) -> Plan:
     """The plan of a sweep over heads, with each layer's MLP measured too, in so many more waves.
 
     Args:
         windows: the window of each place, in which MLPs are changed.
+        reading: what the metric reads.
     """
-    every, n_read = [Mlp(layer) for layer in range(model.n_layers)], windows[0].at.shape[1]
-    blocks, at_once = sum(model.n_layers - mlp.layer for mlp in every), math.ceil(len(every) * plan.places / waves)
+    every, n_read = [Mlp(layer) for layer in range(reading.ahead)], windows[0].at.shape[1]
+    blocks, at_once = sum(reading.cost(mlp.layer) for mlp in every), math.ceil(len(every) * plan.places / waves)
     a_token = 2 * (model.backend.block_parameters() + 2 * model.n_heads * model.d_head * plan.pos)
-    read = 2.0 * model.d_model * model.d_vocab * n_read * model.n_layers * plan.places
+    read = 2.0 * model.d_model * model.d_vocab * n_read * len(every) * plan.places
+    read = read if reading.activation is None else 0
     flops = plan.prompts * (sum(window.width for window in windows) * blocks * a_token + read)
     return replace(
         plan,
-        units=plan.units + model.n_layers * plan.places,
+        units=plan.units + len(every) * plan.places,
         blocks=plan.blocks + blocks * plan.places,
         forwards=plan.forwards * (1 + flops / plan.flops),
         flops=plan.flops + flops,
-        mlps=model.n_layers,
+        mlps=len(every),
         mlp_waves=waves,
-        bytes_read=plan.bytes_read + plan.places * bytes_read_by_waves(model, every, at_once),
+        bytes_read=plan.bytes_read + plan.places * bytes_read_by_waves(model, every, at_once, reading),
     )
 
 
@@ -293,20 +314,24 @@ def with_workers(plan: Plan, model: ModelCore, workers: int, setup: float) -> Pl
     return replace(plan, workers=workers, model_bytes=weights, seconds=seconds)
 
 
-def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, n_read: int, limits: Limits) -> int:
+def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, read: int, limits: Limits) -> int:
     """Memory of a wave in bytes: its tokens inside a block, and the logits of its rows."""
-    return tokens * token_bytes(model, keys) + logit_bytes(model, rows, n_read, limits)
+    return tokens * token_bytes(model, keys) + logit_bytes(rows, read, limits)
 
 
-def least_in_flight(model: ModelCore, tokens: Tokens, n_read: int, limits: Limits) -> int:
-    """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time."""
+def least_in_flight(model: ModelCore, tokens: Tokens, read: int, limits: Limits) -> int:
+    """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time.
+
+    Args:
+        read: how many numbers the metric reads of a prompt.
+    """
     prompts, pos = tokens.ids.shape
-    return _base_logits(model, prompts, n_read, limits) + _in_flight(model, pos, pos, prompts, n_read, limits)
+    return _base_logits(prompts, read, limits) + _in_flight(model, pos, pos, prompts, read, limits)
 
 
-def _base_logits(model: ModelCore, prompts: int, n_read: int, limits: Limits) -> int:
+def _base_logits(prompts: int, read: int, limits: Limits) -> int:
     """Memory of the base run's logits in bytes: those of all prompts, or of those that are computed together."""
-    return 4 * min(prompts * n_read * model.d_vocab, max(limits.logits_at_once, n_read * model.d_vocab))
+    return 4 * min(prompts * read, max(limits.logits_at_once, read))
 
 
 def _kept_bytes(base: HeadCache, source: HeadCache | None, site: str, on_disk: bool) -> int:
@@ -322,10 +347,10 @@ def bytes_on_disk(model: ModelCore) -> int:
     return sum(_above(model)[:1])
 
 
-def bytes_read_by_waves(model: ModelCore, nodes: Sequence[Node], stack: int) -> int:
+def bytes_read_by_waves(model: ModelCore, nodes: Sequence[Node], stack: int, reading: Reading) -> int:
     """The bytes that waves of ``stack`` nodes read: each reads the layers from its first node's on, once."""
-    above = _above(model)
-    return sum(above[layer] for layer in sorted(node.layer for node in nodes)[::stack])
+    above = [*_above(model), 0]
+    return sum(above[layer] - above[reading.blocks] for layer in sorted(node.layer for node in nodes)[::stack])
 
 
 def reading_seconds(model: ModelCore, size: int) -> float:

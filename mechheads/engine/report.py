@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from mechheads.engine.held_heads import Held
 from mechheads.engine.job import Job
 from mechheads.interventions.base import Intervention
 from mechheads.messages.warn import warn
@@ -18,6 +19,7 @@ from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import rounding_of
+from mechheads.results.words import titled
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
     They have p values unless the kind has no test, or the metric has no null.
     """
     spec, metric = job.spec, MetricInfo.of(job.spec.metric)
-    base = job.evaluator.base_value.cpu().numpy()
+    base, given = job.evaluator.base_value.cpu().numpy(), describe_given(spec.held)
     if metric.bounds == (None, None) and not metric.share and _only_0_and_1(base, values):
         warn(
             f"metric {metric.name} is 0 or 1 for every prompt, but does not say that it is a share, so intervals where "
@@ -55,7 +57,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
         )
     return HeadScores.from_values(
         values,
-        name=about.name,
+        name=titled(about.name, given),
         unit=about.share if spec.normalize else metric.unit,
         kind=about.kind,
         cluster=job.tokens.cluster,
@@ -68,6 +70,7 @@ def report(job: Job, values: Float[np.ndarray, "layer head *extra prompt"], abou
             job.model,
             {"metric": metric.name, "prompts": job, "n_prompts": len(job.tokens), "seed": spec.seed},
             about.more,
+            given,
         ),
         variables={"base_metric": (("prompt",), base)},
     )
@@ -81,6 +84,11 @@ def _only_0_and_1(base: Float[np.ndarray, " prompt"], changes: Float[np.ndarray,
 def describe_intervention(intervention: Intervention) -> str:
     """The name of an intervention in results: a dataclass with its fields, or a function's name."""
     return name_of(intervention) if hasattr(intervention, "__name__") else repr(intervention)
+
+
+def describe_given(held: Held) -> dict[str, dict[str, str]]:
+    """The heads that are ablated all the time, and how, as the provenance stores them; nothing if there are none."""
+    return {"given": {str(head): describe_intervention(rule) for head, rule in held}} if held else {}
 
 
 def describe_heads(job: Job) -> str | list[str]:

@@ -14,7 +14,7 @@ from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.rows import Packed, Rows, shared_start
-from mechheads.engine.wavefront import Edit, Wave
+from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId, Mlp, Node
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Patch
@@ -57,7 +57,7 @@ def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
     if job.site == "z":
         return None
     at = job.places[place].at if job.site in KEY_SITES else None
-    layers = sorted({head.layer for head in job.heads})
+    layers = sorted({head.layer for head in (*job.measured, *job.base.held)})
     return all_new_z(job.model, job.base, job.source, job.intervention, at, layers, job.plan.rows)
 
 
@@ -106,7 +106,7 @@ def carry(job: Job, units: Sequence[NewValues]) -> Float[Tensor, "unit prompt po
             window: Rows = _packed(job, rows, first[rows], of_heads)
         else:
             window = job.window(first, rows)
-        wave = Wave(job.base, rows, window)
+        wave = job.wave(rows, window)
         parts.append(wave.run([[edit_of(node, wave.take(new)) for node, new, _ in unit] for unit in units]))
     return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
 
@@ -125,6 +125,8 @@ def _packed(
     shared = shared_start(job.tokens.ids[rows])
     for head, z in new:
         shared = shared_start(z[rows, :shared], _rounding(job.base.z[head][rows, :shared]))
+    for head in job.base.held:
+        shared = shared_start(job.base.z[head][rows, :shared])
     return Packed.of(int(first.amin()), shared, job.at[rows])
 
 
@@ -155,7 +157,7 @@ def passes(job: Job) -> list[tuple[int, ...]]:
 
 def waves(job: Job, places: Iterable[int], stack: int) -> Iterator[list[Unit]]:
     """The heads of each wave: ``stack`` of them in layer order, at one place."""
-    heads = sorted(job.heads)
+    heads = sorted(job.measured)
     for place in places:
         for start in range(0, len(heads), stack):
             yield [(head, place) for head in heads[start : start + stack]]
@@ -165,7 +167,7 @@ def mlp_batches(job: Job) -> list[Batch]:
     """The MLPs in batches of one wave, if the job measures them; the same ones if it is resumed."""
     if job.spec.nodes == "heads":
         return []
-    made, mlps = [], [Mlp(layer) for layer in range(job.model.n_layers)]
+    made, mlps = [], [Mlp(layer) for layer in range(job.reading.ahead)]
     most = math.ceil(len(job.starts) * len(mlps) / batches_at_least(job.spec.limits))
     for place, start in enumerate(job.starts):
         stack = min(mlps_at_once(job, start)[1], most)

@@ -11,12 +11,12 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.engine.half_precision import with_precision
-from mechheads.engine.job import Job, Spec, given, make_ready
+from mechheads.engine.held_heads import Given, held_by
+from mechheads.engine.job import Job, Spec, given as given_prompts, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, value_bytes, with_workers
@@ -24,7 +24,6 @@ from mechheads.engine.report import About, describe_heads, describe_intervention
 from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike, Nodes
-from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current, inside
@@ -53,6 +52,7 @@ def sweep(
     base: Side = "clean",
     normalize: bool = False,
     nodes: Nodes = "heads",
+    given: Given | None = None,
     name: str | None = None,
     kind: str = "sweep",
 ) -> HeadScores:
@@ -72,6 +72,10 @@ def sweep(
             whole difference.
         nodes: ``"all"`` changes the output of each layer's MLP too, one at a time: a column of the result, ``.mlps``,
             with the variables ``mlp_score`` and so on. For interventions whose rule does not need a head.
+        given: heads that are ablated all the time, in every run: to zero, or a dict with the intervention for each,
+            such as ``{"L23H4": "mean"}``. Their z is computed once, from the intact runs, and stays the same whatever
+            else is changed. Both runs of pairs are those of the model without these heads; ``"patch"`` ablates them in
+            the base run alone. They are left out: they have no score.
         name: the name of the result; by default, the intervention and the metric.
         kind: the kind of analysis; ``HeadScores.citation`` uses it to choose the papers.
 
@@ -92,9 +96,9 @@ def sweep(
     >>> bool(effect.scores.sel(layer=23, head=4) > 0)
     True
     """
-    model, asked, runs = given(model, prompts)
-    rule = as_intervention(intervention)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+    model, asked, runs = given_prompts(model, prompts)
+    rule, held = as_intervention(intervention), held_by(given, model)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, nodes=nodes, held=held)
     name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
     return run_spec(model, spec, About(name, kind), runs=runs)
 
@@ -139,7 +143,7 @@ def plan(
     positions: Positions = "all",
     base: Side = "clean",
     nodes: Nodes = "heads",
-    price: float | None = None,
+    given: Given | None = None,
 ) -> Plan:
     """Estimate what a sweep with these arguments would cost, before running it.
 
@@ -147,30 +151,27 @@ def plan(
     tensor, and once to measure the time. Workers are not started.
 
     Args:
-        model, prompts, intervention, metric, heads, positions, base, nodes: as in ``mh.sweep``.
-        price: what an hour of one worker costs, or of this process without workers.
+        model, prompts, intervention, metric, heads, positions, base, nodes, given: as in ``mh.sweep``.
 
     Returns:
-        The plan; printed, it says what is computed, how much memory it takes, in each worker, how long it takes, and
-        with a price how much money.
+        The plan; printed, it says what is computed, how much memory it takes, in each worker, and how long it takes.
 
     Raises:
-        ValueError: if the arguments are not valid, or the price is negative or not finite.
+        ValueError: if the arguments are not valid.
 
     >>> heads = ["L23H4", "L5H0"]
     >>> print(mh.plan(model, ["The capital of France is"], intervention=mh.Zero(), heads=heads))  # doctest: +ELLIPSIS
     2 units (2 heads x 1 place, 1 prompt of up to 5 tokens)
     ...
     """
-    model, asked, runs = given(model, prompts)
+    model, asked, runs = given_prompts(model, prompts)
     limits = current().limits
-    if price is not None and not (isinstance(price, Real) and 0 <= price < math.inf):
-        raise ValueError(f"price is {price!r}; give what an hour costs, such as 2.5, or leave it out")
     rule = as_intervention(intervention)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes)
+    held = held_by(given, model)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes, held=held)
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs)
-        job.evaluator.value(job.base.final_at(job.at).expand(job.plan.stack, -1, -1, -1))  # kept between waves
+        job.evaluator.value(job.evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
         _probe(job)
         if nodes == "all":
             _probe_mlps(job)
@@ -178,20 +179,11 @@ def plan(
     counted = max(memory.peak + UNSEEN + value_bytes(job.plan), job.plan.bytes if on_disk else 0)
     found = replace(job.plan, seconds=_probe(job), bytes=counted)
     if nodes == "all":
-        both = plan_with_mlps(found, model, list(map(job.window, job.starts)), len(mlp_batches(job)))
+        both = plan_with_mlps(found, model, list(map(job.window, job.starts)), len(mlp_batches(job)), job.reading)
         found = replace(both, seconds=(found.seconds or 0) + _probe_mlps(job) * (both.blocks - found.blocks))
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
-    return replace(found, price=price)
-
-
-@analysis
-def timed_plan(
-    model: Model, prompts: AnyPrompts, *, intervention: Intervention, metric: Metric = kl_divergence
-) -> Plan:
-    """A ``plan`` of a sweep over all heads whose memory is not counted, for half of the price."""
-    job = make_ready(model, Spec(prompts, intervention, metric))
-    return replace(job.plan, seconds=_probe(job))
+    return found
 
 
 def _probe(job: Job) -> float:
@@ -210,7 +202,8 @@ def _probe(job: Job) -> float:
     start, read = time.perf_counter(), 0.0 if on_disk is None else on_disk.seconds
     evaluator(job.chunks.run(run, units)[0])
     spent = time.perf_counter() - start
-    reading = reading_seconds(job.model, plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack))
+    bytes_read = plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack, job.reading)
+    reading = reading_seconds(job.model, bytes_read)
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
     return job.seconds + altering + reading + computing * plan.blocks / sum(map(job.cost, units))
 

@@ -19,9 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.engine.reading import Reading
 from mechheads.engine.rows import Rows
-from mechheads.heads import kv_head
-from mechheads.interventions.head_change import HeadChange, Region, change_hooks, region
+from mechheads.heads import HeadId, Mlp, kv_head
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, Region, change_hooks, region
+from mechheads.metrics.base import Activation
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.partial_block import Blocks, Keys, Noted, Stopped, mask_of, until_stopped
@@ -101,25 +103,49 @@ class Wave:
     """Runs changed copies of some prompts of a cached run through the layers.
 
     Args:
-        base: a run that kept ``resid_pre``, ``keys`` and ``values``.
+        base: a run that kept ``resid_pre``, ``keys`` and ``values``, and ``z`` if heads are held in it.
         rows: the prompts.
         window: the positions that are computed for these prompts, in rows.
+        reading: what is read; by default the final states.
+        old: what is read of the base run.
     """
 
-    def __init__(self, base: HeadCache, rows: slice | Int[Tensor, " row"], window: Rows) -> None:
-        self.base, self.rows, self.window = base, rows, window
+    def __init__(
+        self,
+        base: HeadCache,
+        rows: slice | Int[Tensor, " row"],
+        window: Rows,
+        reading: Reading | None = None,
+        old: Float[Tensor, "prompt position d"] | None = None,
+    ) -> None:
+        self.base, self.rows, self.window, self.reading = base, rows, window, reading
         self.model, self.layout = base.need_model(), window.layout
         self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
         self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
-        self._old_final = states_at(base.final[rows], window.at)
+        self._old = states_at(base.final[rows], window.at) if old is None else old
+        self._held = [(head, self.take(base.z[head])) for head in base.held]
 
-    def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d_model"]:
-        """The final states of each copy at the positions that are read."""
+    def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d"]:
+        """What is read of each copy, at the positions that are read: its final states, or a head's pattern or z."""
         with torch.no_grad():
-            order = sorted(range(len(copies)), key=lambda i: _joins(copies[i]))
-            final = self._run([copies[i] for i in order])
-            return final[moved(torch.tensor(order).argsort(), final.device)]
+            changed = [i for i, copy in enumerate(copies) if any(map(self._takes, copy))]
+            order = sorted(changed, key=lambda i: _joins(copies[i]))
+            if not order:
+                return self._old.expand(len(copies), *self._old.shape).clone()
+            states = self._run([copies[i] for i in order])
+            if len(order) == len(copies):
+                return states[moved(torch.tensor(order).argsort(), states.device)]
+            every = self._old.expand(len(copies), *self._old.shape).clone()
+            every[moved(torch.tensor(order), states.device)] = states
+            return every
+
+    def _takes(self, edit: Edit) -> bool:
+        """Whether an edit can change what is read."""
+        if self.reading is None:
+            return True
+        node = Mlp(edit.layer) if edit.head is None else HeadId(edit.layer, edit.head)
+        return self.reading.takes(node, edit.site)
 
     def follow(
         self,
@@ -146,11 +172,15 @@ class Wave:
         model = self.model
         joins = [_joins(copy) for copy in copies]
         stream = self._residual(joins[0])[None][:0]
-        for layer in range(joins[0], model.n_layers):
+        activation = None if self.reading is None else self.reading.activation
+        last = model.n_layers - 1 if self.reading is None else self.reading.blocks - 1
+        for layer in range(joins[0], last + 1):
             if joining := joins.count(layer):
                 stream = torch.cat([stream, self._residual(layer).expand(joining, *stream.shape[1:])])
             edits = [(i, edit) for i in range(len(stream)) for edit in copies[i] if edit.layer == layer]
-            if layer == model.n_layers - 1 and self._may_cut(edits):
+            if layer == last and activation is not None:
+                return self._until(activation, stream, [(i, edit) for i, edit in edits if self._takes(edit)])
+            if layer == last and self._may_cut(edits):
                 stream = self._last_block(layer, stream, edits)
             else:
                 stream = self._block(layer, stream, edits)
@@ -167,9 +197,12 @@ class Wave:
         n_read = self.window.inside.shape[1]
         if stream.shape[2] != n_read or n_read == self.window.width:
             stream = self._read(stream)
-        final = self.model.backend.finish(stream.flatten(0, 1)).view(len(stream), *self._old_final.shape)
+        return self._where_changed(self.model.backend.finish(stream.flatten(0, 1)))
+
+    def _where_changed(self, states: Tensor) -> Float[Tensor, "copy prompt position d"]:
+        """What was read of the copies, or of the base run at positions before the window."""
         unchanged = (self.window.at < self.window.start[:, None])[..., None]
-        return torch.where(unchanged, self._old_final, final)
+        return torch.where(unchanged, self._old, states.view(-1, *self._old.shape))
 
     def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
         index = self.window.inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
@@ -190,14 +223,61 @@ class Wave:
     def _last_block(self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]]) -> Tensor:
         """Compute keys and values of the whole window, then the block for the positions that are read."""
         fold = self._fold(len(stream))
+        keys, rest = self._keys_first(layer, stream, edits, fold)
+        then = partial(self._call, layer, fold.fold(self._read(stream)), fold, keys, read=True)
+        return fold.unfold(self.model.backend.under(self._hooks(layer, rest, fold, read=True), then))
+
+    def _keys_first(
+        self, layer: int, stream: Tensor, edits: list[tuple[int, Edit]], fold: _Fold
+    ) -> tuple[Keys, list[tuple[int, Edit]]]:
+        """Keys and values of the whole window, and the other edits at the positions that are read."""
         keys = Noted(_Past(self, fold.groups))
         kv = [(i, edit) for i, edit in edits if edit.site in ("k", "v")]
         rest = [(i, edit) for i, edit in edits if edit.site not in ("k", "v")]
         first = partial(self._call, layer, fold.fold(stream), fold, keys)
         self.model.backend.under(self._hooks(layer, kv, fold), partial(until_stopped, layer, first))
-        rest = [(i, Edit(layer, edit.site, edit.head, self._read(edit.value))) for i, edit in rest]
-        then = partial(self._call, layer, fold.fold(self._read(stream)), fold, keys, read=True)
-        return fold.unfold(self.model.backend.under(self._hooks(layer, rest, fold), then))
+        return keys, [(i, Edit(layer, edit.site, edit.head, self._read(edit.value))) for i, edit in rest]
+
+    def _until(
+        self, activation: Activation, stream: Tensor, edits: list[tuple[int, Edit]]
+    ) -> Float[Tensor, "copy prompt position d"]:
+        """A head's pattern or z at the positions that are read; its block stops there.
+
+        Edits of this layer are those of the head itself. Where it shares keys and values, its copy of them is changed
+        for the other heads of the group too, which are not read.
+        """
+        head, site = activation.head, activation.site
+        fold, cut, keys = self._fold(len(stream)), self._may_cut([]), _Past(self, self._fold(len(stream)).groups)
+        if cut:
+            keys, edits = self._keys_first(head.layer, stream, edits, fold)
+            stream = self._read(stream)
+        seen: list[Tensor] = []
+
+        def stop(value: Tensor, hook: Any) -> None:
+            seen.append((value[:, head.head] if site == "pattern" else value[:, :, head.head]).clone())
+            raise Stopped
+
+        hooks = [*self._hooks(head.layer, edits, fold, read=cut), (self.model.hook_name(site, head.layer), stop)]
+        call = partial(self._call, head.layer, fold.fold(stream), fold, keys, read=cut)
+        self.model.backend.under(hooks, partial(until_stopped, head.layer, call))
+        states = fold.unfold(seen[0])
+        if not cut:
+            states = self._read(states)
+        return self._where_changed(self._by_position(states, fold) if site == "pattern" else states)
+
+    def _by_position(
+        self, pattern: Float[Tensor, "copy row query key_of_row"], fold: _Fold
+    ) -> Float[Tensor, "copy row query pos"]:
+        """Patterns over the positions of each prompt, from those over the past and the tokens of all copies in a row.
+
+        What a query does not see has attention 0, so the keys of other copies and prompts add nothing.
+        """
+        past, own = pattern[..., : self.n_past], pattern[..., self.n_past :]
+        own = own.unflatten(-1, (fold.per_row, -1)).sum(-2)
+        where = self.window.positions[:, None].expand(own.shape)
+        found = pattern.new_zeros(*own.shape[:-1], self.base.tokens.ids.shape[1])
+        found[..., : self.n_past] = past
+        return found.scatter_add(-1, where, own)
 
     def _call(self, layer: int, rows: Tensor, fold: _Fold, keys: Keys, read: bool = False) -> Tensor:
         if self.layout == "whole":
@@ -252,9 +332,13 @@ class Wave:
         k, v = (self.base.stores[name][layer][self.rows] for name in ("keys", "values"))
         return self.window.past(k), self.window.past(v)
 
-    def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold) -> list[Hook]:
-        """Hooks that put the new values into the copies."""
+    def _hooks(self, layer: int, edits: list[tuple[int, Edit]], fold: _Fold, read: bool = False) -> list[Hook]:
+        """Hooks that put the new values into the copies, and keep the z of held heads in all of them."""
         changes = [(self._change(layer, edit), fold.region(i, edit)) for i, edit in edits]
+        for head, z in self._held:
+            if head.layer == layer:
+                every = (self._read(z) if read else z).repeat(fold.groups, fold.per_row, 1)
+                changes.append((HeadChange(layer, head.head, "z", lambda _, every=every: every), EVERYWHERE))
         return change_hooks(self.model, changes)
 
     def _change(self, layer: int, edit: Edit) -> HeadChange:

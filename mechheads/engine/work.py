@@ -115,11 +115,14 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     job, model = work.job, work.job.model
     scale = job.evaluator.distance() if job.spec.normalize else 1.0
     of_mlps = job.spec.nodes == "all"
-    what = f"{bar}{len(job.heads)} heads" + (f" and {model.n_layers} MLPs" if of_mlps else "")
+    what = f"{bar}{len(job.measured)} heads" + (f" and {job.reading.ahead} MLPs" if of_mlps else "")
     found = finish(work, batches, what=what)
     shape = (*groups, len(job.places), len(job.tokens))
     heads = np.full((model.n_layers, model.n_heads, *shape), np.nan)
     mlps = np.full((model.n_layers, *shape), np.nan)
+    for head in set(job.heads) - set(job.measured):
+        heads[head.layer, head.head] = np.nan if job.reading.takes(head, job.site) else 0
+    mlps[job.reading.ahead :] = 0
     reached, undefined = len(found.values), set[Node]()
     while found.values:  # each goes as it is copied, because for many prompts both together are large
         (node, place), change = found.values.popitem()

@@ -1,13 +1,14 @@
 """Metrics: one number per prompt, computed from the logits at the positions that the metric reads.
 
 A metric is a function ``(logits, context) -> value per prompt`` with logits
-[prompt, position, d_vocab]. It reads the last token of each prompt unless ``@metric`` declares otherwise.
+[prompt, position, d_vocab]. It reads the last token of each prompt unless ``@metric`` declares otherwise. It may read
+the pattern or the z of one head in place of the logits; then runs end at that head's layer.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Literal, Protocol, TypeVar, runtime_checkable
@@ -16,11 +17,50 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.heads import HeadId
 from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.prompts.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)
 Vocab = Literal["all", "answers"]
+Reads = str | int | Sequence[str | int]
+"""Which positions a metric reads; see ``metric``."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """The pattern or the z of one head, which a metric reads in place of the logits.
+
+    >>> Activation.parse("L17H5.pattern")
+    Activation(head=HeadId(layer=17, head=5), site='pattern')
+    """
+
+    head: HeadId
+    site: Literal["pattern", "z"]
+
+    def __str__(self) -> str:
+        return f"{self.head}.{self.site}"
+
+    @classmethod
+    def parse(cls, activation: str | Activation) -> Activation:
+        """Read ``"L17H5.pattern"`` or ``"L17H5.z"``.
+
+        Raises:
+            ValueError: if it is neither.
+        """
+        if isinstance(activation, Activation):
+            return activation
+        head, _, site = activation.rpartition(".") if isinstance(activation, str) else ("", "", "")
+        if site in ("pattern", "z"):
+            return cls(HeadId.parse(head), site)
+        raise ValueError(
+            f'activation is {activation!r}; give the pattern or the z of a head, such as "L17H5.pattern" or "L17H5.z", '
+            "or leave it out to read logits"
+        )
+
+    def follows(self, site: str) -> bool:
+        """Whether it is this activation of the same head, or is computed from it."""
+        return self.site == "z" or site not in ("v", "z")
 
 
 @dataclass(frozen=True)
@@ -28,7 +68,8 @@ class MetricContext:
     """What a metric can use besides the logits.
 
     Attributes:
-        base_logits: the logits of the base run, without the intervention [prompt, position, d_vocab].
+        base_logits: the logits of the base run, without the intervention [prompt, position, d_vocab]. For a metric that
+            reads a head's pattern or z, these values of the base run; ``base`` is another name for them.
         tokens: the prompts, with ``answer`` and ``wrong`` token ids [prompt].
         mask: True if a read position is a real token [prompt, position].
     """
@@ -37,6 +78,11 @@ class MetricContext:
     tokens: Tokens
     mask: Bool[Tensor, "prompt position"]
     shared: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def base(self) -> Float[Tensor, "prompt position d"]:
+        """What the metric reads, in the base run: logits, or a head's pattern or z."""
+        return self.base_logits
 
     @property
     def base_log_probs(self) -> Float[Tensor, "prompt position d_vocab"]:
@@ -81,17 +127,23 @@ class MetricInfo:
     """What a metric declares about itself; see ``metric``. A bare function has the defaults."""
 
     name: str
-    reads: str | int = "last"
+    reads: Reads = "last"
     unit: str = ""
     null: float | None = 0.0
     vocab: str = "all"
     bounds: tuple[float | None, float | None] = (None, None)
     share: bool = False
+    activation: str | Activation | None = None
 
     @classmethod
     def of(cls, metric: Metric) -> MetricInfo:
         names = [each.name for each in fields(cls)[1:]]
         return cls(name_of(metric), **{each: getattr(metric, each) for each in names if hasattr(metric, each)})
+
+    @property
+    def read(self) -> Activation | None:
+        """The activation that it reads; None for logits."""
+        return None if self.activation is None else Activation.parse(self.activation)
 
     def bounds_of_changes(self, scale: float = 1.0) -> tuple[float, float, bool]:
         """Between what a change of the metric lies, divided by ``scale``, and whether it is of a share.
@@ -107,19 +159,21 @@ class MetricInfo:
 
 def metric(
     *,
-    reads: str | int = "last",
+    reads: Reads = "last",
     unit: str = "",
     null: float | None = 0.0,
     vocab: Vocab = "all",
     bounds: tuple[float | None, float | None] = (None, None),
     share: bool = False,
+    activation: str | None = None,
 ) -> Callable[[F], F]:
     """Decorator that declares what a metric reads and measures; a function without it gets these defaults.
 
     The function itself is not changed: ``mh.metric(reads="subject", unit="nats")(mh.log_prob)`` is a new metric.
 
     Args:
-        reads: ``"last"``, a number of last tokens, ``"all"``, or the name of one of the prompts' positions.
+        reads: ``"last"``, a number of last tokens, ``"all"``, the name of one of the prompts' positions, or a list of
+            names and token indices.
         unit: the unit of its values, for axes and tables.
         null: the change of the metric under the null hypothesis that a head does nothing; p values test against it.
             None if there is no such test, for example for a divergence, which is never below 0.
@@ -129,17 +183,24 @@ def metric(
             ``(0, None)`` for a divergence. Then no interval of a change goes beyond what is possible.
         share: whether the value of each prompt is 0 or 1, as in ``mh.patching.accuracy``, so that intervals are
             those of proportions.
+        activation: the pattern or the z of one head, such as ``"L17H5.pattern"``, that the metric reads at these
+            positions in place of the logits: it is called with the pattern [prompt, query, key] or z
+            [prompt, position, d_head]. Runs end there, so heads of this layer and later ones have no effect.
 
     Raises:
-        ValueError: if ``vocab`` is not known, or ``bounds`` are not a lower and a higher number.
+        ValueError: if ``vocab`` or ``activation`` is not known, or ``bounds`` are not a lower and a higher number.
 
     >>> @mh.metric(reads="all", unit="nats")
     ... def mean_entropy(logits, context):
     ...     p = logits.softmax(-1)
     ...     entropy = -(p * p.clamp_min(1e-30).log()).sum(-1) * context.mask
     ...     return entropy.sum(-1) / context.mask.sum(-1)
+    >>> @mh.metric(activation="L17H5.pattern", unit="share of attention", bounds=(0, 1))
+    ... def attention_to_the_first_token(pattern, context):
+    ...     return pattern[:, -1, 0]
     """
     check_known("vocab", vocab, Vocab)
+    read = None if activation is None else Activation.parse(activation)
     low, high = bounds
     if low is not None and high is not None and not low < high:
         raise ValueError(f"bounds is {bounds}; the first must be below the second, and None is for no bound")
@@ -150,7 +211,7 @@ def metric(
             return function(logits, context)
 
         declared.reads, declared.unit, declared.null, declared.vocab = reads, unit, null, vocab  # type: ignore[attr-defined]
-        declared.bounds, declared.share = bounds, share  # type: ignore[attr-defined]
+        declared.bounds, declared.share, declared.activation = bounds, share, read  # type: ignore[attr-defined]
         return declared  # type: ignore[return-value]
 
     return declare
@@ -176,12 +237,31 @@ def read_positions(
     if where == "all":
         mask = tokens.mask
         return torch.arange(mask.shape[1], device=mask.device).expand_as(mask), mask
-    if where not in tokens.positions:
-        known = ", ".join(tokens.positions)
-        meant = did_you_mean(where, [*tokens.positions, "all"])
-        raise ValueError(f'metric reads position {where!r}; these prompts have {known} (or "all").{meant}')
-    at = tokens.positions[where][:, None]
+    at = positions_of([where] if isinstance(where, str) else where, tokens, "metric reads")
     return at, torch.ones_like(at, dtype=torch.bool)
+
+
+def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[Tensor, "prompt position"]:
+    """Positions of the prompts, given by their names or as token indices, of which negative ones count from the end.
+
+    Args:
+        what: how an error about a position begins, such as "metric reads".
+
+    Raises:
+        ValueError: if the prompts have no position of that name, or one is too short for an index.
+    """
+    found, shortest = [], int(tokens.lengths.min())
+    for place in places:
+        if isinstance(place, str) and place in tokens.positions:
+            found.append(tokens.positions[place])
+        elif isinstance(place, str):
+            known, meant = ", ".join(tokens.positions), did_you_mean(place, [*tokens.positions, "all"])
+            raise ValueError(f'{what} position {place!r}; these prompts have {known} (or "all").{meant}')
+        elif not -shortest <= place < shortest:
+            raise ValueError(f"{what} token {place}, but the shortest prompt has {shortest} tokens")
+        else:
+            found.append(torch.full_like(tokens.lengths, place) if place >= 0 else tokens.lengths + place)
+    return torch.stack(found, 1)
 
 
 @dataclass(frozen=True)
@@ -201,8 +281,13 @@ class _Watched(MetricContext):
         return super().wrong
 
 
-def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> frozenset[str]:
+def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
     """Call a metric on two prompts with logits of zero, before any model is run.
+
+    A metric that reads a pattern is called on all prompts, with equal attention to every token so far.
+
+    Args:
+        width: how many numbers the metric reads at a position: d_vocab, the number of keys, or d_head.
 
     Returns:
         Which of ``answer`` and ``wrong`` the metric used.
@@ -210,11 +295,14 @@ def try_metric(metric: Metric, tokens: Tokens, d_vocab: int) -> frozenset[str]:
     Raises:
         ValueError: if it needs something that the prompts do not have, or does not give one value per prompt.
     """
-    few = tokens.rows(slice(0, 2))
+    read = MetricInfo.of(metric).read
+    few = tokens if read is not None and read.site == "pattern" else tokens.rows(slice(0, 2))
     at, mask = read_positions(metric, few)
-    zeros = torch.zeros(*at.shape, d_vocab, dtype=torch.float32, device=at.device)
-    context = _Watched(zeros, few, mask)
-    check_value(metric, metric(zeros, context), len(few))
+    values = torch.zeros(*at.shape, width, dtype=torch.float32, device=at.device)
+    if few is tokens:
+        values = (torch.arange(width, device=at.device) <= at[..., None]) / (at[..., None] + 1)
+    context = _Watched(values, few, mask)
+    check_value(metric, metric(values.clone(), context), len(few))
     return frozenset(context.read)
 
 

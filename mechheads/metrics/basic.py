@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.messages.arguments import did_you_mean
-from mechheads.metrics.base import Metric, MetricContext, metric
+from mechheads.metrics.base import Metric, MetricContext, MetricInfo, metric, name_of
 
 _FAR = 20.0
 """Nats. Above this d, a term is computed from q itself: p exp(d) is inaccurate if p is too small for float32."""
@@ -91,3 +91,21 @@ def as_metric(metric: Metric | str) -> Metric:
     if not callable(metric) or isinstance(metric, type):
         raise ValueError(f'metric is {metric!r}; give a function such as mh.logit_diff, or its name, "logit_diff"')
     return metric
+
+
+def as_metric_of_logits(metric: Metric | str, function: str, instead: str) -> Metric:
+    """``as_metric`` for a function that needs the logits.
+
+    Args:
+        function: the name of the function; ``instead``: what to use for a metric that reads a head.
+
+    Raises:
+        ValueError: as ``as_metric``, or if the metric reads a head's pattern or z.
+    """
+    found = as_metric(metric)
+    if (read := MetricInfo.of(found).read) is not None:
+        raise ValueError(
+            f"metric {name_of(found)} reads {read}, and {function} needs a metric of logits, such as mh.logit_diff; "
+            f"for what a head reads use {instead}"
+        )
+    return found

@@ -6,13 +6,14 @@ from mechheads.engine.sweep import plan, sweep
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Mean, MeanOf, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.limits import Limits
+from mechheads.messages.habits import advice
+from mechheads.metrics.attention import attention_to
 from mechheads.metrics.base import metric
 from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_diff
 from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
-from mechheads.patching.circuit_curve import circuit_curve, compare_areas
-from mechheads.patching.circuit_task import CIRCUIT_TASKS, CircuitTask, circuit_task
+from mechheads.patching.backups import backups
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
 from mechheads.patching.edges.attribution import attribute_edges
 from mechheads.patching.edges.edge_scores import EdgeScores
@@ -20,13 +21,12 @@ from mechheads.patching.head_sets import SetScores, patch_sets
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.patching.self_repair import self_repair
+from mechheads.results.agreement import side_by_side
 from mechheads.results.curves import Curves
 from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
-    "CIRCUIT_TASKS",
     "Circuit",
-    "CircuitTask",
     "Completeness",
     "Context",
     "Curves",
@@ -47,11 +47,10 @@ __all__ = [
     "ablate",
     "accuracy",
     "activation_patch",
+    "attention_to",
     "attribute_edges",
     "attribution_patch",
-    "circuit_curve",
-    "circuit_task",
-    "compare_areas",
+    "backups",
     "completeness",
     "faithfulness",
     "kl_divergence",
@@ -65,5 +64,10 @@ __all__ = [
     "plan",
     "prepare",
     "self_repair",
+    "side_by_side",
     "sweep",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"module 'mechheads.patching' has no attribute {name!r}{advice('mh.patching', name)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mechheads.engine.cached_runs import AnyPrompts
-from mechheads.engine.job import Job, Spec, given
+from mechheads.engine.held_heads import Given, held_by
+from mechheads.engine.job import Job, Spec, given as given_prompts
 from mechheads.engine.places import Positions
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
@@ -29,6 +30,7 @@ def ablate(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     nodes: Nodes = "heads",
+    given: Given | None = None,
 ) -> HeadScores:
     """Ablate one head at a time and measure how the metric changes.
 
@@ -39,7 +41,8 @@ def ablate(
             far); ``mh.patching.Scale(0.5)`` (z times 0.5); or any other of ``mh.sweep``.
         kind: another name for ``intervention``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, nodes: as in ``mh.sweep``.
+        heads, positions, nodes, given: as in ``mh.sweep``. ``mh.patching.backups`` compares the effects given that
+            heads are ablated with those in the intact model.
 
     Returns:
         metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
@@ -53,9 +56,9 @@ def ablate(
     """
     if kind is not None and intervention != "zero":
         raise ValueError(f"intervention is {intervention!r} and kind is {kind!r}; they mean the same, so give one")
-    model, asked, cached = given(model, prompts)
+    model, asked, cached = given_prompts(model, prompts)
     intervention = intervention if kind is None else kind
     rule = as_intervention(intervention)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, nodes=nodes)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, nodes=nodes, held=held_by(given, model))
     name = intervention if isinstance(intervention, str) else name_of(rule)
     return run_spec(model, spec, About(f"{name} ablation", "ablate"), runs=cached)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mechheads.engine.job import Job, Spec, given
+from mechheads.engine.held_heads import Given, held_by
+from mechheads.engine.job import Job, Spec, given as given_prompts
 from mechheads.engine.places import Positions
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
@@ -32,6 +33,7 @@ def activation_patch(
     positions: Positions = "all",
     normalize: bool = False,
     nodes: Nodes = "heads",
+    given: Given | None = None,
 ) -> HeadScores:
     """Replace one head's activation in one run of each pair by its value in the other run, head by head.
 
@@ -44,7 +46,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, nodes: as in ``mh.sweep``.
+        heads, positions, normalize, nodes, given: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
@@ -60,9 +62,9 @@ def activation_patch(
     >>> 0.02 < float(effect.scores.sel(layer=23, head=4)) < 1
     True
     """
-    model, asked, cached = given(model, pairs, "pairs")
+    model, asked, cached = given_prompts(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
-    base = base_of(direction)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, nodes=nodes)
+    base, held = base_of(direction), held_by(given, model)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, nodes=nodes, held=held)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     return run_spec(model, spec, about, runs=cached)

@@ -34,7 +34,7 @@ from mechheads.interventions.new_z import apply
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive
 from mechheads.metrics.base import Metric
-from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.metrics.basic import as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.gradients import Gradients, Path, Size, Watch, check_gradient, gradients_of, warn_of_memory
@@ -112,7 +112,8 @@ def attribution_patch(
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base = base_of(direction)
-    limits, measured = current().limits, as_metric(metric)
+    measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
+    limits = current().limits
     spec = Spec(asked, Patch(site), measured, heads, positions, base, limits=limits, nodes=nodes)
     found = estimate(model, spec, runs=cached, steps=steps)
     warn_of_answers(found.job)

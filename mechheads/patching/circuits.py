@@ -29,19 +29,24 @@ from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
 from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
 from mechheads.interventions.basic import InterventionLike, as_intervention
-from mechheads.limits import Limits, current
+from mechheads.limits import DEFAULT_LIMITS, Limits, current
 from mechheads.messages.arguments import NotNegative
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricInfo, name_of
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
+from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.curves import Curves
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
 from mechheads.results.tables import TableResult
 
 _N = TypeVar("_N")
+_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+"""How many heads are kept at each point of ``faithfulness_curve``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +224,28 @@ def completeness(
     about = make_provenance(runs, heads=circuit, subsets=len(chosen))
     said, info = describe_intervention(runs.ablation), MetricInfo.of(runs.metric)
     return Completeness(table, circuit, info.name, said, info.unit, about)
+
+
+@analysis
+def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, metric: Metric = logit_diff) -> Curves:
+    """How much of the metric the first 1, 2, 4, ... heads keep, those with the largest effect first.
+
+    Raises:
+        ValueError: if the metric is the same with all heads and with none.
+    """
+    order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads))
+    counts = [k for k in _COUNTS if k <= len(order)]
+    runs = CircuitRuns(model, circuit_spec(pairs, metric, "patch", DEFAULT_LIMITS), None)
+    values = runs.values([frozenset(order[:k]) for k in counts])
+    found = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
+    table = pd.DataFrame(
+        [
+            {"which": "heads", "k": k, "score": each.score, "ci_low": each.ci_low, "ci_high": each.ci_high}
+            for k, each in zip(counts, found, strict=True)
+        ]
+    )
+    about = make_provenance(runs, sizes=counts)
+    return Curves("faithfulness_curve", found[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
 
 
 def _given(heads: Iterable[_N] | None) -> Iterable[_N]:

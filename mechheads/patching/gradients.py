@@ -345,7 +345,7 @@ class Size:
         _, pos, n_read = shape
         block = 1.5 * token_bytes(model, pos)
         whole, streams = block * model.n_layers, 6 * (model.n_layers + 1) * model.d_model * model.dtype.itemsize
-        logits = logit_bytes(model, 1, n_read, limits)
+        logits = logit_bytes(1, n_read * model.d_vocab, limits)
         by_block = model.backend.on_disk is not None or whole * pos + logits > room
         a_row = pos * (block + streams if by_block else whole) + logits
         rows = rows_together(model, shape, a_row, room, limits)

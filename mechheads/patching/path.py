@@ -26,6 +26,7 @@ from mechheads.engine.half_precision import with_precision
 from mechheads.engine.job import Job, Spec, Unit, given, make_ready
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
+from mechheads.engine.reading import Reading
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import UnitRuns, mlp_batches, waves
 from mechheads.engine.wavefront import Edit, Wave
@@ -169,6 +170,7 @@ class _Question:
     def check(self, model: Model, spec: Spec) -> None:
         check_pairs(spec.prompts, "path patching")
         check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)
+        _check_read(self.groups, Reading.of(spec.metric, model, 1))
 
 
 def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | None = None) -> HeadScores:
@@ -277,7 +279,7 @@ class Paths:
             window = job.window(start, rows)
             taken = [(node, window.take(new)) for node, new in senders]
             inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
-            wave, unchanged = Wave(job.base, rows, window), job.base.final_at(job.at)[rows]
+            wave, unchanged = job.wave(rows, window), job.evaluator.base_states[rows]
             for group in self.groups:
                 if group is not None:
                     finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
@@ -335,6 +337,22 @@ def _meant(name: object) -> str:
     if len(numbers) == 1 and "mlp" in name.lower():
         return f' Did you mean "L{numbers[0]}.mlp"?'
     return did_you_mean(name, [FINAL])
+
+
+def _check_read(groups: Sequence[Group], reading: Reading) -> None:
+    """Check that a path to every receiver can change what the metric reads.
+
+    Raises:
+        ValueError: if one cannot, for example because it comes after the head whose pattern is read.
+    """
+    for receiver in [receiver for group in groups for receiver in group or (None,)]:
+        if reading.activation is None or (receiver is not None and reading.takes(receiver.node, receiver.site)):
+            continue
+        head = reading.activation.head
+        raise ValueError(
+            f'receivers: a path to "{receiver or FINAL}" cannot change {reading.activation}, which the metric reads; '
+            f'give "{head}.q" or "{head}.k", or inputs of earlier layers'
+        )
 
 
 def check_reached(receivers: Sequence[Receiver], senders: Any, model: Model) -> None:

@@ -24,7 +24,7 @@ from mechheads.limits import current
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
-from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.metrics.basic import as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
@@ -72,7 +72,8 @@ def self_repair(
     (True, True)
     """
     model, asked, cached = given(model, prompts)
-    spec = Spec(asked, as_intervention(intervention), as_metric(metric), heads, limits=current().limits)
+    measured = as_metric_of_logits(metric, "mh.patching.self_repair", "mh.sweep")
+    spec = Spec(asked, as_intervention(intervention), measured, heads, limits=current().limits)
     return measure_repair(make_ready(model, spec, runs=cached))
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.heads import HeadId
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
+from mechheads.messages.habits import advice, item_advice
+from mechheads.messages.wrapped import Wrapped
 from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.state import WeightsMark
 from mechheads.model.core import ModelCore
@@ -71,7 +75,7 @@ class CacheSize:
         return f"{show_bytes(self.total)} ({parts})"
 
 
-class HeadCache:
+class HeadCache(Wrapped):
     """One run of a model, with the attention pattern and output of every head.
 
     Attributes:
@@ -83,6 +87,7 @@ class HeadCache:
         q, k, v: before rotation [prompt, layer, head, pos, d_head], if ``sites`` includes them.
         logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
         tokens: the prompts as tokenised for the run.
+        held: heads whose z was given to the run, and stays the same in runs that are resumed from it.
 
     Made by ``model.cache(prompts)``.
 
@@ -105,6 +110,7 @@ class HeadCache:
         self.tokens, self.stores, self.final = tokens, stores, final
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
+        self.held: tuple[HeadId, ...] = ()
         self._gives_copies = False
         self._mark = None if model.backend.on_disk else WeightsMark.of(model.backend.weights)
 
@@ -154,6 +160,7 @@ class HeadCache:
         *,
         sites: Sequence[str] = ("z", "pattern"),
         limits: Limits | None = None,
+        held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
     ) -> HeadCache:
         """Run the prompts and keep every head's activations.
 
@@ -162,11 +169,13 @@ class HeadCache:
             prompts: a list of strings, chats or ids, ``Prompts``, or ``Tokens``.
             sites: which of z, pattern, q, k and v to keep.
             limits: the memory; by default that of ``mh.settings``.
+            held: a z that replaces a head's own.
 
         Raises:
             ValueError: if a prompt cannot be run, a site is not known.
         """
         limits = current().limits if limits is None else limits
+        held = held or {}
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
         if not tokens.mask.all():
@@ -179,6 +188,10 @@ class HeadCache:
         for start in Bar(starts, desc="caching heads", disable=len(starts) == 1, leave=False):
             rows = slice(start, start + step)
             hooks = [
+                (model.hook_name("z", head.layer), partial(_hold, head=head.head, z=z[rows]))
+                for head, z in held.items()
+            ]
+            hooks += [
                 (model.hook_name(site, layer), _keep(stores[site], layer, site, tokens.mask[rows]))
                 for layer in range(model.n_layers)
                 for site in sites
@@ -186,7 +199,9 @@ class HeadCache:
             ]
             keys = _KeepKeys(stores["keys"], stores["values"]) if "keys" in stores else None
             finals.append(model.backend.run(tokens.ids[rows], hooks, keys=keys))
-        return cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
+        run = cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
+        run.held = tuple(held)
+        return run
 
     def site(self, site: str) -> HeadTensor:
         """The activation of that name: ``run.site("q")`` is ``run.q``."""
@@ -231,6 +246,16 @@ class HeadCache:
     @property
     def attention(self) -> Attention:
         return Attention(self.pattern, self.tokens.strings, (self.n_layers, self.n_heads))
+
+    __iter__ = None  # there is nothing to iterate over: without this, __getitem__ would be asked
+
+    def __getitem__(self, item: object) -> NoReturn:
+        raise KeyError(item_advice(item))
+
+    def __getattr__(self, name: str) -> Any:
+        if instead := advice("run", name):
+            raise AttributeError(f"a cached run has no attribute {name!r}{instead}")
+        return object.__getattribute__(self, name)  # raises the usual error, or that of a property
 
     def __getstate__(self) -> dict[str, Any]:
         """A run is pickled without its model."""
@@ -291,6 +316,13 @@ class _KeepKeys:
         self.keys.add(layer, k.detach())
         self.values.add(layer, v.detach())
         return k, v
+
+
+def _hold(value: Tensor, hook: Any, head: int, z: Tensor) -> Tensor:
+    """Replaces the z of a head."""
+    value = value.clone()
+    value[:, :, head] = z.to(value.dtype)
+    return value
 
 
 def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.heads import HeadLike, check_head, check_heads, kv_head
+from mechheads.heads import HeadLike, check_head, heads_as_given, kv_head
 from mechheads.model.backends.state import without_autocast
 from mechheads.model.core import ModelCore
-from mechheads.plots.attention import attention
 from mechheads.results.kinds import draw
 from mechheads.runs.layer_store import LayerStore
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 _VIEW = "mechheads.explorer.explore:view_attention"
 
@@ -92,17 +93,19 @@ class Attention:
         """Plot one prompt's attention patterns with its tokens; a menu selects among several heads.
 
         Args:
-            heads: one or several heads; every head by default.
+            heads: one or several heads, drawn in this order; every head by default.
             prompt: the index of the prompt.
             options: passed to ``mh.plots.attention``.
 
         Raises:
             ValueError: if a head or the prompt does not exist.
         """
+        from mechheads.plots.attention import attention
+
         if not 0 <= prompt < len(self.strings):
             raise ValueError(f"prompt {prompt} is out of range: this run has prompts 0..{len(self.strings) - 1}")
         n = len(self.strings[prompt])
-        chosen = check_heads(heads, *self.sizes)
+        chosen = heads_as_given(heads, *self.sizes)
         patterns: dict[HeadLike, np.ndarray] = {
             head: self.pattern[head][prompt, :n, :n].float().cpu().numpy() for head in chosen
         }

@@ -31,7 +31,7 @@ from mechheads.interventions.basic import Patch
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import Positive
 from mechheads.metrics.base import Metric, MetricInfo, name_of
-from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.metrics.basic import as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
@@ -90,7 +90,7 @@ class EdgeSize:
         _, pos, n_read = shape
         sender, a_layer = 4 * model.d_model, graph.n_heads + graph.mlps
         gradients = sender * (2 * (3 * graph.n_heads + 1) + model.n_layers) + 3 * token_bytes(model, pos)
-        a_token, logits = sender * len(graph.senders) + gradients, logit_bytes(model, 1, n_read, limits)
+        a_token, logits = sender * len(graph.senders) + gradients, logit_bytes(1, n_read * model.d_vocab, limits)
         layers = model.n_layers
         if a_token * pos + logits > room:
             layers = max(1, min(layers, ((room - logits) // pos - gradients - sender) // (sender * a_layer)))
@@ -183,7 +183,7 @@ def ready_edges(
     """
     model, asked, cached = given(model, pairs, "pairs")
     check_pairs(asked, "edge attribution patching")
-    measured, limits = as_metric(metric), current().limits
+    measured, limits = as_metric_of_logits(metric, "mh.patching.attribute_edges", "mh.path_patch"), current().limits
     graph, indirect = EdgeGraph.of(model), find_indirect(model)
     runs = CachedRuns(model, asked) if cached is None else cached
     tokens = runs.sides("clean")[0]

@@ -15,6 +15,7 @@ from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.results.mlps import with_mlp_scores
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores, RankBy
+from mechheads.results.shown import Rows
 from mechheads.results.tables import TableResult
 
 _SHOWN = 20
@@ -59,14 +60,14 @@ class EdgeScores(TableResult):
         """
         return self._rows(self._order("absolute"))
 
-    def top(self, k: int = 10, by: RankBy = "absolute") -> pd.DataFrame:
+    def top(self, k: int = 10, by: RankBy = "absolute") -> Rows:
         """The ``k`` rows of ``table`` with the largest absolute score, or the largest score.
 
         Raises:
             ValueError: if ``k`` is below 1 or ``by`` is neither "score" nor "absolute".
         """
         check_at_least(1, k=k)
-        return self._rows(self._order(by)[:k])
+        return Rows(self._rows(self._order(by)[:k]))
 
     def nodes(self) -> HeadScores:
         """The sum of the absolute scores of each head's outgoing edges, and of each MLP's in ``.mlps``.
