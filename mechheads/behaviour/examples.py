@@ -51,6 +51,7 @@ class HeadExamples(TableResult):
         first: the attention to the first token, in 255ths.
         sizes: the norm of what each key offers, v W_O, in 255ths of the largest in the window.
         provenance: what is needed to repeat it.
+        ids: the token ids of ``words``; None in files of earlier versions.
     """
 
     KIND = "examples"
@@ -64,6 +65,7 @@ class HeadExamples(TableResult):
     first: UInt8[np.ndarray, "example pos"]
     sizes: UInt8[np.ndarray, "example pos"]
     provenance: dict[str, Any]
+    ids: Int[np.ndarray, " word"] | None = None
 
     def of(self, head: HeadLike, *, around: int = 6) -> pd.DataFrame:
         """The examples of one head, with their text near the query and the key.
@@ -326,4 +328,4 @@ def _gather(
             }
         )
     words = tuple(token_strings(ids, model.tokenizer))
-    return HeadExamples(pd.DataFrame(rows), words, tokens, keys, weights, first, sizes, provenance)
+    return HeadExamples(pd.DataFrame(rows), words, tokens, keys, weights, first, sizes, provenance, np.array(ids))

@@ -7,8 +7,8 @@ code serves a final norm, a norm after attention, a multiplier, and a module tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,27 +22,40 @@ from mechheads.model.model import Model
 _LOUD = 1e3
 """The size of a probe: so large that the epsilon of a norm does not matter."""
 _PROBES = 5
+_TRIED = 16
+"""The number of rows on which it is tried what a block does with its heads."""
+_LEARNED = "hook_pos_embed"
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenMap:
-    """x -> slope * x + offset, where the mean over d_model is first subtracted from x if the map is ``centred``.
+    """x -> size * slope * x + offset, where the mean over d_model is first subtracted from x if the map is ``centred``.
 
     Attributes:
-        slope: differs between rows, because each row has its own statistics.
+        size: of each row, because each has its own statistics; None if the module is no norm and treats all rows alike.
+        slope: the weight of a norm, or a multiplier.
         offset: what the module gives for 0: the bias of a norm.
     """
 
-    slope: Float[Tensor, "row d_model"]
+    size: Float[Tensor, "row 1"] | None
+    slope: Float[Tensor, " d_model"]
     offset: Float[Tensor, " d_model"]
     centred: bool
 
     def __call__(self, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        return self.slope * (_centred(x) if self.centred else x) + self.offset
+        return self.sized(self.shared(x)) + self.offset
+
+    def shared(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """The part of the map that is the same for all rows: without ``size`` and ``offset``."""
+        return self.slope * (_centred(x) if self.centred else x)
+
+    def sized(self, x: Float[Tensor, "*batch row d"]) -> Float[Tensor, "*batch row d"]:
+        """Values of each row, multiplied by its size."""
+        return x if self.size is None else self.size * x
 
     def back(self, direction: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         """The direction before the map: its product with x is that of ``direction`` with the map's output - offset."""
-        before = self.slope * direction
+        before = self.sized(self.slope * direction)
         return _centred(before) if self.centred else before
 
 
@@ -68,12 +81,13 @@ def frozen_at(
     seen, unit, x = out[_PROBES:] - offset, unit.double(), x.double()
     size = up.square().sum().clamp_min(1e-30)
     if up @ twice > 1.5 * size:
-        found = FrozenMap(((up - down) / (2 * _LOUD * unit)).expand_as(x), offset, centred=False)
+        found = FrozenMap(None, (up - down) / (2 * _LOUD * unit), offset, centred=False)
     else:
         centred = bool((shifted - up).square().sum() < 1e-2 * size)
-        scaled = (up - down) / (2 * unit) * (_centred(x) if centred else x)
+        slope = (up - down) / (2 * unit)
+        scaled = slope * (_centred(x) if centred else x)
         of_rows = (scaled * seen).sum(-1, keepdim=True) / scaled.square().sum(-1, keepdim=True).clamp_min(1e-300)
-        found = FrozenMap(of_rows * (up - down) / (2 * unit), offset, centred)
+        found = FrozenMap(of_rows, slope, offset, centred)
     off = (found(x) - offset - seen).abs().max()
     return found if off <= rounding * seen.abs().max() else None
 
@@ -84,17 +98,22 @@ class FrozenRun:
 
     Attributes:
         analysis: the public function that uses it, for messages.
+        prompt: the prompt of each row.
         streams: the residual stream before each block, and after the last one.
         z: of each layer.
         patterns: what these positions attend to in each layer, and ``v``: of all tokens; empty unless asked for.
+        embedded: the embeddings of ``hook_embed`` and ``hook_pos_embed``, if the model has learned positions.
     """
 
     model: Model
     analysis: str
+    prompt: Int[Tensor, " row"]
     streams: list[Float[Tensor, "row d_model"]]
     z: dict[int, Float[Tensor, "row head d_head"]]
     patterns: dict[int, Float[Tensor, "row head pos"]]
     v: dict[int, Float[Tensor, "prompt pos kv d_head"]]
+    embedded: dict[str, Float[Tensor, "row d_model"]]
+    _blocks: dict[int, Blocks] = field(default_factory=dict)  # prepared for so many rows
 
     @classmethod
     def of(
@@ -106,14 +125,20 @@ class FrozenRun:
         *,
         analysis: str,
         attention: bool,
+        ends_at: int | None = None,
     ) -> FrozenRun:
         """Run prompts.
 
         Args:
             prompt, pos: the prompt and the position of each row that is kept.
             attention: whether to keep patterns and v too.
+            ends_at: the layer whose heads are the last to attend; of this layer, only patterns are kept.
+
+        Raises:
+            ValueError: if the run gives NaN or infinity.
         """
-        kept = cls(model, analysis, [], {}, {}, {})
+        kept = cls(model, analysis, prompt, [], {}, {}, {}, {})
+        layers = range(model.n_layers if ends_at is None else ends_at)
 
         def z(value: Tensor, hook: Any, layer: int) -> None:
             kept.z[layer] = value[prompt, pos].clone()
@@ -124,21 +149,44 @@ class FrozenRun:
         def v(value: Tensor, hook: Any, layer: int) -> None:
             kept.v[layer] = value.clone()
 
-        hooks: list[Hook] = [
+        def embedding(value: Tensor, hook: Any, name: str) -> None:
+            kept.embedded[name] = value.expand(len(ids), -1, -1)[prompt, pos].clone()
+
+        embeddings = ("hook_embed", _LEARNED) if _LEARNED in model.backend.hook_points else ()
+        hooks: list[Hook] = [(name, partial(embedding, name=name)) for name in embeddings]
+        hooks += [
             (model.hook_name(site, layer), partial(note, layer=layer))
-            for layer in range(model.n_layers)
+            for layer in layers
             for site, note in ({"z": z, "pattern": pattern, "v": v} if attention else {"z": z}).items()
         ]
+        if ends_at is not None:
+            hooks.append((model.hook_name("pattern", ends_at), partial(pattern, layer=ends_at)))
 
         def run() -> None:
             stream, blocks = model.backend.embed(ids)
-            for layer in range(model.n_layers):
+            for layer in layers:
                 kept.streams.append(stream[prompt, pos].clone())
                 stream = blocks(layer, stream)
             kept.streams.append(stream[prompt, pos].clone())
+            if ends_at is not None:
+                blocks(ends_at, stream)
 
         model.backend.under(hooks, run)
+        if not kept.streams[-1].isfinite().all():
+            raise ValueError(
+                f"model: {model.name!r} gives NaN or infinity without any intervention, so its weights are damaged; "
+                "load it again"
+            )
         return kept
+
+    @property
+    def positions(self) -> Float[Tensor, "row d_model"]:
+        """What learned positions add to the stream before the first block; 0 if nothing is just added to the tokens."""
+        stream, positions = self.streams[0], self.embedded.get(_LEARNED)
+        if positions is None:
+            return torch.zeros_like(stream)
+        off = (sum(self.embedded.values()) - stream).abs().max()
+        return positions if off <= tolerance(self.model.backend) * stream.abs().max() else torch.zeros_like(stream)
 
     def after_blocks(self) -> FrozenMap:
         """What follows the last block, before W_U.
@@ -164,59 +212,73 @@ class FrozenRun:
         Raises:
             ValueError: if the block does more than add this to the stream, besides its MLP.
         """
-        before = self.streams[layer]
-        found = _of_attention(self.model.backend, self._blocks, layer, before, written.to(before.dtype))
+        before, out = self.streams[layer], written.to(self.streams[layer].dtype)
+        some = torch.linspace(0, len(out) - 1, min(len(out), _TRIED), device=out.device).long()
+        found = self._of_attention(layer, before[some], out[some])
+        if found is not None and found.size is not None and len(some) < len(out):
+            found = self._of_attention(layer, None, out)
         if found is None:
             raise self.inexact(f"layer {layer} does more with its heads than add them to the residual stream")
         return found
 
-    @cached_property
-    def _blocks(self) -> Blocks:
-        """Blocks for the rows that ``_of_attention`` gives them."""
-        return self.model.backend.blocks_for(2 * len(self.streams[-1]) + _PROBES, 1)
+    def sources(self, layer: int, of_z: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head pos"]:
+        """The products of z with ``of_z``, divided among the tokens that heads read; v has the bias b_V in it.
+
+        Raises:
+            ValueError: if z is not the sum of pattern * v over tokens.
+        """
+        wanted = (self.z[layer].double() * of_z).sum(-1)
+        found = torch.empty(*wanted.shape, self.v[layer].shape[1], dtype=of_z.dtype, device=of_z.device)
+        for prompt, v in enumerate(self.v[layer].double()):
+            rows = self.prompt == prompt
+            v = v.repeat_interleave(self.model.n_heads // v.shape[1], dim=1)
+            found[rows] = self.patterns[layer][rows].double() * torch.einsum("shd,rhd->rhs", v, of_z[rows])
+        if not (found.sum(-1) - wanted).abs().max() <= tolerance(self.model.backend) * found.abs().sum(-1).max():
+            raise ValueError(
+                f'{self.model.backend.about} does not support by="source": z of layer {layer} is not the sum of '
+                'pattern * v over tokens, for example because a gate changes it; use by="head"'
+            )
+        return found
+
+    def _of_attention(
+        self, layer: int, before: Float[Tensor, "row d_model"] | None, written: Float[Tensor, "row d_model"]
+    ) -> FrozenMap | None:
+        """What a block adds to the residual stream for its attention output, frozen at ``written``.
+
+        Args:
+            before: the residual stream before the block; None to leave out the check that it is only added to.
+
+        Returns:
+            None if the block does more than add this to the stream, besides its MLP.
+        """
+        backend, rounding = self.model.backend, tolerance(self.model.backend)
+        on_stream: list[Tensor] = []
+
+        def alone(out: Tensor) -> Tensor:
+            """The block with its MLP silent, first on an empty stream for every row, then on the stream of the run."""
+            outs, streams = out, torch.zeros_like(out)
+            if before is not None:
+                outs, streams = torch.cat([outs, written]), torch.cat([streams, before])
+            if (blocks := self._blocks.get(len(outs))) is None:
+                blocks = self._blocks[len(outs)] = backend.blocks_for(len(outs), 1)
+            made = backend.with_attention(layer, outs[:, None], lambda: blocks(layer, streams[:, None]))[:, 0]
+            on_stream.append(made[len(out) :])
+            return made[: len(out)]
+
+        silent: list[Hook] = [(backend.hook_name("mlp_out", layer), _silent)] if backend.d_mlp else []
+        found = backend.under(silent, lambda: frozen_at(alone, written, rounding))
+        if found is None or before is None:
+            return found
+        expected = before.double() + found(written.double())
+        off = (on_stream[0].double() - expected).abs().max()
+        return found if off <= rounding * expected.abs().max() else None
 
     def inexact(self, what: str) -> ValueError:
         """An error that says why the analysis would be wrong for this model."""
         return ValueError(
             f"{self.model.backend.about} does not support {self.analysis}: {what}, so the parts of its heads would not "
-            "sum to the logit; mh.ablate and mh.path_patch measure effects instead"
+            "sum to what they are parts of; mh.ablate and mh.path_patch measure effects instead"
         )
-
-
-def _of_attention(
-    backend: Backend,
-    blocks: Blocks,
-    layer: int,
-    before: Float[Tensor, "row d_model"],
-    written: Float[Tensor, "row d_model"],
-) -> FrozenMap | None:
-    """What a block adds to the residual stream for its attention output, frozen at ``written``.
-
-    Args:
-        blocks: prepared for two rows of one token for each of these, and for the probes.
-        before: the residual stream before the block.
-
-    Returns:
-        None if the block does more than add this to the stream, besides its MLP.
-    """
-
-    def alone(out: Tensor) -> Tensor:
-        """The block with its MLP silent, first on an empty stream for every row, then on the stream of the run."""
-        outs = torch.cat([out, written])
-        streams = torch.cat([torch.zeros_like(out), before])
-        made = backend.with_attention(layer, outs[:, None], lambda: blocks(layer, streams[:, None]))[:, 0]
-        on_stream.append(made[len(out) :])
-        return made[: len(out)]
-
-    on_stream: list[Tensor] = []
-    rounding = tolerance(backend)
-    silent: list[Hook] = [(backend.hook_name("mlp_out", layer), _silent)] if backend.d_mlp else []
-    found = backend.under(silent, lambda: frozen_at(alone, written, rounding))
-    if found is None:
-        return None
-    expected = before.double() + found(written.double())
-    off = (on_stream[0].double() - expected).abs().max()
-    return found if off <= rounding * expected.abs().max() else None
 
 
 def _silent(value: Tensor, hook: object) -> Tensor:

@@ -94,10 +94,10 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     dims = {"mlp": ("layer", "prompt"), "bias": ("layer", "prompt")}
     return HeadScores.from_values(
         values,
-        name=f"direct part in {attributed}",
+        name=f"direct effect in {attributed}",
         kind="logit_attribution",
         cluster=tokens.cluster,
-        extra={"source": _sources(tokens)} if by == "source" else None,
+        extra={"source": labels_of_sources(tokens)} if by == "source" else None,
         provenance=make_provenance(
             model,
             {"attributed": attributed, "by": by, "prompts": tokens, "n_prompts": len(tokens)},
@@ -113,7 +113,7 @@ def _attributed(tokens: Tokens) -> str:
     return "the logit of the answer" if tokens.wrong is None else "logit(answer) - logit(wrong)"
 
 
-def _sources(tokens: Tokens) -> Sequence[Label]:
+def labels_of_sources(tokens: Tokens) -> Sequence[Label]:
     """The tokens of a single prompt with their positions, or the positions of several prompts."""
     if len(tokens) > 1:
         return range(tokens.ids.shape[1])
@@ -134,11 +134,6 @@ def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[
         model, tokens.ids, row, tokens.lengths - 1, analysis="logit_attribution", attention=by == "source"
     )
     end = run.streams[-1]
-    if not end.isfinite().all():
-        raise ValueError(
-            f"model: {model.name!r} gives NaN or infinity without any intervention, so its weights are damaged; load "
-            "it again"
-        )
     final = run.after_blocks()
     end_state = backend.finish(end[:, None])[:, 0]
     answer = _top(backend, end_state, limits) if tokens.answer is None else tokens.answer
@@ -225,27 +220,7 @@ def _of_layers(
         bias = direction @ map_.offset
         found["bias"].append(bias if b_O is None else bias + here @ b_O.double())
         found["mlp"].append(((after.double() - before.double() - map_(written)) * direction).sum(-1))
-        found["heads"].append(_by_source(model, run, layer, of_z, of_heads, tokens) if run.v else of_heads.T)
+        if run.v:
+            of_heads = run.sources(layer, of_z).masked_fill(~tokens.mask[:, None], torch.nan)
+        found["heads"].append(of_heads.movedim(0, -1))
     return {name: torch.stack(each) for name, each in found.items()}
-
-
-def _by_source(
-    model: Model,
-    run: FrozenRun,
-    layer: int,
-    of_z: Float[Tensor, "prompt head d_head"],
-    of_heads: Float[Tensor, "prompt head"],
-    tokens: Tokens,
-) -> Float[Tensor, "head pos prompt"]:
-    """The parts of a layer's heads, divided among the tokens that they read."""
-    v = run.v[layer].double()
-    v = v.repeat_interleave(model.n_heads // v.shape[2], dim=2)
-    parts = run.patterns[layer].double() * torch.einsum("pshd,phd->phs", v, of_z)
-    parts = parts.masked_fill(~tokens.mask[:, None], 0)
-    off = (parts.sum(-1) - of_heads).abs().max()
-    if not off <= tolerance(model.backend) * parts.abs().sum(-1).max():
-        raise ValueError(
-            f'{model.backend.about} does not support by="source": z of layer {layer} is not the sum of pattern * v '
-            'over tokens, for example because a gate changes it; use by="head"'
-        )
-    return parts.masked_fill(~tokens.mask[:, None], torch.nan).permute(1, 2, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any
@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.behaviour.against_control import against_control
 from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, measure
 from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.engine.memory import keep_freed_memory
@@ -29,7 +28,8 @@ from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.results.stats import clustered_interval, mean_over_prompts
+from mechheads.results.shown import Rows, chosen
+from mechheads.results.stats import clustered_interval, family_p, mean_over_prompts, q_values, rounding_of, sign_flip_p
 
 PROFILED = (*BEHAVIOURS, "position")
 NAMES = {
@@ -100,17 +100,17 @@ class HeadProfile(HeadScores):
             variables |= {f"{name}_{end}": (heads, each) for end, each in zip(("low", "high"), ends, strict=True)}
         for share, distance in zip(_QUANTILES, _quantiles(at_distance), strict=True):
             variables[f"distance_{share * 100:.0f}"] = (heads, distance)
-        found = against_control(
+        variables |= _above(score, null, cluster)
+        found = HeadScores.from_values(
             score,
-            null,
             cluster=cluster,
-            called="null",
+            seed=current().seed,
+            null=None,
             name="profile on text",
             kind="profile",
             extra={"behaviour": PROFILED},
             provenance=provenance,
-            variables=variables,
-        ).dataset
+        ).dataset.assign(variables)
         least = np.array([LEAST[name] for name in PROFILED])
         named = (found["q_value"].values <= FDR) & (found["excess_low"].values >= least)
         means = dict(zip(PROFILED, np.moveaxis(found["score"].values, -1, 0), strict=True))
@@ -144,11 +144,18 @@ class HeadProfile(HeadScores):
         heads = [HeadId(int(layer), int(head)) for layer, head in np.argwhere(named)]
         return tuple(sorted(heads, key=lambda head: -excess[head.layer, head.head]))
 
-    def table(self) -> pd.DataFrame:
-        """One row for each head: its names, the share of attention for each behaviour, and the other measures."""
+    def table(self, columns: Sequence[str] | None = None) -> Rows:
+        """One row for each head: its names, the share of attention for each behaviour, and the other measures.
+
+        Args:
+            columns: only these, in this order. All columns are there by default, but at most eight are shown.
+
+        Raises:
+            ValueError: if there is no such column.
+        """
         data = self.dataset
         heads = [HeadId(layer, head) for layer in range(self.n_layers) for head in range(self.n_heads)]
-        columns: dict[str, Any] = {
+        measures: dict[str, Any] = {
             "head": map(str, heads),
             "layer": [head.layer for head in heads],
             "index": [head.head for head in heads],
@@ -156,9 +163,32 @@ class HeadProfile(HeadScores):
         }
         for at, behaviour in enumerate(PROFILED):
             for name, column in ((behaviour, "score"), (f"{behaviour}_null", "null"), (f"{behaviour}_q", "q_value")):
-                columns[name] = data[column].values[..., at].ravel()
+                measures[name] = data[column].values[..., at].ravel()
         others = ("entropy", "distance", "distance_10", "distance_50", "distance_90", "norm", "copying")
-        return pd.DataFrame(columns | {name: data[name].values.ravel() for name in others})
+        table = pd.DataFrame(measures | {name: data[name].values.ravel() for name in others})
+        table.attrs["first"] = ("head", "names", *PROFILED)
+        return chosen(table, columns)
+
+
+def _above(
+    score: Float[np.ndarray, "layer head behaviour window"],
+    null: Float[np.ndarray, "layer head behaviour window"],
+    cluster: Sequence[object],
+) -> dict[str, Any]:
+    """The null, and the excess of the scores over it with its interval and its tests, as variables of a dataset."""
+    excess, seed, rounding = score - null, current().seed, rounding_of(score, null)
+    low, high = clustered_interval(excess, cluster)
+    p = sign_flip_p(excess, cluster, seed=seed, rounding=rounding)
+    found = {
+        "null": mean_over_prompts(null),
+        "excess": mean_over_prompts(excess),
+        "excess_low": low,
+        "excess_high": high,
+        "p_value": p,
+        "q_value": q_values(p),
+        "p_family": family_p(excess, cluster, seed=seed, rounding=rounding),
+    }
+    return {name: (("layer", "head", "behaviour"), values) for name, values in found.items()}
 
 
 def _quantiles(at_distance: Float[np.ndarray, "layer head distance"]) -> list[Float[np.ndarray, "layer head"]]:

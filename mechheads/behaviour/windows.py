@@ -81,8 +81,7 @@ def tokens_in_batch(model: Model, length: int) -> int:
 def default_texts() -> Iterator[str]:
     """The package's own prose, a text of each kind in turn, and then the help texts that come with Python.
 
-    >>> from mechheads.behaviour.windows import default_texts
-    >>> next(default_texts()).split()[:3]
+    >>> next(mh.behaviour.default_texts()).split()[:3]
     ['Should', 'the', 'old']
     """
     files = sorted(folder("corpus").iterdir(), key=str)
@@ -152,16 +151,6 @@ def _of_batch(compute: Callable[[Model, Tensor], T], model: Model, windows: Wind
 
 def _see_one(windows: list[Windows], see: Callable[[Windows, T], object], index: int, value: T) -> None:
     see(windows[index], value)
-
-
-def token_stream(model: Model, texts: Texts) -> Iterator[int]:
-    """The tokens of texts, one after the other, without the tokens that the tokenizer puts before every text.
-
-    Raises:
-        ValueError: if there is a text that the model cannot read.
-    """
-    for number, text in enumerate(_texts(texts)):
-        yield from _own_ids(text, number, model)
 
 
 def repeated_tokens(model: Model, n: int = 16, length: int = 64, *, seed: int = 0) -> list[list[int]]:

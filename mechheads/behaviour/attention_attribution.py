@@ -1,0 +1,411 @@
+"""Why a head looks where it looks: its score for a key, split over what the stream holds at the query and the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.behaviour.frozen_scores import ScoringBlock
+from mechheads.behaviour.logit_attribution import By, labels_of_sources
+from mechheads.behaviour.score_parts import Places, ScoreParts
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
+from mechheads.heads import HeadId, HeadLike, Mlp, check_head
+from mechheads.limits import Limits, current
+from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
+from mechheads.messages.interrupted import until_interrupted
+from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
+from mechheads.progress import Bar
+from mechheads.prompts.tokens import Tokens
+from mechheads.results.bounded import bounded_interval
+from mechheads.results.kinds import KINDS
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.results.tables import TableResult
+
+Place = int | str
+_PAIRED = 8
+"""How many parts of each side the table of pairs names."""
+Side = Literal["query", "key"]
+_THROUGH: dict[Side, str] = {"query": "through its query", "key": "through the keys"}
+_NOTHING = 1e-12
+"""Parts that are no larger are rounding: the model has no such part."""
+_REST = "everything else"
+_OTHERS, _CORRUPTED = "others", "corrupted"
+_EACH_LAYER = ("mlp", "bias")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionAttribution(TableResult):
+    """What the score of a head for a key consists of, from ``mh.behaviour.attention_attribution``.
+
+    Attributes:
+        name: which head's attention is attributed, and what it is compared with.
+        query: the part of each earlier head at the query [layer, head, prompt], in nats; later heads are NaN. Its
+            ``dataset`` has the other parts of the query: ``mlp`` [layer, prompt], ``bias`` [layer, prompt] (b_O and the
+            biases of norms), ``embedding`` [prompt] (tokens), ``position_embedding`` [prompt] (learned positions),
+            ``constant`` [prompt] (b_Q and the bias of the norm before it), ``position_bias`` [prompt] (ALiBi, which is
+            in no stream); ``total`` [prompt], to which all of them sum; and ``attention`` [prompt], which the head
+            gives the key.
+        key: the same for the key, and for the keys that it is compared with.
+        table: how the parts of both sides meet. A row for each of the ``query`` and ``key`` parts with the largest
+            means and for what is left over of each side: ``score``, the mean over prompts, and its interval ``ci_low``
+            to ``ci_high``. The rows sum to the total without ``position_bias``.
+        provenance: what is needed to repeat it.
+    """
+
+    KIND: ClassVar[str] = "attention_attribution"
+    unit = KINDS[KIND].unit
+    name: str
+    query: HeadScores
+    key: HeadScores
+    table: pd.DataFrame
+    provenance: dict[str, Any]
+
+    def parts(self, side: Side, k: int | None = None) -> pd.DataFrame:
+        """All parts of one side, those with the largest means first.
+
+        Args:
+            side: ``"query"`` or ``"key"``.
+            k: how many parts to name; all others are then in the last row, ``"everything else"``.
+
+        Returns:
+            A row for each part: ``part``, such as ``"L16H0"``, ``"L3.mlp"``, ``"embedding"``, ``"positions"``,
+            ``"biases"`` or ``"position bias"``; ``score``, its mean over prompts in nats, and the interval ``ci_low``
+            to ``ci_high``. The scores sum to the mean of ``total``.
+
+        Raises:
+            ValueError: if ``side`` is neither, or ``k`` is below 1.
+        """
+        check_known("side", side, Side)
+        data = (self.query if side == "query" else self.key).dataset
+        values, layers = data["values"].values, HeadId.parse(self.provenance["head"]).layer
+        of_heads = values if values.ndim == 3 else np.nansum(values, axis=2)
+        rows = [(str(HeadId(*at)), of_heads[at]) for at in np.ndindex(layers, of_heads.shape[1])]
+        rows += [(str(Mlp(layer)), data["mlp"].values[layer]) for layer in range(layers)]
+        biases = data["bias"].sum("layer").values + data["constant"].values
+        rows += [("embedding", data["embedding"].values), ("positions", data["position_embedding"].values)]
+        rows += [("biases", biases), ("position bias", data["position_bias"].values)]
+        rows = [(name, each) for name, each in rows if np.abs(each).max() > _NOTHING]
+        rows.sort(key=lambda row: -abs(row[1].mean()))
+        if k is not None:
+            check_at_least(1, k=k)
+            rest = sum((each for _, each in rows[k:]), np.zeros_like(biases))
+            rows = [*rows[:k], (_REST, rest)]
+        return _means(
+            [{"part": name} for name, _ in rows], np.stack([each for _, each in rows]), data["cluster"].values
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The attention, what is compared, and the strongest part of each side, in words."""
+        data, n = self.key.dataset, self.key.dataset.sizes["prompt"]
+        strongest = [self.parts(side, 1).iloc[0] for side in ("query", "key")]
+        shown = [f"{row['part']} ({row['score']:+.2f}{_interval(row['ci_low'], row['ci_high'])})" for row in strongest]
+        return (
+            f"{self.provenance['head']} gives the key {data['attention'].values.mean():.0%} of its attention in {n} "
+            f"prompt{'s' * (n != 1)}. The score of the key, {_compared(self.provenance['against'])}, is "
+            f"{data['total'].values.mean():+.2f} {self.unit}. Its largest part in the query is {shown[0]}, and in the "
+            f"keys {shown[1]}."
+        )
+
+    def __repr__(self) -> str:
+        n = self.key.dataset.sizes["prompt"]
+        total = self.key.dataset["total"].values.mean()
+        return f"<{type(self).__name__} {self.name!r}: {total:+.3g} {self.unit}, {n} prompt{'s' * (n != 1)}>"
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        return self.table, (self.sentence,)
+
+
+@analysis
+def attention_attribution(
+    model: Model,
+    prompts: AnyPrompts,
+    head: HeadLike,
+    *,
+    query: Place | Sequence[Place] = "last",
+    key: Place | Sequence[Place],
+    against: Place | Sequence[Place] = _OTHERS,
+    by: By = "head",
+) -> AttentionAttribution:
+    """Split the score of a head for a key over what the residual stream consists of at the query and at the key.
+
+    Before softmax, the score of query i for key j is s(i, j) = scale * q_i . k_j. With the statistics of all norms
+    frozen at the values of this run, q_i is linear in the stream at i, and k_j in the stream at j, and a stream is the
+    embedding plus what every earlier head, MLP and bias has added. Softmax sees only how scores differ between keys,
+    so what is split is the score for the key minus that for the keys that it competes with, weighted by the pattern p
+    of this run:
+
+        total = s(i, j) - sum over k != j of p(i, k) s(i, k) / (1 - p(i, j))
+
+    This is the slope of log p(i, j) along s, divided by 1 - p(i, j). It is also the log odds of the key, plus the
+    entropy of the pattern over the other keys. The part of a summand of the query is its product with the keys as they
+    are, and the part of a summand of the keys its product with the query as it is. So the parts of each side sum to the
+    total. In a model with soft caps, the score is the one before the cap.
+
+    This is what the score consists of, not what would happen without a part: norms are frozen, and other heads may
+    stand in. Patching measures that, as in ``mh.path_patch`` with the receivers ``"L5H1.q"`` and ``"L5H1.k"``.
+
+    Args:
+        prompts: prompts or, of pairs, the clean side.
+        head: the head whose attention is attributed, such as ``"L16H0"``.
+        query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, or a
+            list with one of these for each prompt. ``"last"`` is the last token.
+        against: what the score is compared with: ``"others"``, all other keys, as above; another key, given like
+            ``key``, by s(i, j) - s(i, k); or ``"corrupted"``, for pairs: the total as above minus that of the corrupted
+            side.
+        by: ``"head"``, or ``"source"`` for the tokens that each head reads, as in ``mh.behaviour.logit_attribution``:
+            scores then have the dimension ``source``.
+
+    Returns:
+        The parts of both sides, and how the strongest of them meet. After Ctrl-C, of the prompts until then.
+
+    Raises:
+        ValueError: if an argument is not valid, before the model runs; if the head does not see the key; or if the
+            parts do not give the run's own pattern, because the architecture computes scores in another way.
+        KeyboardInterrupt: if Ctrl-C came before the first prompts were done.
+
+    Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits), who read scores as such a product; Kamath et
+    al. 2025 (Tracing Attention Computation Through Feature Interactions), who split them over features.
+
+    >>> why = mh.behaviour.attention_attribution(model, [[*range(1000, 1010)] * 2], "L17H5", query=15, key=6)
+    >>> why.key.heads(1)  # the induction head reads what the previous-token head has put into the key
+    (HeadId(layer=16, head=0),)
+    >>> bool(abs(why.parts("key")["score"].sum() - why.key.dataset["total"].mean()) < 1e-6)
+    True
+    """
+    found_head, runs = check_head(head, model.n_layers, model.n_heads), CachedRuns(model, prompts)
+    sides, places = _asked(runs, query, key, against)
+    with torch.no_grad():
+        block = ScoringBlock(model, found_head, places.length)
+        _check_seen(block, places)
+    step = _prompts_at_once(block, by, current().limits)
+    starts = range(0, len(places), step)
+    found: list[_Parts] = []
+    with until_interrupted() as interrupts, torch.no_grad():
+        for start in Bar(starts, desc="attributing attention", disable=len(starts) == 1, leave=False):
+            some = slice(start, start + step)
+            runs_of_some = [
+                ScoreParts(block, side.rows(some), places.rows(some), by_source=by == "source") for side in sides
+            ]
+            found.append(_Parts.of(runs_of_some, block.scale))
+    interrupts.stop_unless(found)
+    interrupts.warn(f"{step * len(found)} of {len(places)} prompts", "the parts are of these")
+    tokens = sides[0].rows(slice(step * len(found)))
+    about = make_provenance(
+        model,
+        {"head": found_head, "prompts": tokens, "n_prompts": len(tokens), "query": query, "key": key},
+        against=against,
+        heads=[HeadId(layer, other) for layer in range(found_head.layer) for other in range(model.n_heads)],
+        interrupted=interrupts.interrupted,
+    )
+    return _result(model, found_head, tokens, _Parts.joined(found), about)
+
+
+def _asked(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tuple[Tokens, ...], Places]:
+    """The prompts that are run, of one or both sides, and the positions in them.
+
+    Raises:
+        ValueError: if a position is not one, or comes after the query.
+    """
+    tokens = runs.tokens["clean"]
+    if against == _CORRUPTED and _CORRUPTED not in runs.tokens:
+        raise ValueError('against is "corrupted", which needs pairs of prompts; give mh.PromptPairs')
+    sides = (tokens, runs.tokens[_CORRUPTED]) if against == _CORRUPTED else (tokens,)
+    given = {"query": query, "key": key} | ({} if against in (_OTHERS, _CORRUPTED) else {"against": against})
+    at = {name: _positions(name, where, tokens) for name, where in given.items()}
+    for name, where in at.items():
+        if (late := where > at["query"]).any():
+            row = int(late.int().argmax())
+            raise ValueError(
+                f"{name} is token {int(where[row])} of prompt {row}, which comes after the query, token "
+                f"{int(at['query'][row])}; a head sees the query and what comes before it"
+            )
+    other = at.get("against")
+    if (alone := at["query"] == 0 if other is None else at["key"] == other).any():
+        what = "the query is the first token" if other is None else "key and against are the same token"
+        raise ValueError(f"prompt {int(alone.int().argmax())}: {what}, so there is no other key to compare with")
+    return sides, Places(at["query"], at["key"], other, int(at["query"].max()) + 1)
+
+
+def _positions(name: str, given: Any, tokens: Tokens) -> Int[Tensor, " prompt"]:
+    """The position in each prompt."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        if len(given) != len(tokens):
+            raise ValueError(f"{name} has {len(given)} positions for {len(tokens)} prompts; give one, or one for each")
+        return torch.stack([_positions(name, each, tokens)[row] for row, each in enumerate(given)])
+    if isinstance(given, str):
+        if given not in tokens.positions:
+            known, meant = ", ".join(tokens.positions), did_you_mean(given, tokens.positions)
+            raise ValueError(f"{name} is {given!r}; these prompts have the positions {known}; or give an index.{meant}")
+        return tokens.positions[given]
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise ValueError(f"{name} is {given!r}; give a token index, the name of a position, or a list of these")
+    at = torch.full_like(tokens.lengths, given)
+    at = torch.where(at < 0, at + tokens.lengths, at)
+    if (outside := (at < 0) | (at >= tokens.lengths)).any():
+        row = int(outside.int().argmax())
+        raise ValueError(f"{name} is {given}; prompt {row} has {int(tokens.lengths[row])} tokens")
+    return at
+
+
+def _check_seen(block: ScoringBlock, places: Places) -> None:
+    """Check that the head sees the keys.
+
+    Raises:
+        ValueError: if a window hides one.
+    """
+    for name, at in (("key", places.key), ("against", places.other)):
+        if at is not None and (hidden := block.of_positions[places.query, at] == -torch.inf).any():
+            row = int(hidden.int().argmax())
+            raise ValueError(
+                f"{name} is token {int(at[row])} of prompt {row}, which {block.head} does not see from token "
+                f"{int(places.query[row])}, because its window is shorter"
+            )
+
+
+def _prompts_at_once(block: ScoringBlock, by: By, limits: Limits) -> int:
+    model, layers, length = block.model, block.head.layer, block.length
+    heads, d_head = model.n_heads, model.d_head
+    of_sources = layers * (heads * length + model.n_kv_heads * d_head) if by == "source" else 0
+    of_run = (layers + 1) * model.d_model + layers * heads * d_head + of_sources
+    of_block = 2 * (2 * model.d_model + 3 * model.backend.d_mlp)  # two rows for each token; see ``_of_attention``
+    in_float64 = 8 * (6 * model.d_model + 2 * heads * d_head)
+    vectors = 8 * 2 * layers * (heads + 2) * d_head
+    kept = length * ((of_run + of_block) * model.dtype.itemsize + in_float64) + vectors
+    return max(1, min(limits.run_tokens // length, limits.memory // kept))
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The parts of some prompts, as arrays.
+
+    Attributes:
+        values: those in the ``vectors`` of ``ScoreParts`` [*part, side, prompt]; and of each prompt
+            ``position_bias``, ``total`` and ``attention``.
+        vectors: of heads, MLPs, tokens, positions, and all biases together, whose products are those of pairs of parts
+            [part, side, prompt, d].
+    """
+
+    values: Mapping[str, Float[np.ndarray, "*part prompt"]]
+    vectors: Float[np.ndarray, "part side prompt d"]
+
+    @classmethod
+    def of(cls, runs: Sequence[ScoreParts], scale: float) -> _Parts:
+        """The parts in a run, minus those in the run of the other side if there is one.
+
+        Vectors of both runs stand side by side, with those of q in the other run negative, so that products of q and k
+        are differences.
+        """
+
+        def joined(first: Tensor, *others: Tensor) -> Tensor:
+            signs = first.new_tensor([-1.0, 1.0])[:, None, None]
+            return torch.cat([first, *(signs * other for other in others)], dim=-1)
+
+        vectors = {name: joined(*(run.vectors[name] for run in runs)) for name in runs[0].vectors}
+        whole = joined(*(run.whole for run in runs))
+        values = {name: scale * (each * whole.flip(0)).sum(-1) for name, each in vectors.items()}
+        values["position_bias"] = runs[0].position_bias - sum(run.position_bias for run in runs[1:])
+        values["total"] = scale * whole.prod(0).sum(-1) + values["position_bias"]
+        values["attention"] = runs[0].attention
+        if runs[0].sources is not None:
+            sources = [run.sources for run in runs if run.sources is not None]
+            values["heads"] = (sources[0] - sum(sources[1:])).movedim(2, -2)
+        biases = vectors["bias"].sum(0) + vectors["constant"]
+        others = torch.stack([vectors["embedding"], vectors["position_embedding"], biases])
+        parts = torch.cat([vectors["heads"].flatten(0, 1), vectors["mlp"], others])
+        parts[:, 0] *= scale
+        return cls({name: each.cpu().numpy() for name, each in values.items()}, parts.to(torch.float32).cpu().numpy())
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Parts]) -> _Parts:
+        """The parts of several times some prompts."""
+        values = {name: np.concatenate([each.values[name] for each in parts], axis=-1) for name in parts[0].values}
+        return cls(values, np.concatenate([each.vectors for each in parts], axis=2))
+
+
+def _result(model: Model, head: HeadId, tokens: Tokens, parts: _Parts, about: dict[str, Any]) -> AttentionAttribution:
+    values = dict(parts.values)
+    of_heads, compared = values.pop("heads"), _compared(about["against"])
+    extra = {"source": labels_of_sources(tokens)[: of_heads.shape[2]]} if of_heads.ndim > 4 else None
+
+    def side(at: int, name: Side) -> HeadScores:
+        dims: dict[str, tuple[str, ...]] = dict.fromkeys(_EACH_LAYER, ("layer", "prompt"))
+        mine = {name: array[..., at, :] if array.ndim > 1 else array for name, array in values.items()}
+        mine = {name: _every_layer(array, model) if name in dims else array for name, array in mine.items()}
+        return HeadScores.from_values(
+            _every_layer(of_heads[..., at, :], model),
+            name=f"part in the score of {head} at the {name}",
+            kind="attention_part",
+            cluster=tokens.cluster,
+            extra=extra,
+            provenance=about | {"side": name, "attributed": f"where {head} looks, {_THROUGH[name]}"},
+            variables={name: (dims.get(name, ("prompt",)), array) for name, array in mine.items()},
+        )
+
+    return AttentionAttribution(
+        f"where {head} looks, {compared}",
+        side(0, "query"),
+        side(1, "key"),
+        _pairs(_names(model, head.layer), parts.vectors, tokens.cluster),
+        about,
+    )
+
+
+def _every_layer(values: Float[np.ndarray, "some *rest"], model: Model) -> Float[np.ndarray, "layer *rest"]:
+    """Values of some layers, and NaN for those after them."""
+    found = np.full((model.n_layers, *values.shape[1:]), np.nan)
+    found[: len(values)] = values
+    return found
+
+
+def _compared(against: Any) -> str:
+    if against == _OTHERS:
+        return "against the other keys, weighted by the pattern"
+    if against == _CORRUPTED:
+        return "against the other keys, weighted by the pattern, minus the same in the corrupted prompt"
+    return "against another key in each prompt" if isinstance(against, list) else f"against the key {against}"
+
+
+def _names(model: Model, layers: int) -> list[str]:
+    """The parts in the order of their vectors."""
+    heads = [str(HeadId(layer, head)) for layer in range(layers) for head in range(model.n_heads)]
+    return [*heads, *(str(Mlp(layer)) for layer in range(layers)), "embedding", "positions", "biases"]
+
+
+def _pairs(
+    names: Sequence[str], vectors: Float[np.ndarray, "part side prompt d"], cluster: Sequence[str]
+) -> pd.DataFrame:
+    """The products of the parts with the largest means, and of what is left over of each side."""
+    whole = vectors.sum(0, dtype=np.float64)
+    chosen: list[list[str]] = []
+    kept: list[Float[np.ndarray, "part prompt d"]] = []
+    for at in (0, 1):
+        mean = np.einsum("pnd,nd->p", vectors[:, at], whole[1 - at]) / len(cluster)
+        largest = np.argsort(-np.abs(mean), kind="stable")[:_PAIRED]
+        some = vectors[largest, at].astype(np.float64)
+        chosen.append([*(names[int(part)] for part in largest), _REST])
+        kept.append(np.concatenate([some, (whole[at] - some.sum(0))[None]]))
+    values = np.einsum("qnd,knd->qkn", *kept)
+    names_of_pairs = [{"query": q, "key": k} for q in chosen[0] for k in chosen[1]]
+    return _means(names_of_pairs, values.reshape(len(names_of_pairs), -1), cluster)
+
+
+def _means(
+    names: Sequence[Mapping[str, str]], values: Float[np.ndarray, "row prompt"], cluster: Sequence[str] | np.ndarray
+) -> pd.DataFrame:
+    """Names, means over prompts and their intervals."""
+    low, high = bounded_interval(values, cluster, bounds=None)
+    return pd.DataFrame([*names]).assign(score=values.mean(-1), ci_low=low, ci_high=high)
+
+
+def _interval(low: float, high: float) -> str:
+    return f", {low:+.2f} to {high:+.2f}" if np.isfinite(low) else ""

@@ -1,0 +1,319 @@
+"""The attention scores of one head as a product of two affine maps of the residual stream, with all norms frozen.
+
+Before softmax, the score of a query for a key is ``scale * q . k``, plus what depends on the two positions alone
+(ALiBi). q and k come from the stream by a norm, W_Q or W_K, in some models a norm of their own, and a rotation. With
+the statistics of the norms frozen at the values of a run, each is an affine map. All of it is measured, not read from
+the names of modules: norms by probes (``frozen_at``), rotations from the keys that attention uses, and the scale and
+the part of positions from the patterns of a block that is given q and k. Whether the scores are those of the model is
+then seen in the pattern of the run (``FrozenScores.off``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, frozen_at, tolerance
+from mechheads.heads import HeadId, kv_head
+from mechheads.limits import current
+from mechheads.model.backends.base import Hook
+from mechheads.model.backends.partial_block import Keys, Stopped, until_stopped
+from mechheads.model.model import Model
+
+_SIZES, _LARGE = 32, 4.0
+"""How many scores the scale is measured with, and the largest of them."""
+Which = Literal["q", "k"]
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenSide:
+    """q or k of a head before rotation, as an affine map of the stream of each row.
+
+    Attributes:
+        norm: before W_Q or W_K.
+        weight, bias: W_Q and b_Q, or W_K and b_K, of the head.
+        own_norm: the norm of q or k, which may do nothing.
+    """
+
+    norm: FrozenMap
+    weight: Float[Tensor, "d_model d_head"]
+    bias: Float[Tensor, " d_head"]
+    own_norm: FrozenMap
+
+    def __call__(self, stream: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_head"]:
+        return self.own_norm(self.norm(stream) @ self.weight + self.bias)
+
+    def linear(self, part: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_head"]:
+        """What a summand of the stream gives; all of them and the constant, the map of 0, give q or k."""
+        return self.sized(self.shared(part))
+
+    def shared(self, part: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_head"]:
+        """The part of the map that is the same for all rows: without constants and the sizes of norms."""
+        return self.own_norm.shared(self.norm.shared(part) @ self.weight)
+
+    def sized(self, values: Float[Tensor, "*batch row d_head"]) -> Float[Tensor, "*batch row d_head"]:
+        """Values of each row, multiplied by the sizes of its norms."""
+        return self.own_norm.sized(self.norm.sized(values))
+
+    def back(self, direction: Float[Tensor, "row d_head"]) -> Float[Tensor, "row d_model"]:
+        """The direction of the stream whose product with a part is that of ``direction`` with ``linear(part)``."""
+        return self.norm.back(self.own_norm.back(direction) @ self.weight.T)
+
+
+class ScoringBlock:
+    """The block of a head, run alone on an empty stream with q and k put in.
+
+    A norm of q and k that has no hook of its own is known by what comes after it and rotation.
+    """
+
+    def __init__(self, model: Model, head: HeadId, length: int) -> None:
+        """``length`` is how many positions are measured."""
+        self.model, self.head, self.length, self._backend = model, head, length, model.backend
+        self.heads = {"q": head.head, "k": kv_head(head.head, model.n_heads, model.n_kv_heads)}
+        normed = getattr(model.model.blocks[head.layer].attn, "q_norm", None) is not None
+        points = self._backend.hook_points
+        put, scored = (
+            {which: self._backend.hook_name(f"{kind}_{which}", head.layer) for which in ("q", "k")}
+            for kind in ("normed", "scored")
+        )
+        self.raw = {which: f"blocks.{head.layer}.attn.hook_{which}" for which in ("q", "k")}
+        self._put = {which: name if name in points else self.raw[which] for which, name in put.items()}
+        self._norm_has_no_hook = normed and self._put == self.raw != scored
+        self.after_norm = scored if self._norm_has_no_hook else self._put
+
+    def normed(self, which: Which, values: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head d_head"]:
+        """Values of q or k after their own norm, as if each was that of a first token, which is not rotated."""
+        return self._run(
+            len(values), 1, [(self.raw[which], lambda value, hook: values[:, None])], self.after_norm[which]
+        )[:, 0]
+
+    @cached_property
+    def rotations(self) -> Float[Tensor, "pos d_head before"]:
+        """What is done to k, and to q, between their norms and the scores, at each position."""
+        basis = torch.eye(self.model.d_head, dtype=self.model.dtype, device=self.model.device)
+        at_once = max(1, current().limits.run_tokens // self.length)
+        found = torch.cat([self._scored(some) for some in basis.split(at_once)]).double()
+        if self._norm_has_no_hook:
+            found = found / found[:, :1].norm(dim=-1, keepdim=True)
+        return found.permute(1, 2, 0)
+
+    @property
+    def cap(self) -> float | None:
+        """The soft cap of the scores; None without one."""
+        cap = getattr(self.model.model.cfg, "attn_scores_soft_cap", None) or -1.0
+        return cap if cap > 0 else None
+
+    @cached_property
+    def scale(self) -> float:
+        """The factor of q . k, from what a query gives for a key at its own position, which has the same rotation."""
+        (at_one,) = self._preferred([1.0])
+        sizes = [step / _SIZES * abs(_LARGE / at_one) ** 0.5 for step in range(1, _SIZES + 1)] if at_one else [1.0]
+        of_size = torch.tensor(sizes, dtype=self.model.dtype).double().square()
+        found = float((torch.tensor(self._preferred(sizes)).double() * of_size).sum() / of_size.square().sum())
+        return found / float(self.rotations[0, :, 0].square().sum())  # some rotations stretch what they rotate
+
+    @cached_property
+    def of_positions(self) -> Float[Tensor, "query key"]:
+        """What is added to scores for positions alone, up to what all keys of a query share: log p if q is 0.
+
+        It is -inf where a key is hidden.
+        """
+        return self._log_pattern(1, self.length, lambda value, hook: torch.zeros_like(value))[0]
+
+    def _preferred(self, sizes: Sequence[float]) -> list[float]:
+        """The score of the second of two tokens for itself minus that for the first, if only it has q and k.
+
+        Args:
+            sizes: of its q and k, in each row.
+        """
+
+        def put(value: Tensor, hook: Any) -> Tensor:
+            new = torch.zeros_like(value)
+            new[:, 1, :, 0] = torch.tensor([0.0, *sizes]).to(new)[:, None]
+            return new
+
+        log_p = self._log_pattern(len(sizes) + 1, 2, put)[:, 1]
+        found = (log_p[:, 1] - log_p[:, 0]).cpu()
+        found = found[1:] - found[0]
+        return (found if self.cap is None else self.cap * torch.atanh(found / self.cap)).tolist()
+
+    def _log_pattern(self, rows: int, pos: int, put: Callable[..., Tensor]) -> Float[Tensor, "row query key"]:
+        puts = [(name, put) for name in self.after_norm.values()]
+        return self._run(rows, pos, puts, self._backend.hook_name("pattern", self.head.layer))[:, self.head.head].log()
+
+    def _scored(self, k: Float[Tensor, "row d_head"]) -> Float[Tensor, "row pos d_head"]:
+        """k as attention uses it, if it is this at every position."""
+        head, seen = self.heads["k"], _Kept(self.heads["k"], [])
+
+        def put(value: Tensor, hook: Any) -> Tensor:
+            return k[:, None, None].expand_as(value).contiguous()
+
+        def rotated(value: Tensor, hook: Any) -> None:
+            seen.k.append(value[:, :, head].clone())
+
+        hooks: list[Hook] = [(self._put["k"], put), (self.model.hook_name("z", self.head.layer), _stop)]
+        if (name := f"{self.raw['k'].removesuffix('k')}rot_k") in self._backend.hook_points:
+            hooks.append((name, rotated))
+        self._until_stopped(len(k), self.length, hooks, seen)
+        return seen.k[-1] if seen.k else k[:, None].expand(-1, self.length, -1)
+
+    def _run(self, rows: int, pos: int, puts: Sequence[Hook], read: str) -> Tensor:
+        """What a hook gets, in float64."""
+        kept: list[Tensor] = []
+
+        def keep(value: Tensor, hook: Any) -> None:
+            kept.append(value.double())
+            raise Stopped
+
+        self._until_stopped(rows, pos, [*puts, (read, keep)])
+        return kept[0]
+
+    def _until_stopped(self, rows: int, pos: int, hooks: Sequence[Hook], keys: Keys | None = None) -> None:
+        layer, blocks = self.head.layer, self._backend.blocks_for(rows, pos)
+        empty = torch.zeros(rows, pos, self.model.d_model, dtype=self.model.dtype, device=self.model.device)
+        step_by_step: Hook = (self._backend.hook_name("pattern", layer), lambda value, hook: None)  # nothing is fused
+        until_stopped(layer, lambda: self._backend.under([*hooks, step_by_step], lambda: blocks(layer, empty, keys)))
+
+
+def _stop(value: Tensor, hook: Any) -> None:
+    raise Stopped
+
+
+@dataclass
+class _Kept:
+    """Keeps the keys of a head that attention is given."""
+
+    head: int
+    k: list[Tensor]
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        self.k.append(k[:, self.head].clone())
+        return k, v
+
+    def get_seq_length(self, *_: Any) -> int:
+        """How many earlier tokens there are, which some models ask."""
+        return 0
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenScores:
+    """The scores of one head for one query of each prompt of a run, and every row of that run as a key.
+
+    Attributes:
+        q: of the query of each prompt; ``k``: of every row.
+        at: the row of each query; ``pos``: the position of each row.
+    """
+
+    block: ScoringBlock
+    q: FrozenSide
+    k: FrozenSide
+    prompt: Int[Tensor, " row"]
+    pos: Int[Tensor, " row"]
+    at: Int[Tensor, " prompt"]
+
+    @classmethod
+    def of(
+        cls, run: FrozenRun, block: ScoringBlock, pos: Int[Tensor, " row"], at: Int[Tensor, " prompt"]
+    ) -> FrozenScores:
+        """The scores in a run.
+
+        Raises:
+            ValueError: if q or k is not such a map in this architecture.
+        """
+        stream = run.streams[block.head.layer]
+        q, k = _side(run, block, "q", stream[at]), _side(run, block, "k", stream)
+        return cls(block, q, k, run.prompt, pos, at)
+
+    @property
+    def of_queries(self) -> Float[Tensor, "prompt d_head before"]:
+        """The rotation of each query."""
+        return self.block.rotations[self.pos[self.at]]
+
+    def rotated(self, q: Float[Tensor, "*batch prompt d_head"]) -> Float[Tensor, "*batch prompt d_head"]:
+        """q of each query after rotation."""
+        return torch.einsum("nob,...nb->...no", self.of_queries, q)
+
+    def summed(
+        self, k: Float[Tensor, "*batch row d_head"], weights: Float[Tensor, " row"]
+    ) -> Float[Tensor, "*batch prompt d_head"]:
+        """The sum over the keys of each prompt, weighted, after rotation."""
+        weighted = k.new_zeros(*k.shape[:-2], len(self.at), self.block.length, k.shape[-1])
+        weighted[..., self.prompt, self.pos, :] = weights[:, None] * k
+        return torch.einsum("pob,...npb->...no", self.block.rotations, weighted)
+
+    def met(self, q: Float[Tensor, "prompt d_head"]) -> Float[Tensor, "row d_head"]:
+        """For each key, the direction before rotation that its k is multiplied with to give its score."""
+        return self.block.scale * torch.einsum("no,pob->npb", q, self.block.rotations)[self.prompt, self.pos]
+
+    def of_positions(self) -> Float[Tensor, " row"]:
+        """What is added for positions alone."""
+        return self.block.of_positions[self.pos[self.at][self.prompt], self.pos]
+
+    def off(
+        self, scores: Float[Tensor, " row"], pattern: Float[Tensor, " row"]
+    ) -> tuple[Float[Tensor, " prompt"], Float[Tensor, " prompt"]]:
+        """The largest difference between scores and those that give the run's own pattern, and the largest score.
+
+        Scores are compared up to what all keys share, because no pattern shows that.
+        """
+        seen = pattern >= torch.finfo(pattern.dtype).tiny
+        weights, log_p = pattern.double(), pattern.double().log()
+        cap = self.block.cap
+        capped = scores if cap is None else cap * torch.tanh(scores / cap)
+        apart = (capped + self.of_positions() - log_p).masked_fill(~seen, 0)
+        zero = weights.new_zeros(len(self.at))
+        mean = zero.index_add(0, self.prompt, weights * apart) / zero.index_add(0, self.prompt, weights)
+        off = (apart - mean[self.prompt]).abs().masked_fill(~seen, 0)
+        return zero.scatter_reduce(0, self.prompt, off, "amax"), zero.scatter_reduce(
+            0, self.prompt, scores.abs(), "amax"
+        )
+
+
+def _side(run: FrozenRun, block: ScoringBlock, which: Which, stream: Float[Tensor, "row d_model"]) -> FrozenSide:
+    """q or k of the block's head, frozen at these rows of the stream before the block.
+
+    Raises:
+        ValueError: if it is not such a map in this architecture.
+    """
+    model, layer, head = run.model, block.head.layer, block.head.head
+    norm = frozen_at(lambda rows: model.backend.before_attention(layer, rows), stream, tolerance(model.backend))
+    if norm is None:
+        raise run.inexact(f"what stands before the heads of layer {layer} is neither a norm nor a product")
+    kind = "Q" if which == "q" else "K"
+    weights, biases = model.backend.weight(kind, layer).double(), model.backend.bias(kind, layer)
+    every = weights.new_zeros(model.n_heads, model.d_head) if biases is None else biases.double()
+    if block.after_norm[which] == block.raw[which]:
+        own_norm = FrozenMap(None, weights.new_ones(model.d_head), weights.new_zeros(model.d_head), centred=False)
+    else:
+        stored = model.n_heads if which == "q" else model.n_kv_heads
+        each = range(0, model.n_heads, model.n_heads // stored)
+        values = torch.einsum("rm,hmd->rhd", norm(stream.double()), weights[each]) + every[each]
+        own_norm = _own_norm(run, block, which, values.to(model.dtype))
+    return FrozenSide(norm, weights[head], every[head], own_norm)
+
+
+def _own_norm(run: FrozenRun, block: ScoringBlock, which: Which, values: Float[Tensor, "row head d_head"]) -> FrozenMap:
+    """The norm of q or k, of each head alone or of all heads side by side."""
+    (n, d), head, rounding = values.shape[1:], block.heads[which], tolerance(run.model.backend)
+
+    def alone(rows: Float[Tensor, "some d_head"]) -> Float[Tensor, "some d_head"]:
+        return block.normed(which, rows[:, None].expand(-1, n, -1).contiguous())[:, head]
+
+    def together(rows: Float[Tensor, "some d"]) -> Float[Tensor, "some d"]:
+        return block.normed(which, rows.unflatten(-1, (n, d))).flatten(1)
+
+    normed = block.normed(which, values)[:, head].double()
+    found = frozen_at(alone, values[:, head], rounding)
+    if found is not None and (found(values[:, head].double()) - normed).abs().max() <= rounding * normed.abs().max():
+        return found
+    found = frozen_at(together, values.flatten(1), rounding)
+    if found is None or found.centred:
+        raise run.inexact(f"the norm of {which} in layer {block.head.layer} is not a product once it is frozen")
+    some = slice(head * d, (head + 1) * d)
+    return FrozenMap(found.size, found.slope[some], found.offset[some], centred=False)
