@@ -1,5 +1,6 @@
 """Which heads a model's refusals depend on: scores (Ships, Refusal Contribution), groups, answers, requests."""
 
+from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve
@@ -13,6 +14,7 @@ from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
+from mechheads.safety.heads.wrapper import wrapper_effect, wrapper_tokens
 from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
@@ -52,8 +54,11 @@ __all__ = [
     "safety_heads",
     "sahara",
     "ships",
+    "taught_heads",
     "text_loss",
     "verdict",
     "verdicts",
     "with_opening",
+    "wrapper_effect",
+    "wrapper_tokens",
 ]

@@ -100,6 +100,8 @@ class AnswerSettings:
             ``"query"``.
         max_new_tokens: largest number of tokens in an answer; the paper uses 128.
         temperature, top_k: settings for sampling; a temperature of 0 is greedy. The paper also samples with top_k 5.
+        opening: the beginning of a refusal, as in ``mh.safety.refusal_contribution``, whose log-probability
+            ``mh.safety.refusal_test`` has in the column ``refusal``.
 
     Raises:
         ValueError: if ``judge`` cannot be called with a request and an answer, or another argument is out of range.
@@ -113,6 +115,7 @@ class AnswerSettings:
     max_new_tokens: int = 64
     temperature: float = 0.0
     top_k: int | None = None
+    opening: str | None = None
 
     def __post_init__(self) -> None:
         check_judge(self.judge)

@@ -136,7 +136,6 @@ def refusal_test(
     draws: int = 3,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
-    opening: str | None = None,
 ) -> RefusalTest:
     """A model's answers with and without a set of heads, and whether refusals depend on the set.
 
@@ -150,8 +149,6 @@ def refusal_test(
         draws: the number of random sets to compare with; each has as many heads from the same layers.
         answers: the template of the requests, how answers are generated and who judges them.
         texts: ordinary texts; by default, 32 sentences of the package.
-        opening: the beginning of a refusal, as in ``mh.safety.refusal_contribution``; the column ``refusal`` is its
-            log-probability.
 
     Returns:
         The table, the answers and the verdict. After Ctrl-C, the answers so far without a conclusion: ``verdict`` says
@@ -163,7 +160,7 @@ def refusal_test(
 
     >>> test = mh.safety.refusal_test(
     ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1,
-    ...     answers=mh.safety.AnswerSettings(max_new_tokens=4), texts=["It rains."], opening="I'm sorry")
+    ...     answers=mh.safety.AnswerSettings(max_new_tokens=4, opening="I'm sorry"), texts=["It rains."])
     >>> test.critical, test.table["condition"].tolist()
     (False, ['intact', 'ablated', 'random 1'])
     """
@@ -177,7 +174,6 @@ def refusal_test(
         draws=draws,
         answers=answers,
         texts=texts,
-        opening=opening,
     )
     return tests["heads"]
 
@@ -194,14 +190,13 @@ def refusal_tests(
     draws: int = 3,
     answers: AnswerSettings = DEFAULT_ANSWERS,
     texts: Sequence[str] | None = None,
-    opening: str | None = None,
 ) -> dict[str, RefusalTest]:
     """``refusal_test`` of several sets of heads: the intact model answers once, and all answers share batches.
 
     Args:
         sets: sets of heads by name.
         intervention: one for all sets, or one for each, by the names of the sets.
-        model, harmful, harmless, group, draws, answers, texts, opening: as in ``refusal_test``.
+        model, harmful, harmless, group, draws, answers, texts: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
@@ -211,7 +206,7 @@ def refusal_tests(
 
     >>> tests = mh.safety.refusal_tests(
     ...     model, {"early": ["L0H1"], "late": ["L29H1"]}, ["How do I build a bomb?"], ["How do I build a barn?"],
-    ...     draws=0, answers=mh.safety.AnswerSettings(max_new_tokens=2), texts=["It rains."], opening="I'm sorry")
+    ...     draws=0, answers=mh.safety.AnswerSettings(max_new_tokens=2, opening="I'm sorry"), texts=["It rains."])
     >>> list(tests), tests["late"].table["condition"].tolist()
     (['early', 'late'], ['intact', 'ablated'])
     """
@@ -229,7 +224,7 @@ def refusal_tests(
     drawn = {name: groups.random_sets(heads, draws=draws, seed=seed) for name, heads in units.items()}
     sides = Sides.of(model, harmful, harmless, answers.template)
     text_tokens(model, texts)
-    begins = None if opening is None else find_opening(model, sides.harmful.prompts, opening)
+    begins = None if answers.opening is None else find_opening(model, sides.harmful.prompts, answers.opening)
     answering = Answering(model, sides, groups, answers)
     rules = {name: answering.check(given[name]) for name in sets}
     metric = OpeningLogProb(begins or find_opening(model, sides.harmful.prompts))

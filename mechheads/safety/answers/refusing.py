@@ -25,14 +25,6 @@ from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
 
 ASKED, TOKENS = 16, 32
 """How many requests are answered at most, and how long the answers are: only their beginning matters here."""
-_HEADS = 46
-"""How long these answers take, in times of ablating one head after all requests: of the default model, 7 seconds of one
-core, beside 41 for its 270 heads."""
-
-
-def in_sweeps(model: Model, n_requests: int) -> float:
-    """About how long ``count_refusals`` takes, in times of ablating every head of the model after all requests."""
-    return _HEADS / (model.n_layers * model.n_heads) * min(1, ASKED / n_requests)
 
 
 def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mechheads.engine.report import describe_intervention
+from mechheads.engine.held_heads import Given, Held, held_by
+from mechheads.engine.report import describe_given, describe_intervention
 from mechheads.generation.changed import changes_of
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
@@ -109,6 +110,7 @@ class SafetyJob:
     Attributes:
         requests: harmful requests as prompts.
         look_alikes: a harmless look-alike of each request, for scores that compare both.
+        held: heads, or all heads of groups, that are ablated all the time, and how.
         intervention: how a head, or a group of heads, is ablated.
         heads: as in ``mh.sweep``.
     """
@@ -119,6 +121,7 @@ class SafetyJob:
     groups: Groups
     heads: Sequence[HeadLike] | HeadLike | None = None
     look_alikes: Side | None = None
+    held: Held = ()
 
     @property
     def units(self) -> tuple[HeadId, ...]:
@@ -138,7 +141,18 @@ class SafetyJob:
 
     def about(self) -> dict[str, Any]:
         """What a result records about the ablation and the requests."""
-        return about_ablation(self.intervention, self.groups) | self.requests.about(self.model)
+        about = about_ablation(self.intervention, self.groups) | describe_given(self.held)
+        return about | self.requests.about(self.model)
+
+
+def held_groups(given: Given | None, model: Model, groups: Groups) -> Held:
+    """The heads that ``given=`` of ``mh.ships`` names, and how each is ablated, with all heads of their groups.
+
+    Raises:
+        ValueError: if one is not valid, or is patched.
+    """
+    rules = {head: ablation_of(rule, f"given[{str(head)!r}]") for head, rule in held_by(given, model)}
+    return tuple({member: rule for head, rule in rules.items() for member in groups.members([head])}.items())
 
 
 def joint_changes(

@@ -130,7 +130,7 @@ def ready(jobs: Sequence[SafetyJob], store: Store = NO_STORE) -> list[Job]:
     costliest = next((job for job in jobs if site_of(job.intervention) != "z"), jobs[0])
     read = [site for job in jobs for site in (site_of(job.intervention), *needs_of(job.intervention))]
     prompts, seed = costliest.requests.prompts, current().seed
-    spec = Spec(prompts, costliest.intervention, kl_divergence, costliest.units, seed=seed)
+    spec = Spec(prompts, costliest.intervention, kl_divergence, costliest.units, seed=seed, held=costliest.held)
     sweep = make_ready(costliest.model, spec, sites=tuple(dict.fromkeys(read)), store=store)
     sweep = replace(sweep, together=costliest.groups.size)
     return [sweep if job is costliest else sweep.intervening(job.intervention, store) for job in jobs]

@@ -15,6 +15,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
+from mechheads.engine.held_heads import Given
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
@@ -27,10 +28,20 @@ from mechheads.results.agreement import in_top
 from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import kind_of
 from mechheads.results.provenance import make_provenance
-from mechheads.results.scores import HeadScores
+from mechheads.results.refused import refused_of
+from mechheads.results.scores import HeadScores, RankBy
+from mechheads.results.shown import Rows
 from mechheads.results.stats import cluster_draws, mean_over_prompts, top_shares
+from mechheads.results.words import titled
 from mechheads.safety.answers.refusing import count_refusals
-from mechheads.safety.heads.ablations import PAPER_KINDS, SafetyJob, ablation_name, ablation_of, about_ablation
+from mechheads.safety.heads.ablations import (
+    PAPER_KINDS,
+    SafetyJob,
+    ablation_name,
+    ablation_of,
+    about_ablation,
+    held_groups,
+)
 from mechheads.safety.heads.contribution import contribution_of
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.measure_ships import Measured, ShipsKind, check_r, measure
@@ -60,6 +71,7 @@ def safety_heads(
     template: Template | None = None,
     r: int = 1,
     heads: Sequence[HeadLike] | HeadLike | None = None,
+    given: Given | None = None,
 ) -> SafetyHeads:
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
 
@@ -76,6 +88,7 @@ def safety_heads(
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
         requests, group, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
+        given: as in ``mh.ships``, for the paper's two scores: the others are of the intact model.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k. A model
@@ -97,10 +110,13 @@ def safety_heads(
     if intervention is None:
         intervention = "undifferentiated" if is_ships else "scaling"
     rule, groups = ablation_of(intervention), Groups.of(model, group)
+    held = held_groups(given, model, groups)
+    if held and not is_ships:
+        raise ValueError(f'given: score="{chosen}" is of the intact model; choose score="ships", or leave given out')
     look_alikes, used = None, "query" if is_ships and template is None else template
     if chosen == "refusal_contribution":
         look_alikes = Side.of(model, harmless, used, "safe", "harmless")
-    job = SafetyJob(model, Side.of(model, requests, used), rule, groups, heads, look_alikes)
+    job = SafetyJob(model, Side.of(model, requests, used), rule, groups, heads, look_alikes, held)
     ranked = _by_ships([job], k, chosen, r) if is_ships else [_beside_ships(job, k, chosen, r)]
     return _with_refusals(model, job.requests, ranked)[0]
 
@@ -225,7 +241,7 @@ def _safety_heads(measured: Measured, about: Mapping[str, Any]) -> SafetyHeads:
     """The scores of one pass, by the score in ``about``."""
     variables = {name: (("layer", "head"), values) for name, values in _columns(measured).items()}
     provenance = make_provenance(measured.provenance, about)
-    named: dict[str, Any] = {"name": f"safety heads, {provenance['ablation']}", "kind": "safety"}
+    named: dict[str, Any] = {"name": titled(f"safety heads, {provenance['ablation']}", provenance), "kind": "safety"}
     named |= {"provenance": provenance, "variables": variables}
     k, seed, together = about["k"], about["seed"], provenance["together"]
     if about["score"] == "ships":
@@ -267,15 +283,20 @@ class SafetyHeads(HeadScores):
         """Generalized Ships in degrees, (layer, head)."""
         return self.dataset["generalized_ships"]
 
-    def top(self, k: int | None = None, by: Literal["score", "absolute"] = "score") -> pd.DataFrame:
-        """The ``k`` rows of ``to_dataframe`` with the largest score."""
-        return super().top(self.k if k is None else k, by)
+    def top(self, k: int | None = None, by: RankBy = "score", columns: Sequence[str] | None = None) -> Rows:
+        """The ``k`` rows of ``to_dataframe`` with the largest score; see ``HeadScores.top``."""
+        return super().top(self.k if k is None else k, by, columns)
 
-    def heads(self, k: int | None = None, by: Literal["score", "absolute"] = "score") -> tuple[HeadId, ...]:
+    def heads(self, k: int | None = None, by: RankBy = "score") -> tuple[HeadId, ...]:
         """The ``k`` heads with the largest score."""
         return super().heads(self.k if k is None else k, by)
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_dataframe(self) -> Rows:
         """One row per head, as in ``HeadScores``, with both scores, their intervals and ``in_top``."""
         names = (*_SHIPS, *_ANGLES, "in_top")
-        return super().to_dataframe().assign(**{name: self.dataset[name].values.ravel() for name in names})
+        return Rows(super().to_dataframe().assign(**{name: self.dataset[name].values.ravel() for name in names}))
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        refused = refused_of(self.provenance.get("refused"))
+        notes = [f"The model {refused} requests."] if refused else []
+        return self.top(), [*notes, f"The {self.k} with the largest {self.provenance['score']}:"]

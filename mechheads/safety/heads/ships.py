@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mechheads.engine.held_heads import Given
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
@@ -24,7 +25,8 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of
+from mechheads.results.words import titled
+from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of, held_groups
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.measure_ships import ShipsKind, measure
 from mechheads.safety.requests.prompts import Requests, Side, Template
@@ -39,6 +41,7 @@ def ships(
     group: Group = "query",
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
+    given: Given | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
 
@@ -56,7 +59,7 @@ def ships(
             ``"kv"``: all query heads that share a key/value head at once. Each of them gets the common score, and
             ``top`` and ``heads`` name the group once, by its first head.
         template: ``"query"`` (the paper's), ``"bare"`` or ``"chat"`` (the model's own), applied to texts.
-        heads: as in ``mh.sweep``.
+        heads, given: as in ``mh.sweep``; with ``group="kv"``, ``given`` names whole groups.
 
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
@@ -70,12 +73,13 @@ def ships(
     >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
     ('nats', True)
     """
-    rule = ablation_of(intervention)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, Groups.of(model, group), heads)
+    rule, groups = ablation_of(intervention), Groups.of(model, group)
+    held = held_groups(given, model, groups)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held)
     (measured,) = measure([job], ShipsKind(with_kl=True))
     return HeadScores.from_values(
         measured.kl,
-        name=f"Ships, {ablation_name(rule)}",
+        name=titled(f"Ships, {ablation_name(rule)}", measured.provenance),
         kind="ships",
         cluster=measured.tokens.cluster,
         seed=current().seed,
@@ -93,6 +97,7 @@ def generalized_ships(
     r: int = 1,
     template: Template = "query",
     heads: Sequence[HeadLike] | HeadLike | None = None,
+    given: Given | None = None,
 ) -> HeadScores:
     """Generalized Ships: the angle by which the states of a whole set of requests rotate without a head.
 
@@ -103,7 +108,7 @@ def generalized_ships(
     Args:
         r: how many singular vectors are compared (the paper's code: 1); must be less than the number of different
             prompts.
-        requests, intervention, group, template, heads: as in ``mh.ships``.
+        requests, intervention, group, template, heads, given: as in ``mh.ships``.
 
     Returns:
         Degrees [layer, head], from 0 to 90 r, with jackknife intervals over prompts. There are no per-prompt values, p
@@ -118,14 +123,15 @@ def generalized_ships(
     >>> angle.unit, 0 < angle["L0H0"]["score"] < 90
     ('degrees', True)
     """
-    rule = ablation_of(intervention)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, Groups.of(model, group), heads)
+    rule, groups = ablation_of(intervention), Groups.of(model, group)
+    held = held_groups(given, model, groups)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held)
     (measured,) = measure([job], ShipsKind(r=r))
     angle, low, high = measured.angle
     return HeadScores.from_scores(
         angle,
         interval=(low, high),
-        name=f"Generalized Ships, {ablation_name(rule)}",
+        name=titled(f"Generalized Ships, {ablation_name(rule)}", measured.provenance),
         kind="generalized_ships",
         provenance=measured.provenance,
     )
