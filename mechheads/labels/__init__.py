@@ -3,7 +3,7 @@
 from mechheads.labels.causal import CausalEvidence, relation_evidence
 from mechheads.labels.classify import label_heads
 from mechheads.labels.dynamic import dynamic_scores
-from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts, shuffled_labels
+from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_relations, relation_names
 from mechheads.labels.removal import cumulative_removal
@@ -29,5 +29,4 @@ __all__ = [
     "relation_scores",
     "salient_operations",
     "score_correlations",
-    "shuffled_labels",
 ]

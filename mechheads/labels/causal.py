@@ -1,14 +1,13 @@
 """Causal evidence: the effects of single heads on few-shot prompts of a relation.
 
 - total effect: one head's output is restored in a run with another source word (activation patching);
-- direct effect: the same, but only what the head itself writes to the logits counts (path patching);
-- removal (optional): the accuracy that is lost without the heads that rank first (``removal.py``).
+- direct effect: the same, but only what the head itself writes to the logits counts (path patching).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +23,7 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import few_shot_pairs
 from mechheads.labels.head_labels import HeadLabels
-from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.labels.removal import (
-    LEAST_ACCURACY,
-    base_accuracy,
-    choose_controls,
-    cumulative_removal,
-    removal_limit,
-    too_hard,
-)
+from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import NotNegative, Positive
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -44,12 +35,11 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.curves import Curves
-from mechheads.results.html import head_names
 from mechheads.results.kinds import KINDS
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import head_names
 from mechheads.results.tables import TableResult
 
 
@@ -60,9 +50,7 @@ class CausalEvidence(TableResult):
     Attributes:
         total: share of the logit difference that the head's output restores in the run with another source.
         direct: share of it that the head restores by what it writes to the logits itself.
-        removal: the curves of ``cumulative_removal`` for each relation, if ``relation_evidence`` was given a ranking.
         left_out: relations without effects, and why; also in ``total.provenance["left_out"]``.
-        not_removed: relations without a removal, and why.
     """
 
     KIND = "relation_evidence"
@@ -70,9 +58,7 @@ class CausalEvidence(TableResult):
 
     total: HeadScores
     direct: HeadScores
-    removal: dict[str, Curves]
     left_out: dict[str, str]
-    not_removed: dict[str, str]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -123,28 +109,25 @@ class CausalEvidence(TableResult):
         return effect_scatter(table, **options)
 
     def __repr__(self) -> str:
-        counts = {"left out": self.left_out, "with removal": self.removal}
-        more = "".join(f", {len(some)} {what}" for what, some in counts.items() if some)
+        more = f", {len(self.left_out)} left out" if self.left_out else ""
         n = len(self.relations)
         return f"<CausalEvidence: total and direct effects on {n} relation{'s' * (n != 1)}{more}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
-        notes = [f"{name}: {why}" for name, why in (*self.left_out.items(), *self.not_removed.items())]
-        return self.total.top(10), notes
+        return self.total.top(10), [f"{name}: {why}" for name, why in self.left_out.items()]
 
 
 @analysis
 def relation_evidence(
     model: Model,
-    relations: RelationLike | Iterable[RelationLike] | None = None,
+    relations: Relations | None = None,
     *,
     n: Positive = 16,
     shots: NotNegative = 4,
     template: int = 0,
     heads: Sequence[HeadLike] | HeadLike | None = None,
-    ranking: HeadScores | None = None,
 ) -> CausalEvidence:
-    """Total and direct effect of every head on relations; optionally, what is lost without the best heads.
+    """Total and direct effect of every head on relations.
 
     The corrupted run asks about another source (``few_shot_pairs``). One head's z is restored from the clean run, and
     the effect is the share of the logit difference between the two targets that this restores: 0 nothing, 1 all of it.
@@ -152,15 +135,12 @@ def relation_evidence(
     prefers the wrong target, so that there is nothing to restore.
 
     Args:
-        relations: names, files or ``Relation`` objects with few-shot templates; None for those of the package.
+        relations: as in ``relation_scores``, with few-shot templates; None for those of the package.
         n: the largest number of prompt pairs for each relation. With n pairs no p is below 2 / 2^n: a few pairs
             separate large effects from small ones, but are not significant evidence of either.
         shots: the number of worked examples in each prompt.
         template: the index of the few-shot template.
         heads: the heads to test; every head if left out.
-        ranking: scores with the dimension ``relation``, such as ``mh.relation_scores(model)``. If given, the heads
-            that score above 0 are also removed together, best first (``cumulative_removal``), with controls chosen
-            among the other relations (``choose_controls``).
 
     Returns:
         Scores over (layer, head, relation), with values for each prompt (NaN beyond a relation's last). p and q test
@@ -179,24 +159,19 @@ def relation_evidence(
     seed = current().seed
     loaded = load_relations(relations)
     chosen = None if heads is None else check_heads(heads, model.n_layers, model.n_heads)
-    if ranking is not None:
-        _check_ranking_scores(ranking, model)
     tests = _Tests(model, loaded, {"n": n, "shots": shots, "template": template, "seed": seed})
-    steps = (2 if ranking is None else 3) * len(loaded)
-    bar = set_bar(steps, f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}")
+    bar = set_bar(2 * len(loaded), f"evidence for {len(loaded)} relation{'s' * (len(loaded) != 1)}")
     with until_interrupted() as interrupts, bar:
         for relation in loaded:
             tests.effects(relation, bar, chosen)
-        if ranking is not None:
-            tests.removals(ranking, bar)
     interrupts.stop_unless(tests.measured["total"])
     if interrupts.interrupted:
-        warn("relation_evidence was interrupted: effects not measured are NaN, removals not measured are missing")
+        warn("relation_evidence was interrupted: effects not measured are NaN")
     if not tests.pairs:
         reasons = "; ".join(tests.left_out.values())
         raise ValueError(reasons if len(loaded) == 1 else f"relations: none of them can be tested: {reasons}")
     total, direct = tests.stack("total", interrupts.interrupted), tests.stack("direct", interrupts.interrupted)
-    return CausalEvidence(total, direct, tests.removal, tests.left_out, tests.not_removed)
+    return CausalEvidence(total, direct, tests.left_out)
 
 
 class _Tests:
@@ -208,8 +183,6 @@ class _Tests:
         self.gaps: dict[str, float] = {}
         self.measured: dict[str, dict[str, HeadScores]] = {"total": {}, "direct": {}}
         self.left_out: dict[str, str] = {}
-        self.removal: dict[str, Curves] = {}
-        self.not_removed: dict[str, str] = {}
 
     def effects(self, relation: Relation, bar: Bar, heads: Any) -> None:
         """Measure total and direct effect of every head on a relation, or record why it is left out."""
@@ -233,29 +206,6 @@ class _Tests:
                     found[name] = path_patch(job, senders=heads, **options)
             bar.update()
             stop_if(found[name].provenance["interrupted"])
-
-    def removals(self, ranking: HeadScores, bar: Bar) -> None:
-        """Removal for every relation that has effects, with the others as controls."""
-        tested = {relation.name: relation for relation in self.relations if relation.name in self.pairs}
-        rankings: dict[str, list[HeadId]] = {}
-        base: dict[str, float] = {}
-        for name, relation in tested.items():
-            if not (best := _best_heads(ranking, name)):
-                self.not_removed[name] = "no head of the ranking scores above 0 for it"
-                continue
-            base[name] = base_accuracy(self.model, relation, **self.asked)
-            if base[name] < LEAST_ACCURACY:
-                self.not_removed[name] = too_hard(name, base[name])
-                continue
-            rankings[name] = best
-        bar.update(len(self.relations) - len(rankings))
-        form = {name: self.asked[name] for name in ("n", "shots", "template")}
-        for name, heads in rankings.items():
-            controls = [tested[control] for control in choose_controls(name, rankings, base)]
-            with settings(progress=False):
-                self.removal[name] = cumulative_removal(self.model, tested[name], heads, controls=controls, **form)
-            bar.update()
-            stop_if(self.removal[name].provenance["interrupted"])
 
     def stack(self, what: str, interrupted: bool) -> HeadScores:
         """One of the two effects on all relations that were not left out."""
@@ -317,22 +267,3 @@ def _words(pairs: PromptPairs) -> list[str]:
     return [
         f"{text[start:end]} ->{answer}, not{wrong}" for text, (start, end), answer, wrong in zip(*columns, strict=True)
     ]
-
-
-def _check_ranking_scores(ranking: HeadScores, model: Model) -> None:
-    if not isinstance(ranking, HeadScores) or ranking.extra_dims != ("relation",):
-        raise ValueError('ranking needs scores with the one dimension "relation", such as mh.relation_scores(model)')
-    if (ranking.n_layers, ranking.n_heads) != (model.n_layers, model.n_heads):
-        raise ValueError(
-            f"ranking has {ranking.n_layers} layers x {ranking.n_heads} heads, but this model has {model.n_layers} x "
-            f"{model.n_heads}; give scores of this model"
-        )
-
-
-def _best_heads(ranking: HeadScores, relation: str) -> list[HeadId]:
-    """The heads to remove: those that score above 0, best first."""
-    if relation not in ranking.dataset["relation"].values.tolist():
-        return []
-    best = ranking.select(relation=relation).top(removal_limit(ranking.n_layers * ranking.n_heads))
-    best = best[best["score"] > 0]
-    return [HeadId(*pair) for pair in zip(best["layer"].tolist(), best["head"].tolist(), strict=True)]

@@ -2,14 +2,13 @@
 
 By our rule, a head has a category if, for one of its relations, more pairs are hit than shuffled targets explain:
 q <= ``fdr`` over all heads and relations (Benjamini & Hochberg 1995), and phi above the mean of the shuffles by at
-least ``floor``. Evidence that is as significant but smaller is listed and gives no category. The paper's rule (MAPS,
-Elhelo & Geva 2025, section 4) requires only phi >= ``tau``. Causal evidence from patching is listed beside a label and
-never changes it.
+least ``floor``. Evidence that is as significant but smaller, or from too few pairs, is listed and gives no category.
+The paper's rule (MAPS, Elhelo & Geva 2025, section 4) requires only phi >= ``tau``. Causal evidence from patching is
+listed beside a label and never changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
@@ -18,9 +17,11 @@ import xarray as xr
 
 from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.head_labels import HeadLabels
-from mechheads.labels.relations import CATEGORIES, RelationLike, load_relations
+from mechheads.labels.relations import CATEGORIES, Relations
 from mechheads.labels.static import USUAL, Norm, ScoringSettings, Source, Targets, relation_scores
+from mechheads.labels.usable_pairs import LEAST_PAIRS
 from mechheads.messages.arguments import Share, Within
+from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.netcdf import text_array
@@ -41,14 +42,14 @@ class RelationOptions(TypedDict, total=False):
     source: Source
     norm: Norm
     targets: Targets
-    min_pairs: int
+    min_pairs: int | None
     scoring: ScoringSettings
 
 
 @analysis
 def label_heads(
     model: Model | HeadScores,
-    relations: RelationLike | Iterable[RelationLike] | None = None,
+    relations: Relations | None = None,
     rule: Rule = "null",
     *,
     fdr: Annotated[float, Within(above=0, most=1)] = 0.05,
@@ -63,7 +64,9 @@ def label_heads(
 
     Args:
         model: a model, or the result of ``relation_scores`` if you already have it.
-        relations: as in ``relation_scores``; ``None`` for the relations of the package. Each needs a category.
+        relations: as in ``relation_scores``. The heads of a relation without a category are labelled with its name. A
+            relation of fewer than 30 pairs gives no label, unless ``min_pairs`` of its scores allows fewer. A warning
+            and ``provenance["limits"]`` say so.
         rule: ``"null"``: above shuffled targets by at least ``floor``, at a false discovery rate of ``fdr`` over heads
             and relations; ``"maps"``: the paper's rule, phi >= ``tau``.
         fdr, floor: for our rule. The floor is a share of pairs: evidence that is above chance by less is listed in
@@ -78,8 +81,7 @@ def label_heads(
         options: passed to ``relation_scores``.
 
     Raises:
-        ValueError: if the rule is not known, a number is out of range, a relation has no category, or options
-            are given together with scores.
+        ValueError: if the rule is not known, a number is out of range, or options are given together with scores.
 
     >>> labels = mh.label_heads(mh.relation_scores(model, "country_to_capital"))
     >>> labels.categories, labels.of("L23H4"), labels.of("L0H0")
@@ -87,6 +89,7 @@ def label_heads(
     """
     scores = _scores(model, relations, floor, {**options})
     category_of = _categories(scores)
+    short, limits = _limits(scores)
     tested = scores.provenance.get("min_effect", 0.0)
     if rule == "null" and tested > floor:
         raise ValueError(
@@ -94,6 +97,7 @@ def label_heads(
             f"scoring=mh.labels.ScoringSettings(min_effect={floor}), or a larger floor"
         )
     found = _evidence(scores, rule, fdr, floor, tau, suppression)
+    found = replace(found, enough=found.enough & ~short, below_floor=found.below_floor | (found.enough & short))
     named = list(dict.fromkeys(category_of))
     categories = [name for name in CATEGORIES if name in named]
     categories += [name for name in named if name not in categories]
@@ -115,7 +119,7 @@ def label_heads(
         unit=scores.unit,
         kind="labels",
         extra={"category": categories},
-        provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule),
+        provenance=make_provenance(scores.provenance, thresholds, evidence, rule=rule, limits=limits),
         variables={name: (_DIMS, array) for name, array in columns.items()}
         | {
             "best_relation": (_DIMS, text_array(names)),
@@ -123,17 +127,17 @@ def label_heads(
             "verdict": (_DIMS, text_array(verdict)),
         },
     )
+    for sentence in limits:
+        warn(sentence)
     data = labels.dataset.assign(q_value=(_DIMS, q_value)).assign_coords(relation=scores.dataset["relation"])
     return HeadLabels(data.assign(_table_columns(scores, causal, found, acts, category_of)))
 
 
 def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -> HeadScores:
     if not isinstance(model, HeadScores):
-        loaded = load_relations(relations)
-        check_categories({relation.name: relation.category for relation in loaded})
         scoring = options.get("scoring", USUAL)
         options = options | {"scoring": replace(scoring, min_effect=min(floor, scoring.min_effect))}
-        return relation_scores(model, None if relations is None else loaded, **options)
+        return relation_scores(model, relations, **options)
     if relations is not None or options:
         late = [*(["relations"] if relations is not None else []), *options]
         raise ValueError(f"{', '.join(late)}: cannot be used with scores; leave it out, or give the model itself")
@@ -141,23 +145,30 @@ def _scores(model: Any, relations: Any, floor: float, options: dict[str, Any]) -
 
 
 def _categories(scores: HeadScores) -> list[str]:
-    if "relation_category" not in scores.dataset:
-        raise ValueError(
-            f"{scores.name!r} holds no relations with categories; give a model, or what relation_scores returned"
-        )
-    names = scores.dataset["relation"].values.tolist()
-    categories = scores.dataset["relation_category"].values.tolist()
-    check_categories(dict(zip(names, categories, strict=True)))
-    return categories
+    """The category of each relation; its own name if it has none."""
+    if "relation_category" not in scores.dataset or scores.extra_dims != ("relation",):
+        raise ValueError(f"{scores.name!r} holds no relations; give a model, or what relation_scores returned")
+    names, categories = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
+    return [category or name for name, category in zip(names, categories, strict=True)]
 
 
-def check_categories(category_of: Mapping[str, str | None]) -> None:
-    """Raise a ValueError if a relation, by its name, has no category."""
-    if without := [name for name, category in category_of.items() if not category]:
-        raise ValueError(
-            f"relation {without[0]!r} has no category, so it cannot label heads; load it with one: "
-            f"Relation.load(path, category={CATEGORIES[0]!r}); the usual ones are {', '.join(CATEGORIES)}"
-        )
+def _limits(scores: HeadScores) -> tuple[np.ndarray, list[str]]:
+    """Which relations have too few pairs for a label [relation], and what these labels cannot say, in sentences."""
+    names, categories = (scores.dataset[name].values.tolist() for name in ("relation", "relation_category"))
+    least = scores.provenance.get("min_pairs") or LEAST_PAIRS
+    n_pairs = scores.dataset["n_pairs"].values if "n_pairs" in scores.dataset else np.full(len(names), least)
+    few = {name: int(n) for name, n in zip(names, n_pairs, strict=True) if n < least}
+    limits = [
+        f"no head is labelled for {name!r}, which has {n} pair{'s' * (n != 1)}: a label needs {least}; "
+        f"relation_scores(..., min_pairs={n}) allows fewer"
+        for name, n in few.items()
+    ]
+    limits += [
+        f"{name!r} has no category, so its heads are labelled with its name, which says nothing of the kind of relation"
+        for name, category in zip(names, categories, strict=True)
+        if not category and name not in few
+    ]
+    return n_pairs < least, limits
 
 
 @dataclass(frozen=True)

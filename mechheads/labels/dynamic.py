@@ -16,7 +16,7 @@ and 0 elsewhere, while everything before the head is unchanged, so z_h is the he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadLike, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
-from mechheads.labels.relations import RelationLike, load_relations
+from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
 from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import until_interrupted
@@ -54,13 +54,13 @@ _PROMPTS_AT_ONCE = 128
 @analysis
 def dynamic_scores(
     model: Model,
-    relations: RelationLike | Iterable[RelationLike] | None = None,
+    relations: Relations | None = None,
     k: Positive | None = None,
     *,
     k_copying: Positive | None = None,
     templates: Sequence[str] = TEMPLATES,
     targets: Targets = "single",
-    min_pairs: Positive = 30,
+    min_pairs: Positive | None = None,
     heads: Sequence[HeadLike] | HeadLike | None = None,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
@@ -83,9 +83,7 @@ def dynamic_scores(
             below 1. It is raised before anything is run.
 
     >>> pairs = [("France", "Paris"), ("Spain", "Madrid"), ("Japan", "Tokyo"), ("Cuba", "Havana")]
-    >>> capitals = mh.Relation("capitals", "Knowledge", pairs)
-    >>> scores = mh.labels.dynamic_scores(
-    ...     model, capitals, templates=["The story of {source}"], min_pairs=4)
+    >>> scores = mh.labels.dynamic_scores(model, pairs, templates=["The story of {source}"])
     >>> scores.select(context="without").heads(1)
     (HeadId(layer=23, head=4),)
     """
@@ -98,7 +96,7 @@ def dynamic_scores(
     for each in check_heads(heads, model.n_layers, model.n_heads):
         chosen[each.layer, each.head] = True
     everything = keep_pairs(load_relations(relations), model.tokenizer, targets=targets, any_source=True)
-    scored = long_enough(everything, min_pairs)
+    scored = long_enough(everything, min_pairs, relations is not None)
     names, counts = [kept.relation.name for kept in scored], np.array([len(kept.pairs) for kept in scored])
     words = sorted({source for kept in scored for source, _ in kept.pairs})
     prompts = [_fill(template, words).tokens(model) for template in templates]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -98,61 +97,6 @@ def few_shot_pairs(
     form.check_enough(len(drawn), n, ", with another source of as many tokens")
     pairs = form.pairs([(pair, examples, other[0], examples) for pair, other, examples in drawn])
     return replace(pairs, wrong=[f" {other[1]}" for _, other, _ in drawn])
-
-
-def shuffled_labels(
-    model: Model, relation: RelationLike, *, shots: int = 5, n: int = 16, template: int | str = 0, seed: int = 0
-) -> PromptPairs:
-    """Pairs of few-shot prompts that differ only in the order of the examples' targets.
-
-    The corrupted prompt has the same sources, the same targets and the same question, but no example has its own
-    target. So it does not show the relation. Targets are one token each, so the two prompts align.
-
-    Args:
-        relation, shots, n, template, seed: as in ``few_shot_prompts``; at least 2 shots.
-
-    Returns:
-        The pairs with ``answer``, the right target of the question; the position ``source``; and the source that is
-        asked about as the cluster.
-
-    Raises:
-        ValueError: as in ``few_shot_prompts``; also if there are fewer than 2 shots.
-
-    >>> pairs = shuffled_labels(model, "country_to_capital", shots=2, n=1)
-    >>> print(pairs.clean[0], pairs.corrupted[0], sep="\\n")
-    The capital of Switzerland is Bern.
-    The capital of Ireland is Dublin.
-    The capital of Egypt is
-    The capital of Switzerland is Dublin.
-    The capital of Ireland is Bern.
-    The capital of Egypt is
-    """
-    if shots < 2:
-        raise ValueError(f"shots is {shots}; targets can be shuffled among 2 examples or more")
-    form, rng = _Form(model, relation, shots, n, template), np.random.default_rng(seed)
-    drawn = []
-    for pair, _, examples in form.questions(lambda pair: [pair], seed):
-        if len(drawn) == n:
-            break
-        if (shuffled := _shuffled(examples, rng)) is not None:
-            drawn.append((pair, examples, pair[0], shuffled))
-    form.check_enough(len(drawn), n, " with several targets")
-    return form.pairs(drawn)
-
-
-def _shuffled(examples: Sequence[Pair], rng: np.random.Generator) -> list[Pair] | None:
-    """The examples with other examples' targets, none with an equal one; None if one target is too frequent.
-
-    Equal targets are put side by side, and all are moved on by the number of the most frequent one.
-    """
-    counts = Counter(target for _, target in examples)
-    shift = max(counts.values())
-    if 2 * shift > len(examples):
-        return None
-    rank = dict(zip(sorted(counts), rng.permutation(len(counts)).tolist(), strict=True))
-    order = sorted(range(len(examples)), key=lambda i: rank[examples[i][1]])
-    moved = dict(zip(order, [*order[shift:], *order[:shift]], strict=True))
-    return [(source, examples[moved[i]][1]) for i, (source, _) in enumerate(examples)]
 
 
 class _Form:

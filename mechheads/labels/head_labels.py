@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from mechheads.heads import HeadLike, check_head, check_heads
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import Rows, chosen
 
 EVIDENCE = (
     "phi",
@@ -27,6 +30,8 @@ EVIDENCE = (
     "relation_verdict",
 )
 """Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); columns not measured are left out."""
+_FIRST = ("head", "label", "relation", "phi", "phi_low", "q", "null_phi", "reading")
+"""The columns of ``HeadLabels.table`` that are shown first."""
 
 
 class HeadLabels(HeadScores):
@@ -82,8 +87,11 @@ class HeadLabels(HeadScores):
             counts[f"{n} categories"] = int((several == n).sum())
         return counts
 
-    def table(self, head: HeadLike | None = None) -> pd.DataFrame:
-        """All evidence, one row for each head and relation, best first within a head.
+    def table(self, head: HeadLike | None = None, columns: Sequence[str] | None = None) -> Rows:
+        """All evidence, one row for each head and relation; labelled heads come first, by phi.
+
+        The other heads follow in order of layer and head. Within a head, what gives its label comes first, then the
+        rest by phi.
 
         Columns: head, relation, category, phi with its interval, how the head reads tokens (``reading``), the graded
         score (``contrast``), the mean under the null, p and q, and the suppression score. With causal evidence, the
@@ -94,26 +102,41 @@ class HeadLabels(HeadScores):
 
         Args:
             head: only this one.
+            columns: only these, in this order. All columns are there by default, but at most eight are shown.
 
         Raises:
-            ValueError: if there is no such head.
+            ValueError: if there is no such head or column.
         """
         wanted = None if head is None else check_head(head, self.n_layers, self.n_heads)
         data = self.dataset
-        columns = [name for name in EVIDENCE if name in data]
+        measured = [name for name in EVIDENCE if name in data]
         relations = data["relation"].values.tolist()
         category_of = data["category_of"].values.tolist()
         verdicts, best = data["verdict"].values, data["best_relation"].values
         index = {name: i for i, name in enumerate(self.categories)}
-        cells = {name: data[name].values.tolist() for name in [*columns, "is_evidence", "is_below_floor"]}
+        cells = {name: data[name].values.tolist() for name in [*measured, "is_evidence", "is_below_floor"]}
         rows, missing = [], set(self.missing)
-        for one in [wanted] if wanted is not None else check_heads(None, self.n_layers, self.n_heads):
+        evidence, phi = (data[name].values for name in ("is_evidence", "phi"))
+        first = np.where(evidence, phi, 0.0).max(-1)
+        every = [wanted] if wanted is not None else check_heads(None, self.n_layers, self.n_heads)
+        for one in sorted(every, key=lambda head: -first[head.layer, head.head]):
             label = "; ".join(self.of(one)) or ("not reached" if one in missing else "Unclassified")
-            order = np.argsort(-data["phi"].values[one.layer, one.head], kind="stable")
+            at = one.layer, one.head
+            order = np.lexsort((-phi[at], ~evidence[at].astype(bool)))
             for i in order.tolist():
                 found = {name: values[one.layer][one.head][i] for name, values in cells.items()}
                 at = one.layer, one.head, index[category_of[i]]
                 named = {"head": str(one), "relation": relations[i], "category": category_of[i]}
                 about = {"is_best": bool(best[at] == relations[i]), "label": label, "verdict": str(verdicts[at])}
                 rows.append(named | found | about)
-        return pd.DataFrame(rows).rename(columns={"relation_reading": "reading"})
+        table = pd.DataFrame(rows).rename(columns={"relation_reading": "reading"})
+        table.attrs["first"] = _FIRST
+        return chosen(table, columns)
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        table = self.table()
+        counts = ", ".join(f"{name} {n}" for name, n in self.counts(once=True).items())
+        labelled = table.query("is_evidence")
+        first = labelled.head(10) if len(labelled) else table.nlargest(10, "phi")
+        notes = [counts, *self.provenance.get("limits", ())]
+        return first, notes if len(labelled) else [*notes, "No head is labelled. Those with the largest phi:"]

@@ -72,24 +72,52 @@ def relation_fields(file: Path | Traversable) -> list[dict[str, Any]]:
     content = rows[0][1] if rows else None
     if isinstance(content, dict) and (read := _reader(content)):
         return read(rows, file.name.partition(".")[0])
+    name, source = file.name.removesuffix(".json"), f"file {file.name}"
     if isinstance(content, list):
         content = [_words(pair) for _, pair in rows]
-        name = file.name.removesuffix(".json")
         category = next((category for category, names in _MAPS.items() if name in names), None)
         copying = category == "Algorithmic" and "copying" in name
-        source = f"file {file.name}"
         return [{"name": name, "category": category, "pairs": content, "source": source, "copying": copying}]
-    if not isinstance(content, dict) or not {"name", "category", "pairs"} <= content.keys() <= _FIELDS.keys():
+    if isinstance(file, Path) and file.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        pairs = pairs_of_rows([row for _, row in rows], str(file))
+        return [{"name": file.stem, "pairs": pairs, "source": source}]
+    if isinstance(content, dict) and file.name.endswith(".json") and not content.keys() & _FIELDS.keys():
+        return [{"name": name, "pairs": [_words(list(pair)) for pair in content.items()], "source": source}]
+    if not isinstance(content, dict) or not {"name", "pairs"} <= content.keys() <= _FIELDS.keys():
         raise ValueError(
-            f"{file} is not a relation: it must be a JSON list of [source, target] pairs, or an object with "
-            'the keys "name", "category" and "pairs"; "source", "copying", "few_shot", "zero_shot" and "rivals" are '
-            f"optional; or a file of LRE, CounterFact or LAMA. It holds {str(content)[:60]!r}"
+            f"{file} is not a relation: it must be a JSON list of [source, target] pairs, an object such as "
+            '{"hot": "cold"}, or an object with the keys "name" and "pairs"; "category", "source", "copying", '
+            '"few_shot", "zero_shot" and "rivals" are optional; or a table of two columns; or a file of LRE, '
+            f"CounterFact or LAMA. It holds {str(content)[:60]!r}"
         )
     for key, value in content.items():
         kind, called = _FIELDS[key]
         if not isinstance(value, kind):
             raise ValueError(f"{file} is not a relation: {key} must be {called}, but is {str(value)[:50]!r}")
     return [content | {"pairs": [_words(pair) for pair in content["pairs"]]}]
+
+
+def pairs_of_rows(rows: Sequence[Mapping[str, Any]], table: str) -> list[list[Any]]:
+    """The source and the target of each row of a table, from its two columns, or from those with these names.
+
+    Args:
+        table: what messages call it.
+
+    Raises:
+        ValueError: if it is not clear which columns they are in.
+
+    >>> pairs_of_rows([{"word": "hot", "opposite": "cold"}], "opposites.csv")
+    [['hot', 'cold']]
+    """
+    columns = list(rows[0]) if rows else []
+    named = {"source", "target"} <= set(columns)
+    if len(columns) != 2 and not named:
+        raise ValueError(
+            f"{table} has {len(columns)} columns ({', '.join(map(repr, columns[:8]))}); a table of pairs has two, the "
+            'source and the target, or several of which two are called "source" and "target"'
+        )
+    source, target = ("source", "target") if named else columns
+    return [[cell_text(row[source]), cell_text(row[target])] for row in rows]
 
 
 def is_relation(entry: Mapping[str, Any]) -> bool:

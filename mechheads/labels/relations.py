@@ -7,19 +7,21 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mechheads.data import content, folder, names
+from mechheads.files.columns import columns_of, described, table_rows
 from mechheads.files.text import check_unicode
-from mechheads.labels.relation_files import relation_fields
+from mechheads.labels.relation_files import pairs_of_rows, relation_fields
 from mechheads.messages.arguments import did_you_mean
+from mechheads.messages.wrapped import Wrapped
 
 
 @dataclass(frozen=True)
-class WordList:
+class WordList(Wrapped):
     """A list of words, such as those of English; case is ignored.
 
     As a rival of a relation it explains every pair whose target is in the list: a head that raises an English word
@@ -83,13 +85,13 @@ CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")
 
 
 @dataclass(frozen=True)
-class Relation:
+class Relation(Wrapped):
     """Pairs of words in one relation, such as countries and their capitals.
 
     Attributes:
         name: a short name, unique among the relations that are scored together.
         category: the label of a head that implements the relation: one of ``CATEGORIES`` or a name of your own.
-            With ``None`` the relation can be scored, but gives no label.
+            With ``None`` the label is the name of the relation, which says no more than that.
         pairs: (source, target) words, without leading spaces.
         source: where the pairs come from and how they were checked.
         copying: whether targets repeat their sources; such relations are scored with a smaller k.
@@ -110,8 +112,8 @@ class Relation:
     """
 
     name: str
-    category: str | None
-    pairs: Sequence[Sequence[str]]
+    category: str | None = None
+    pairs: Sequence[Sequence[str]] = ()
     source: str = "not given"
     copying: bool = False
     few_shot: Sequence[str] = ()
@@ -145,19 +147,20 @@ class Relation:
 
     @classmethod
     def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
-        """Load a relation of the package by its name, or from a JSON file.
+        """Load a relation of the package by its name, or from a file: JSON, or CSV, TSV or Parquet with a header.
 
-        A file holds an object with ``name``, ``category`` and ``pairs``, and optionally ``source``, ``copying``,
-        ``few_shot``, ``zero_shot`` and ``rivals``. A whole number in a pair is its digits. A file may also be a plain
-        list of pairs; the relation is then named after its file. A list with the name of one of the public MAPS files,
-        such as ``adj_antonym.json``, has that file's category and is a copying relation if the paper counts it as one;
-        other lists have no category.
+        A JSON file holds an object with ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``,
+        ``few_shot``, ``zero_shot`` and ``rivals``. It may also be a plain list of pairs, or an object such as
+        ``{"hot": "cold"}``; the relation is then named after its file. A table has two columns, the source and the
+        target, or several of which two have these names. A whole number in a pair is its digits. A list with the name
+        of one of the public MAPS files, such as ``adj_antonym.json``, has that file's category and is a copying
+        relation if the paper counts it as one; other lists have no category.
 
         The public files of LRE (a JSON object with ``samples``), CounterFact (a list with ``requested_rewrite``) and
         LAMA (JSONL with ``sub_label`` and ``obj_label``) are read as they are, with those of their templates that fit.
 
         Args:
-            name_or_path: a name from ``relation_names()``, or the path of a JSON or JSONL file.
+            name_or_path: a name from ``relation_names()``, or the path of a file.
             category: replaces the file's category.
             copying: replaces the file's ``copying``.
 
@@ -209,10 +212,16 @@ class Relation:
 
     def __repr__(self) -> str:
         first, rest = " -> ".join(self.pairs[0]), ", ..." if len(self.pairs) > 1 else ""
-        return f"<Relation {self.name!r} ({self.category}): {len(self.pairs)} pairs, {first}{rest}>"
+        category = "" if self.category is None else f" ({self.category})"
+        n = len(self.pairs)
+        return f"<Relation {self.name!r}{category}: {n} pair{'s' * (n != 1)}, {first}{rest}>"
 
 
 RelationLike = Relation | str | Path
+Relations = RelationLike | Iterable[Any]
+"""What ``load_relations`` takes."""
+OWN = "own pairs"
+"""The name of a relation that was given as pairs alone."""
 Rival = Relation | WordList
 """What may explain pairs of another relation."""
 
@@ -227,31 +236,30 @@ def relation_names() -> tuple[str, ...]:
     return names("relations")
 
 
-def load_relations(relations: RelationLike | Iterable[RelationLike] | None = None) -> tuple[Relation, ...]:
-    """Load relations from names, paths of files and ``Relation`` objects; ``None`` for all of the package.
+def load_relations(relations: Relations | None = None) -> tuple[Relation, ...]:
+    """Relations from pairs of words, names, files and ``Relation`` objects; ``None`` for all of the package.
 
-    A file of several relations, such as CounterFact's, gives each of them.
+    Args:
+        relations: one of these, or a list of several:
+
+            - pairs of your own, as a dict ``{"hot": "cold", ...}``, a list ``[("hot", "cold"), ...]``, or a table of
+              two columns, the source and the target. The relation is called "own pairs".
+            - a dict of several relations by name: ``{"opposites": {"hot": "cold", ...}, "plurals": [("cat", "cats"),
+              ...]}``.
+            - a name from ``relation_names()``, a ``Relation``, or the path of a file (see ``Relation.load``). A file of
+              several relations, such as CounterFact's, gives each of them.
 
     Raises:
-        ValueError: if one cannot be found or read, if two share a name, or if there are none.
+        ValueError: if one cannot be found or read, if two share a name, if there are none, or if it is not clear
+            whether words or names of relations are meant.
 
     >>> from mechheads.labels import load_relations
     >>> [relation.name for relation in load_relations(["name_copying", "english_to_french"])]
     ['name_copying', 'english_to_french']
+    >>> load_relations({"opposites": {"hot": "cold", "big": "small"}})
+    (<Relation 'opposites': 2 pairs, hot -> cold, ...>,)
     """
-    if relations is None:
-        relations = relation_names()
-    elif isinstance(relations, (Relation, str, Path)):
-        relations = [relations]
-    elif not isinstance(relations, Iterable):
-        raise ValueError(
-            f"relations is {relations!r}; give names, paths of files or mh.labels.Relation objects, one or several"
-        )
-    loaded = tuple(
-        relation
-        for item in relations
-        for relation in ([item] if isinstance(item, Relation) else [Relation(**fields) for fields in _found(item)])
-    )
+    loaded = tuple(_relations_of(relation_names() if relations is None else relations))
     if not loaded:
         raise ValueError("relations is empty; name at least one, or leave it out to use those of the package")
     names = [relation.name for relation in loaded]
@@ -260,21 +268,78 @@ def load_relations(relations: RelationLike | Iterable[RelationLike] | None = Non
     return loaded
 
 
+def _relations_of(given: Any) -> list[Relation]:
+    """Every relation in what a user gave; pairs without a name are called "own pairs"."""
+    if isinstance(given, Relation):
+        return [given]
+    if isinstance(given, (str, Path)):
+        return [Relation(**fields) for fields in _found(given)]
+    if isinstance(given, Mapping):
+        return _relations_by_name(given)
+    if not isinstance(given, Iterable):
+        raise ValueError(
+            f'relations is {described(given)}; give pairs such as {{"hot": "cold", ...}}, names of relations, paths of '
+            "files or mh.Relation objects"
+        )
+    if columns_of(given) is not None:
+        return [Relation(OWN, pairs=pairs_of_rows(table_rows(given, "relations"), "relations"))]
+    items = list(given)
+    pairs = [item for item in items if isinstance(item, (list, tuple)) and not any(map(_holds_words, item))]
+    if not pairs:
+        return [relation for item in items for relation in _relations_of(item)]
+    if len(pairs) < len(items):
+        other = next(item for item in items if item not in pairs)
+        raise ValueError(
+            f"relations holds the pair {pairs[0]!r} beside {described(other)}; give one list of pairs alone, or name "
+            'the pairs: {"name": [pairs]}'
+        )
+    return [_own(pairs)]
+
+
+def _relations_by_name(given: Mapping[Any, Any]) -> list[Relation]:
+    """One relation if a dict maps words to words; a relation for each key if it maps names to pairs."""
+    words = [isinstance(value, str) for value in given.values()]
+    if all(words):
+        return [_own(list(given.items()))] if given else []
+    for name, value in given.items():
+        is_list = isinstance(value, (list, tuple))
+        if any(words) or not isinstance(name, str) or (is_list and not any(map(_holds_words, value))):
+            raise ValueError(
+                f"relations maps {name!r} to {described(value)}; map each word to one word, or each name to pairs, as "
+                'in {"name": {"hot": "cold"}} or {"name": [("hot", "cold")]}'
+            )
+    found = [(name, _relations_of(value)) for name, value in given.items()]
+    if several := next((name for name, inner in found if len(inner) != 1), None):
+        raise ValueError(f"relations[{several!r}] holds several relations; give one for each name")
+    return [replace(inner[0], name=name) for name, inner in found]
+
+
+def _own(pairs: Sequence[Any]) -> Relation:
+    """The relation of pairs that were given without a name."""
+    targets = [str(pair[-1]) for pair in pairs if len(pair)]
+    if targets and all(target in relation_names() or os.path.isfile(target) for target in targets):
+        raise ValueError(
+            f"relations holds {pairs[0]!r}: {targets[0]!r} is a relation's name or file, and a word here; give a flat "
+            f"list of names and files, or pairs of words as mh.Relation({OWN!r}, pairs=[...])"
+        )
+    return Relation(OWN, pairs=pairs)
+
+
+def _holds_words(part: Any) -> bool:
+    """Whether a part of a list holds words or pairs itself, so that the list is no pair."""
+    return isinstance(part, (list, tuple, Mapping, Relation, Path)) or columns_of(part) is not None
+
+
 def _found(name_or_path: str | Path) -> list[dict[str, Any]]:
     """The fields of a relation of the package, or of every relation of a file."""
     known = relation_names()
     if str(name_or_path) in known:
         return relation_fields(folder("relations") / f"{name_or_path}.json")
-    if not isinstance(name_or_path, (str, Path)):
-        raise ValueError(
-            f"relations contains {name_or_path!r}; give names, paths of files or mh.labels.Relation objects, such as "
-            'mh.Relation("mine", "Knowledge", pairs)'
-        )
     file = Path(name_or_path).expanduser()
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(
             f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
-            f"{did_you_mean(str(name_or_path), known)}"
+            f'{did_you_mean(str(name_or_path), known)} For pairs of your own, give {{"hot": "cold", ...}}'
         )
     return relation_fields(file)
 

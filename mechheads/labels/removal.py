@@ -7,7 +7,7 @@ last position of few-shot prompts, best head first, and compared with random hea
 |---|---|
 | heads removed at most: 30 to 250, depending on the size of the model | ``most``, ``removal_limit`` |
 | 5 draws of random heads that exclude the relation's | ``draws`` |
-| control relations: overlap < 0.15, base accuracy within 0.2 | ``choose_controls`` |
+| control relations: overlap < 0.15, base accuracy within 0.2 | ``controls``, which you choose |
 | relations with base accuracy < 0.1 are dropped | an error |
 | among heads with equal phi, the later one first; none with phi = 0 | the order of ``ranking`` |
 """
@@ -68,7 +68,8 @@ def cumulative_removal(
         relation: a relation with few-shot templates.
         ranking: the relation's heads, best first, as ``scores.select(relation=...).heads()`` gives them.
         intervention: how heads are ablated, as in ``mh.sweep``.
-        controls: other relations, such as ``choose_controls`` gives.
+        controls: other relations. The paper takes five whose heads overlap with these by less than 0.15 (of the
+            smaller set), and whose accuracy with all heads is within 0.2.
         draws: how many times random heads are drawn.
         most: the largest number of heads to remove; by default, ``removal_limit`` of the model's number of heads.
         n, shots, template: as in ``few_shot_prompts``.
@@ -109,7 +110,10 @@ def cumulative_removal(
     prompts, *others_prompts = (few_shot_prompts(model, each, **asked) for each in (loaded, *others))
     runs = _last_token_runs(model, prompts, lines.values(), intervention)
     if (base := float(runs.base_value.mean())) < LEAST_ACCURACY:
-        raise ValueError(too_hard(loaded.name, base))
+        raise ValueError(
+            f"relation {loaded.name!r}: the model gets {base:.0%} of its few-shot prompts right with all heads in "
+            f"place, but removal needs {LEAST_ACCURACY:.0%}; try more shots or another template"
+        )
     curves = {which: _empty(heads, prompts) for which in lines}
     curves |= {each.name: _empty(heads, some) for each, some in zip(others, others_prompts, strict=True)}
     about = make_provenance(runs, asked, relation=loaded, heads=heads)
@@ -131,62 +135,6 @@ def cumulative_removal(
     )
     order = lines | {control.name: heads for control in others}
     return Curves("removal", loaded.name, table, order, values, {}, about)
-
-
-def base_accuracy(
-    model: Model, relation: RelationLike, *, n: int = 24, shots: int = 4, template: int = 0, seed: int = 0
-) -> float:
-    """Accuracy on few-shot prompts of a relation: how often the most likely next token is the target.
-
-    Args:
-        relation, n, shots, template, seed: as in ``few_shot_prompts``.
-
-    Raises:
-        ValueError: as in ``few_shot_prompts``.
-
-    >>> base_accuracy(model, "country_to_capital", n=4, shots=2)
-    1.0
-    """
-    prompts = few_shot_prompts(model, relation, n=n, shots=shots, template=template, seed=seed)
-    return float(_last_token_runs(model, prompts, [[HeadId(0, 0)]]).base_value.mean())
-
-
-def choose_controls(
-    relation: str,
-    rankings: Mapping[str, Iterable[HeadLike]],
-    base: Mapping[str, float],
-    *,
-    overlap: float = 0.15,
-    within: float = 0.2,
-    most: int = 5,
-) -> tuple[str, ...]:
-    """Relations to compare a removal with: equally easy for the model, but done by other heads.
-
-    Args:
-        relation: the name of the relation whose heads are removed.
-        rankings: the heads of each relation, including this one.
-        base: the accuracy on each relation with all heads, as ``base_accuracy`` gives it.
-        overlap: the share of common heads, relative to the smaller of the two sets, must be below this.
-        within: the largest difference in that accuracy.
-        most: how many to choose, those closest in accuracy first.
-
-    Raises:
-        ValueError: if the relation has no heads or no accuracy.
-
-    >>> rankings = {"capitals": ["L9H1", "L9H2"], "languages": ["L9H2", "L9H3"], "antonyms": ["L7H0"]}
-    >>> choose_controls("capitals", rankings, {"capitals": 0.9, "languages": 0.8, "antonyms": 0.75})
-    ('antonyms',)
-    """
-    sets = {name: {HeadId.parse(head) for head in heads} for name, heads in rankings.items()}
-    if not sets.get(relation) or relation not in base:
-        raise ValueError(f"relation is {relation!r}, which has no heads in rankings or no accuracy in base")
-    difference = {
-        name: round(abs(base[name] - base[relation]), 9)
-        for name, heads in sets.items()
-        if name != relation and name in base and _overlap(heads, sets[relation]) < overlap
-    }
-    near = [name for name in sorted(difference, key=difference.__getitem__) if difference[name] <= within]
-    return tuple(near[:most])
 
 
 def removal_limit(n_heads: int) -> int:
@@ -213,20 +161,8 @@ def _check_order(ranking: Iterable[HeadLike], model: Model) -> tuple[HeadId, ...
     return heads
 
 
-def too_hard(name: str, base: float) -> str:
-    return (
-        f"relation {name!r}: the model gets {base:.0%} of its few-shot prompts right with all heads in place, but "
-        f"removal needs {LEAST_ACCURACY:.0%}; try more shots or another template"
-    )
-
-
-def _overlap(one: set[HeadId], other: set[HeadId]) -> float:
-    """The share of common heads, relative to the smaller set."""
-    return len(one & other) / max(1, min(len(one), len(other)))
-
-
 def _last_token_runs(
-    model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], intervention: InterventionLike = "zero"
+    model: Model, prompts: Prompts, sets: Iterable[Sequence[HeadId]], intervention: InterventionLike
 ) -> SetRuns:
     """Runs in which sets of these heads are ablated at the last token, measured by accuracy."""
     heads = sorted(set().union(*sets))

@@ -32,8 +32,7 @@ the targets of a relation among its sources and counts how often as many are hit
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -46,7 +45,7 @@ from jaxtyping import Bool, Float
 from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
-from mechheads.labels.relations import RelationLike, load_relations
+from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
@@ -113,7 +112,7 @@ class Scoring(ScoringSettings):
     source: Source = "all"
     norm: Norm = "folded"
     targets: Targets = "single"
-    min_pairs: Positive = 30
+    min_pairs: Positive | None = None
     seed: int = 0
 
 
@@ -178,14 +177,14 @@ class Found:
 @analysis
 def relation_scores(
     model: Model,
-    relations: RelationLike | Iterable[RelationLike] | None = None,
+    relations: Relations | None = None,
     k: Positive | None = None,
     *,
     k_copying: Positive | None = None,
     source: Source = "all",
     norm: Norm = "folded",
     targets: Targets = "single",
-    min_pairs: int = 30,
+    min_pairs: int | None = None,
     scoring: ScoringSettings = USUAL,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
@@ -195,7 +194,9 @@ def relation_scores(
 
     Args:
         model: from ``mh.load`` or ``mh.wrap``; with ``mh.load(max_memory=)``, weights stay on disk.
-        relations: names, paths of JSON files or ``Relation`` objects; ``None`` for the relations of the package.
+        relations: your own pairs of words, as a dict, a list, a table of two columns or a file; names of relations of
+            the package or ``Relation`` objects; several by name (see ``mh.labels.load_relations``). ``None`` for all
+            relations of the package.
         k: a target is a hit if it is among the k largest entries. By default, as in the paper: 10, and 25 for a
             vocabulary of 100,000 tokens or more, such as Llama 3's.
         k_copying: k for relations that copy; by default 1, and 3 for such a vocabulary.
@@ -209,7 +210,9 @@ def relation_scores(
         targets: ``"first"`` also uses targets of several tokens, by their first token; the variable ``by_first``
             marks these pairs.
         min_pairs: relations with fewer single-token pairs are skipped; a warning and ``provenance["ledger"]`` name
-            them. If you name a relation that has no such pair, this is an error.
+            them. By default, 30 for the relations of the package; relations that you name are scored with any number
+            of pairs, with a warning if it is below 30, which a label needs. A relation that you name and that has no
+            such pair is an error.
         scoring: how ties count, the smallest score that is tested, and the rest; see ``mh.labels.ScoringSettings``.
 
     Returns:
@@ -232,6 +235,9 @@ def relation_scores(
         ValueError: if a relation is not known or has no single-token pairs, the model has no tokenizer or not the
             ``source`` asked for, or its weights are not finite. It is raised before any score is computed.
 
+    >>> own = mh.relation_scores(model, {"hot": "cold", "big": "small", "new": "old", "high": "low", "good": "bad"})
+    >>> own.extra_dims, own.dataset["n_pairs"].item()
+    (('relation',), 5)
     >>> phi = mh.relation_scores(model, "country_to_capital")
     >>> phi
     <HeadScores 'relation scores' in share of pairs: 30 layers x 9 heads x 1 relation, 38 pairs>
@@ -260,6 +266,7 @@ class RelationScorer:
     Args:
         relations: as in ``relation_scores``.
         scoring: its other arguments; by default the usual ones.
+        named: whether a user named the relations, so that few pairs are enough; by default, if relations are given.
 
     Raises:
         ValueError: as in ``relation_scores``.
@@ -268,8 +275,10 @@ class RelationScorer:
     def __init__(
         self,
         model: Model,
-        relations: RelationLike | Iterable[RelationLike] | None,
+        relations: Relations | None,
         scoring: Scoring = _ALL_USUAL,
+        *,
+        named: bool | None = None,
     ) -> None:
         k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
@@ -279,7 +288,9 @@ class RelationScorer:
         if relations is not None:
             for kept in self._everything:
                 check_any(kept, model.tokenizer, scoring.leading_space)
-        self._scored = long_enough(self._everything, scoring.min_pairs)
+        self._scored = long_enough(
+            self._everything, scoring.min_pairs, relations is not None if named is None else named
+        )
         self._about = model.provenance()
         self._limits = [k_copying if kept.relation.copying else k for kept in self._scored]
         tokens = [pair for kept in self._scored for pair in kept.tokens]
@@ -314,14 +325,6 @@ class RelationScorer:
         for name, row in ({} if self._ledger is None else self._ledger.finished()).items():
             self._found.take(int(name), row, self._which)
             self._ready.add(int(name))
-
-    def seconds(self) -> float:
-        """Estimated seconds of ``scores``, from a layer in the middle of those left, which is then done."""
-        start = time.perf_counter()
-        left = [layer for layer in range(self._model.n_layers) if layer not in self._ready]
-        for layer in left[len(left) // 2 :][:1]:
-            self.score(layer)
-        return (self._model.n_layers - len(self._ready)) * (time.perf_counter() - start)
 
     def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""

@@ -11,6 +11,8 @@ from mechheads.labels.relations import Relation
 from mechheads.messages.warn import warn
 from mechheads.prompts.encoding import piece_ids, single_token
 
+LEAST_PAIRS = 30
+"""How many usable pairs a relation needs to label heads, and one of the package's to be scored."""
 Targets = Literal["single", "first"]
 """Whether a target must be one token, or is represented by its first token."""
 
@@ -41,6 +43,11 @@ class KeptPairs:
     def counted(self) -> str:
         """Its name and how many of its pairs are kept."""
         return f"{self.relation.name} ({len(self.pairs)} of {len(self.relation.pairs)}{self.by_rivals()})"
+
+    def usable(self) -> str:
+        """How many of its pairs can be scored, in words."""
+        n = len(self.pairs)
+        return f"{n} pair{'s' * (n != 1)} of single tokens{self.by_rivals()}"
 
     def by_rivals(self) -> str:
         """Which rivals explain how many pairs, to be appended to the number of pairs kept."""
@@ -106,12 +113,25 @@ def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relatio
     return [kept.relation for kept in keep_pairs(relations, tokenizer) if kept.pairs] or list(relations)
 
 
-def long_enough(everything: Sequence[KeptPairs], min_pairs: int) -> list[KeptPairs]:
-    """The relations with at least ``min_pairs`` pairs; warns about the others.
+def long_enough(everything: Sequence[KeptPairs], min_pairs: int | None, named: bool) -> list[KeptPairs]:
+    """The relations that are scored: those with at least ``min_pairs`` pairs; warns about the others.
+
+    Args:
+        min_pairs: if None, a relation that was named is scored with any number of pairs, with a warning if it has few;
+            one of the package needs 30.
+        named: whether the relations were named.
 
     Raises:
         ValueError: if none is left.
     """
+    if named and min_pairs is None:
+        for kept in everything:
+            if len(kept.pairs) < LEAST_PAIRS:
+                warn(
+                    f"relation {kept.relation.name!r} has {kept.usable()}: its scores are shares of so few, so their "
+                    f"intervals are wide; a label needs {LEAST_PAIRS}"
+                )
+    min_pairs = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs
     scored = [kept for kept in everything if len(kept.pairs) >= min_pairs]
     short = [kept.counted() for kept in everything if kept not in scored]
     if short:

@@ -20,11 +20,14 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RENAMED = {
-    "ablation": "intervention",
-    "kind": "intervention",
-    "factor": "intervention=mh.patching.Scale(factor)",
+    "ablation": ("intervention", "intervention"),
+    "kind": ("intervention", "intervention"),
+    "factor": ("intervention", "intervention=mh.patching.Scale(factor)"),
+    "most": ("counts", "counts"),
+    "opening": ("answers", "answers=mh.safety.AnswerSettings(opening=...)"),
+    "device": ("models", "a setting: with mh.settings(device=...)"),
 }
-"""Keywords of earlier versions, and what is given now in their place: a keyword, or a keyword and its value."""
+"""Keywords of earlier versions: a parameter of the functions that had them, and what is given now in their place."""
 _OLD_NAMES = {(name, "scale"): "mh.patching.Scale(factor)" for name in ("intervention", "kind")}
 """Arguments with their names of earlier versions, and what is given now in their place."""
 
@@ -192,8 +195,8 @@ def bound(
     """
     names, unknown = known.parameters, [name for name in kwargs if name not in known.parameters]
     if unknown and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
-        now = _RENAMED.get(unknown[0])
-        if now is not None and now.partition("=")[0] in names:
+        beside, now = _RENAMED.get(unknown[0], ("", ""))
+        if beside in names:
             raise TypeError(f"{function.__name__}(): {unknown[0]} is now {now}")
         wrong = f"{function.__name__}(): got an unexpected keyword argument {unknown[0]!r}"
         raise TypeError(f"{wrong}.{did_you_mean(unknown[0], names)}".removesuffix("."))
