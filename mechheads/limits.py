@@ -153,6 +153,7 @@ class Settings:
         store: the file that keeps finished units; None for none.
         date: the date that a chat template gets, such as "2026-02-28"; None for the day on which the analysis begins.
         control_tokens: whether control tokens in the messages of a chat are read as tokens or as text.
+        device: where models are loaded; "auto" for a GPU if there is one.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -161,6 +162,7 @@ class Settings:
     store: str | PathLike[str] | None = None
     date: str | None = None
     control_tokens: ControlTokens = "tokens"
+    device: str = "auto"
 
 
 _DEFAULTS = Settings()
@@ -207,6 +209,8 @@ class settings(ContextDecorator):
         control_tokens: what control tokens in the messages of a chat are, such as ``"<|im_end|>"`` in a request:
             ``"tokens"``, as most tokenizers read them, with a warning (at first); or ``"text"``, the characters that
             they are written in. It concerns chats alone: a plain string has the tokens that the tokenizer gives it.
+        device: where ``mh.load`` puts a model unless it is told, and with it the figures of ``mh.studies``, such as
+            ``"cpu"`` or ``"cuda:1"`` (at first a GPU if there is one).
 
     Raises:
         ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; the
@@ -229,6 +233,7 @@ class settings(ContextDecorator):
         seed: int | None = None,
         date: str | datetime.date | None = None,
         control_tokens: ControlTokens | None = None,
+        device: str | None = None,
     ) -> None:
         if control_tokens not in (None, *get_args(ControlTokens)):
             raise ValueError(f"control_tokens is {control_tokens!r}; choose 'tokens' or 'text'")
@@ -246,6 +251,7 @@ class settings(ContextDecorator):
                 ("seed", seed),
                 ("date", _checked_date(date)),
                 ("control_tokens", control_tokens),
+                ("device", device),
             )
             if value is not None
         }

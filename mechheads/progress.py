@@ -10,13 +10,15 @@ import threading
 import time
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm.std import tqdm
 
 from mechheads.limits import current
 
 
 class Bar(tqdm):
     """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread; the settings hide it.
+
+    It is text in notebooks too: a saved widget would say 0% for ever.
 
     It does not go by the wall clock: after a jump back, tqdm would not redraw a bar until the clock is there again.
     """

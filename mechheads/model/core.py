@@ -12,6 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads._version import __version__
+from mechheads.messages.habits import advice
+from mechheads.messages.wrapped import Wrapped
 from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
@@ -37,13 +39,14 @@ class LayerWeights(Sequence[Tensor]):
         return self._get(layer % self._n_layers)
 
 
-class ModelCore:
+class ModelCore(Wrapped):
     """A ``Model`` without its cached runs, which are built on it."""
 
     folded_value_biases = False  # true: z lacks b_V, which b_O holds, so z = 0 leaves it in place
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
-        backend.changes.alone(lambda: check_readable(backend))
+        if not backend.tried_before:
+            backend.changes.alone(lambda: check_readable(backend))
         self.backend = backend
         self.name, self.revision = name, revision
         self.source: Source | None = None
@@ -54,6 +57,11 @@ class ModelCore:
         self.n_layers, self.n_heads, self.n_kv_heads = sizes.n_layers, sizes.n_heads, sizes.n_kv_heads
         self.d_head, self.d_model = sizes.d_head, sizes.d_model
         self.d_vocab, self.n_ctx = sizes.d_vocab, sizes.n_ctx
+
+    def __getattr__(self, name: str) -> Any:
+        if instead := advice("model", name):
+            raise AttributeError(f"a mechheads model has no attribute {name!r}{instead}")
+        return object.__getattribute__(self, name)  # raises the usual error, or that of a property
 
     @property
     def model(self) -> Any:

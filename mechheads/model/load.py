@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from mechheads.engine.row_layout import layout_of
-from mechheads.limits import budget_bytes
+from mechheads.limits import budget_bytes, current
 from mechheads.messages.arguments import checked
 from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
-from mechheads.model.backends.readable import first_sentence
+from mechheads.model.backends.readable import check_readable, first_sentence
 from mechheads.model.backends.state import settings_kept
 from mechheads.model.backends.structure import Structure
 from mechheads.model.model import Model
@@ -28,6 +28,7 @@ from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.held import held_model
 from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.source import BackendName
+from mechheads.model.trials import Note, restored
 
 
 @checked
@@ -51,8 +52,9 @@ def load(
             ``"smollm2-135m-refusal-4"`` has four other heads changed, and ``"smollm2-135m-refusal-10"`` ten others.
         revision: a hub revision.
         dtype: the dtype of the weights.
-        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is ``"cuda"`` if available, else ``"cpu"``. An
-            Apple GPU has no float64 and rounds otherwise, so it is used only if named: ``"mps"``.
+        device: where the weights go, such as ``"cuda:1"``. ``"auto"`` is that of ``mh.settings``, or ``"cuda"`` if
+            available, else ``"cpu"``. An Apple GPU has no float64 and rounds otherwise, so it is used only if named:
+            ``"mps"``.
         backend: ``"bridge"`` (TransformerBridge) or ``"hooked"`` (HookedTransformer, TransformerLens 3.9 only).
             By default, the recommended one of the installed TransformerLens.
         trust_remote_code: whether code that comes with a hub model may run.
@@ -98,6 +100,7 @@ def load(
             revision=found.revision,
             backend=chosen,
             attn_implementation=attn_implementation,
+            files=None if trust_remote_code else found.files,
         )
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
     where = str(path.absolute()) if os.path.exists(path) else found.name
@@ -172,13 +175,14 @@ def in_dtype(model: Model, dtype: torch.dtype) -> Model:
 
 
 def _find_device(device: str | torch.device) -> torch.device:
-    if device == "auto":
+    named = current().device if device == "auto" else device
+    if named == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=device).device
+        return torch.empty(0, device=named).device
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f'device {str(device)!r} is not available ({error}); choose "cpu", or "auto" to use a GPU if there is one'
+            f'device {str(named)!r} is not available ({error}); choose "cpu", or "auto" to use a GPU if there is one'
         ) from error
 
 
@@ -190,12 +194,20 @@ def from_transformers(
     revision: str | None = None,
     backend: BackendName | None = None,
     attn_implementation: AttnImplementation = "sdpa",
+    files: Mapping[str, str] | None = None,
 ) -> Model:
-    """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments."""
+    """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments.
+
+    Args:
+        files: the marks of the files that it was read from, if nothing else decides what it computes.
+    """
     adapter: Backend
+    backend = _choose_backend(backend)
     with settings_kept():
-        trial = _trial(model, name)
-        if _choose_backend(backend) == "hooked":
+        note = Note.of(model, files, backend=backend, attn_implementation=attn_implementation)
+        before = None if note is None else note.found()
+        trial = _trial(model, name) if before is None else None
+        if backend == "hooked":
             from mechheads.model.backends import hooked
 
             adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
@@ -203,7 +215,16 @@ def from_transformers(
             from mechheads.model.backends import bridge
 
             adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-        return _ready(Model(adapter, name, revision, tokenizer), attn_implementation, trial)
+        adapter.tried_before = before is not None
+        ready = Model(adapter, name, revision, tokenizer)
+        if before is not None and not restored(adapter, before):
+            adapter.forget()
+            check_readable(adapter)
+            trial, before = adapter.trial_now(), None
+        _ready(ready, attn_implementation, trial, tried=before is not None)
+        if note is not None and before is None:
+            note.keep(adapter)
+        return ready
 
 
 def _trial(model: Any, name: str) -> Trial | None:
@@ -331,11 +352,14 @@ def _choose_backend(backend: BackendName | None) -> BackendName:
     return backend
 
 
-def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial | None = None) -> Model:
+def _ready(
+    model: Model, attn_implementation: AttnImplementation, trial: Trial | None = None, *, tried: bool = False
+) -> Model:
     """The model, after trial runs that show that the engine can resume it, and how it may compute attention.
 
     Args:
         trial: what transformers gives for a prompt, if the model was made from one of transformers here.
+        tried: whether the findings of an earlier trial are in use.
 
     A model that carries its user's hooks is tried at its first analysis, because a trial would run these too; it
     keeps its own attention.
@@ -345,7 +369,8 @@ def _ready(model: Model, attn_implementation: AttnImplementation, trial: Trial |
     """
     model.attn_implementation = attn_implementation
     if not model.backend.carries_hooks:
-        model.backend.changes.alone(lambda: _try(model, trial))
+        if not tried:
+            model.backend.changes.alone(lambda: _try(model, trial))
         model.backend.tried = Structure(model.backend.module)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()

