@@ -12,8 +12,26 @@ from typer.core import TyperGroup
 
 from mechheads._version import __version__
 from mechheads.cli.figures import figure
-from mechheads.cli.options import Device, Labelling, Machine, ModelName, Out, Question, grouped
-from mechheads.cli.results import PAGE, errors_shown, results_in
+from mechheads.cli.options import (
+    INTERVENTIONS,
+    PARTS,
+    Device,
+    Labelling,
+    Machine,
+    ModelName,
+    Out,
+    Question,
+    Seed,
+    command,
+    group as group_of,
+    head_name,
+    model_name,
+    number,
+    one_of,
+    request_names,
+    several,
+)
+from mechheads.cli.results import PAGE, results_in
 from mechheads.cli.runs import merge, runs
 from mechheads.limits import settings, without_collecting
 
@@ -30,15 +48,10 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-main = typer.Typer(
-    cls=_Commands,
-    help="What does each attention head of a language model do, and how sure are we?",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+main = group_of("What does each attention head of a language model do, and how sure are we?", cls=_Commands)
 main.add_typer(figure, name="figure")
 main.add_typer(runs, name="runs")
-main.command()(merge)
+command(main, "mechheads merge part1.ledger part2.ledger --into all.ledger")(merge)
 
 
 def _version(asked: bool) -> None:
@@ -56,22 +69,16 @@ def _options(
     pass
 
 
-@main.command()
-@grouped
+@command(main, "mechheads atlas --model gpt2 --only patching,labels --out gpt2-atlas")
 def atlas(
     model: ModelName = None,
     out: Out = Path("atlas"),
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="Parts to do, with commas between: patching, text, labels, weights, causes, safety, roles. Default: "
-            "all."
-        ),
-    ] = None,
-    skip: Annotated[str | None, typer.Option(help="Parts to leave out, such as safety,roles.")] = None,
+    only: Annotated[list[str] | None, several(f"Parts to do: {', '.join(PARTS)}. Default: all.", one_of(PARTS))] = None,
+    skip: Annotated[list[str] | None, several("Parts to leave out.", one_of(PARTS))] = None,
     quick: Annotated[
         bool, typer.Option(help="Fewer of the package's relations, pairs and requests, no roles: a first look.")
     ] = False,
+    seed: Seed = 0,
     *,
     question: Question,
     machine: Machine,
@@ -81,8 +88,10 @@ def atlas(
     After Ctrl-C or a kill, the same command continues. With --pairs, --relations, --requests, --task and --texts it is
     the same study of your own question.
     """
-    given = asdict(question) | {"only": _names(only), "skip": _names(skip), "quick": quick}
-    with settings(workers=machine.workers):
+    if not set(only or PARTS) - set(skip or ()):
+        raise typer.BadParameter(f"--only and --skip leave no part; leave one of {', '.join(PARTS)}")
+    given = asdict(question) | {"only": only, "skip": skip, "quick": quick}
+    with settings(workers=machine.workers, seed=seed):
         _build(out, model, machine.device, given)
 
 
@@ -93,11 +102,10 @@ def _build(out: Path, model: str | None, device: str, given: dict[str, Any]) -> 
         from mechheads.model.load import load
         from mechheads.studies.atlas import ATLAS_FILES
         from mechheads.studies.build import build_atlas
-        from mechheads.studies.questions import Given, Questions, chosen
+        from mechheads.studies.questions import Given, Questions
 
     ledger = "atlas.ledger"
     with results_in(out, (*ATLAS_FILES, PAGE, ledger)) as results:
-        chosen(given.get("only"), given.get("skip"))
         with without_collecting():
             loaded = load(model, device=device)
         results.of(Questions.of(loaded, Given(**given)).study)
@@ -107,9 +115,15 @@ def _build(out: Path, model: str | None, device: str, given: dict[str, Any]) -> 
         results.finish(ledger)
 
 
-@main.command()
-@grouped
-def label(model: ModelName = None, out: Out = Path("labels"), device: Device = "auto", *, labels: Labelling) -> None:
+@command(main, "mechheads label --model gpt2 --relations country_to_capital,english_to_french --out gpt2-labels")
+def label(
+    model: ModelName = None,
+    out: Out = Path("labels"),
+    device: Device = "auto",
+    seed: Seed = 0,
+    *,
+    labels: Labelling,
+) -> None:
     """Labels of every head from its weights, as scores, a table and a category map.
 
     After Ctrl-C or a kill, the same command continues.
@@ -124,9 +138,9 @@ def label(model: ModelName = None, out: Out = Path("labels"), device: Device = "
         wanted = load_relations(labels.relations)
         weights = load(model, device=device, max_memory="least" if labels.on_disk else None)
         marks = [relation.fingerprint for relation in wanted]
-        how = {"rule": labels.rule, "source": labels.source, "min_pairs": labels.min_pairs}
+        how = {"rule": labels.rule, "source": labels.source, "min_pairs": labels.min_pairs, "seed": seed}
         results.of(study_of(weights, study="labels", relations=marks, **how))
-        kept = settings(store=out / ledger)(relation_scores)
+        kept = settings(store=out / ledger, seed=seed)(relation_scores)
         scores = kept(weights, wanted, min_pairs=labels.min_pairs, source=labels.source)  # type: ignore[arg-type]
         found = label_heads(scores, rule=labels.rule)  # type: ignore[arg-type]
         results.write("relations.nc", scores.save)
@@ -142,12 +156,15 @@ def label(model: ModelName = None, out: Out = Path("labels"), device: Device = "
             results.lines.append(f"{_line(head, *phi)}  {relation}")
 
 
-@main.command()
+@command(main, 'mechheads generate "The capital of France is" --off L23H4,L29H1 --tokens 20')
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="The prompts to continue.")],
-    off: Annotated[list[str] | None, typer.Option(help="A head that is off, such as L23H4; can be repeated.")] = None,
-    intervention: Annotated[str, typer.Option(help='What such a head gives: "mean", "zero", "uniform", ...')] = "mean",
-    tokens: Annotated[int, typer.Option(help="The largest number of new tokens for each prompt.")] = 64,
+    off: Annotated[list[str] | None, several("A head that is off, such as L23H4.", head_name)] = None,
+    intervention: Annotated[
+        str,
+        typer.Option(callback=one_of(INTERVENTIONS), help='What such a head gives: "mean", "zero", "uniform", ...'),
+    ] = "mean",
+    tokens: Annotated[int, number("The largest number of new tokens for each prompt.", least=1)] = 64,
     chat: Annotated[bool, typer.Option(help="Ask each prompt in the model's chat template.")] = False,
     model: ModelName = None,
     device: Device = "auto",
@@ -156,45 +173,53 @@ def generate(
     from mechheads.generation.generate import generate as write
     from mechheads.model.load import load
 
-    with errors_shown():
-        asked = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
-        shown = [f"{prompt}\n" if chat else prompt for prompt in prompts]
-        options = {"off": off or [], "intervention": intervention}
-        if len(prompts) == 1:
-            typer.echo(shown[0], nl=False)
-            options["stream"] = lambda prompt, text: typer.echo(text, nl=False)
-        with settings(progress=len(prompts) > 1):
-            written = write(load(model, device=device), asked, tokens, **options)
-        texts = [""] if len(prompts) == 1 else [f"{a}{b}" for a, b in zip(shown, written.texts, strict=True)]
-        typer.echo("\n\n".join(texts))
-        if written.interrupted:
-            raise typer.Exit(130)
+    asked = [[{"role": "user", "content": prompt}] if chat else prompt for prompt in prompts]
+    shown = [f"{prompt}\n" if chat else prompt for prompt in prompts]
+    options: dict[str, Any] = {"off": off or [], "intervention": intervention}
+    one = len(prompts) == 1
+    streamed: list[str] = []
+
+    def stream(_: int, text: str) -> None:
+        typer.echo(text if streamed else f"{shown[0]}{text}", nl=False)
+        streamed.append(text)
+
+    with settings(progress=not one):
+        written = write(load(model, device=device), asked, tokens, stream=stream if one else None, **options)
+    texts = [""] if streamed else [f"{a}{b}" for a, b in zip(shown, written.texts, strict=True)]
+    typer.echo("\n\n".join(texts))
+    if written.interrupted:
+        raise typer.Exit(130)
 
 
-@main.command()
-@grouped
+@command(main, "mechheads safety --model Qwen/Qwen2.5-0.5B-Instruct --requests AdvBench --out qwen-safety")
 def safety(
     model: Annotated[
         str | None,
         typer.Option(
+            callback=model_name,
             help="Hub name, Hugging Face folder or GGUF file. Default: smollm2-135m-refusal, the default model "
-            "trained to refuse."
+            "trained to refuse.",
         ),
     ] = None,
     requests: Annotated[
         str | None,
         typer.Option(
+            callback=request_names,
             help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's requests; "
-            "harmless requests are those that it labels as safe."
+            "harmless requests are those that it labels as safe.",
         ),
     ] = None,
     out: Out = Path("safety"),
-    k: Annotated[int, typer.Option(help="Number of heads at the top of each ranking.")] = 10,
+    k: Annotated[int, number("Number of heads at the top of each ranking.", least=1)] = 10,
     group: Annotated[
-        str, typer.Option(help='"query": one query head at a time; "kv": all query heads of a key/value head at once.')
+        str,
+        typer.Option(
+            callback=one_of(("query", "kv")),
+            help='"query": one query head at a time; "kv": all query heads of a key/value head at once.',
+        ),
     ] = "query",
     quick: Annotated[bool, typer.Option(help="A few requests and short answers: a first look.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed for resampling, random heads and sampling.")] = 0,
+    seed: Seed = 0,
     *,
     machine: Machine,
 ) -> None:
@@ -206,22 +231,27 @@ def safety(
     from mechheads.studies.refusals import RefusalSettings
 
     with settings(workers=machine.workers, seed=seed):
-        with errors_shown():
-            refusals = RefusalSettings(k=k, group=group)  # type: ignore[arg-type]
+        refusals = RefusalSettings(k=k, group=group)  # type: ignore[arg-type]
         given = {"requests": requests, "refusals": refusals, "only": ["safety"], "quick": quick}
         _build(out, model or REFUSING_MODEL, machine.device, given)
 
 
-@main.command()
+@command(main, "mechheads serve atlas --port 8000")
 def serve(
     atlas: Annotated[
-        Path | None, typer.Argument(help="A folder that `mechheads atlas` wrote. Without it, patterns of one text.")
+        Path | None,
+        typer.Argument(
+            exists=True,
+            file_okay=False,
+            help="A folder that `mechheads atlas` wrote. Without it, patterns of one text.",
+        ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
+            callback=model_name,
             help="Hub name, Hugging Face folder or GGUF file, to run your own texts. Default: the default model if the "
-            "atlas is of it, or if there is no atlas."
+            "atlas is of it, or if there is no atlas.",
         ),
     ] = None,
     device: Device = "auto",
@@ -231,17 +261,11 @@ def serve(
     from mechheads.explorer.server import served
     from mechheads.messages.interrupted import until_interrupted
 
-    with errors_shown():
-        server = served(atlas, model, device=device, port=port)
-        texts = "" if server.live is None else "; your own texts can be run"
-        typer.echo(f"Open {server.address} in a browser{texts}. Ctrl-C ends it.")
-        with server, until_interrupted():
-            server.serve_forever()
-
-
-def _names(asked: str | None) -> list[str] | None:
-    """The names of an option that takes several."""
-    return None if asked is None else [name.strip() for name in asked.split(",") if name.strip()]
+    server = served(atlas, model, device=device, port=port)
+    texts = "" if server.live is None else "; your own texts can be run"
+    typer.echo(f"Open {server.address} in a browser{texts}. Ctrl-C ends it.")
+    with server, until_interrupted():
+        server.serve_forever()
 
 
 def _line(head: str, score: float, low: float, high: float) -> str:

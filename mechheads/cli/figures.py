@@ -9,44 +9,53 @@ from typing import Annotated, Any
 
 import typer
 
-from mechheads.cli.options import TASKS, Device, Labelling, Machine, Out, grouped
+from mechheads.cli.options import (
+    INTERVENTIONS,
+    TASKS,
+    Device,
+    Labelling,
+    Machine,
+    ModelNames,
+    Out,
+    Seed,
+    above_zero,
+    command,
+    folder,
+    group,
+    number,
+    one_of,
+    request_names,
+    several,
+    task_names,
+)
 from mechheads.cli.results import results_in
 from mechheads.data import names
 from mechheads.limits import settings
 
-figure = typer.Typer(
-    help="A figure of one of three papers for several models: the drawing, its numbers and a page. The same command "
-    "goes on after Ctrl-C.",
-    no_args_is_help=True,
+figure = group(
+    "A figure of one of three papers for several models: the drawing, its numbers and a page. The same command goes on "
+    "after Ctrl-C. The exit code is 3 if a model or a data set was left out."
 )
 
-ModelNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        help="Hub name (with @ and a revision, if you like), Hugging Face folder or GGUF file; can be repeated.",
-    ),
-]
 
-
-@figure.command()
-@grouped
+@command(figure, "mechheads figure categories --model gpt2,EleutherAI/pythia-160m --quick")
 def categories(
     model: ModelNames = None,
     out: Out = Path("categories-figure"),
     quick: Annotated[bool, typer.Option(help="Four relations: a first look.")] = False,
-    marks: Annotated[str, typer.Option(help='"cells", or "dots" as in the paper\'s figure.')] = "cells",
+    marks: Annotated[
+        str, typer.Option(callback=one_of(("cells", "dots")), help='"cells", or "dots" as in the paper\'s figure.')
+    ] = "cells",
     device: Device = "auto",
+    seed: Seed = 0,
     *,
     labels: Labelling,
 ) -> None:
     """The categories of every head, from weights: one panel for each model."""
     from mechheads.studies import categories_figure
 
-    with results_in(out) as results:
-        results.draw(
-            categories_figure(model, out=out, quick=quick, marks=marks, device=device, **asdict(labels))  # type: ignore[arg-type]
-        )
+    with results_in(out) as results, settings(device=device, seed=seed):
+        results.draw(categories_figure(model, out=out, quick=quick, marks=marks, **asdict(labels)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -55,37 +64,46 @@ class Ranking:
 
     ablations: Annotated[
         list[str] | None,
-        typer.Option(
-            help="undifferentiated, scaling, uniform, zero, mean, resample; can be repeated. Default: the first two."
+        several(
+            "undifferentiated, scaling, uniform, zero, mean or resample. Default: the first two.",
+            one_of([name for name in INTERVENTIONS if name != "patch"]),
         ),
     ] = None
     score: Annotated[
-        str, typer.Option(help='What ranks the heads: "ships", or "generalized", which gives the colours in any case.')
+        str,
+        typer.Option(
+            callback=one_of(("ships", "generalized")),
+            help='What ranks the heads: "ships", or "generalized", which gives the colours in any case.',
+        ),
     ] = "ships"
-    k: Annotated[int, typer.Option(help="Number of heads to draw for each ablation.")] = 10
-    template: Annotated[str, typer.Option(help='"query" (the paper\'s), "bare" or "chat" (the model\'s own).')] = (
-        "query"
-    )
+    k: Annotated[int, number("Number of heads to draw for each ablation.", least=1)] = 10
+    template: Annotated[
+        str,
+        typer.Option(
+            callback=one_of(("query", "bare", "chat")),
+            help='"query" (the paper\'s), "bare" or "chat" (the model\'s own).',
+        ),
+    ] = "query"
 
 
-@figure.command()
-@grouped
+@command(figure, "mechheads figure safety --requests harmful,AdvBench --by ablation")
 def safety(
     model: ModelNames = None,
     requests: Annotated[
         list[str] | None,
-        typer.Option(help="harmful, JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file; can be repeated."),
+        several("harmful, JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file.", request_names),
     ] = None,
     by: Annotated[
         str,
         typer.Option(
+            callback=one_of(("requests", "ablation")),
             help='"requests": a panel for each model and set of requests, with a marker for each ablation; "ablation": '
-            "a panel for each ablation, with a marker for each model."
+            "a panel for each ablation, with a marker for each model.",
         ),
     ] = "requests",
     out: Out = Path("safety-figure"),
     quick: Annotated[bool, typer.Option(help="Eight requests of each set: a first look.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed for resampling.")] = 0,
+    seed: Seed = 0,
     *,
     ranking: Ranking,
     machine: Machine,
@@ -94,34 +112,34 @@ def safety(
     from mechheads.studies import safety_figure
 
     given: dict[str, Any] = {"requests": requests, "by": by, "out": out, "quick": quick, **asdict(ranking)}
-    with results_in(out) as results, settings(workers=machine.workers, seed=seed):
-        results.draw(safety_figure(model, **_known(given), device=machine.device))
+    with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
+        results.draw(safety_figure(model, **_known(given)))
 
 
 @dataclass(frozen=True)
 class Fits:
     """How gates are fitted, and how far curves go."""
 
-    seeds: Annotated[int, typer.Option(help="Number of fits from different starts.")] = 10
-    updates: Annotated[int, typer.Option(help="Largest number of updates in each of the three fits.")] = 500
-    n: Annotated[int | None, typer.Option(help="Number of items of each task. Default: all.")] = None
-    most: Annotated[int, typer.Option(help="Largest number of heads to gate off.")] = 50
+    seeds: Annotated[int, number("Number of fits from different starts.", least=1)] = 10
+    updates: Annotated[int, number("Largest number of updates in each of the three fits.", least=1)] = 500
+    n: Annotated[int | None, number("Number of items of each task. Default: all.", least=2)] = None
+    most: Annotated[int, number("Largest number of heads to gate off.", least=1)] = 50
     symlog: Annotated[
         float | None,
-        typer.Option(help="Draw changes on a symmetric logarithmic axis, linear up to this number: 1 in the paper."),
+        typer.Option(
+            callback=above_zero,
+            help="Draw changes on a symmetric logarithmic axis, linear up to this number: 1 in the paper.",
+        ),
     ] = None
 
 
-@figure.command()
-@grouped
+@command(figure, "mechheads figure roles --model gpt2 --tasks syntax,common_sense --n 100")
 def roles(
     model: ModelNames = None,
-    tasks: Annotated[
-        list[str] | None,
-        typer.Option(help=f"{TASKS} Can be repeated. Default: syntax, common_sense, math."),
-    ] = None,
+    tasks: Annotated[list[str] | None, several(f"{TASKS} Default: syntax, common_sense, math.", task_names)] = None,
     out: Out = Path("roles-figure"),
     quick: Annotated[bool, typer.Option(help="Few items, seeds and updates: a first look.")] = False,
+    seed: Seed = 0,
     *,
     fits: Fits,
     machine: Machine,
@@ -130,8 +148,8 @@ def roles(
     from mechheads.studies import roles_figure
 
     given: dict[str, Any] = {"tasks": tasks, "out": out, "quick": quick, **asdict(fits)}
-    with results_in(out) as results, settings(workers=machine.workers):
-        results.draw(roles_figure(model, **_known(given), device=machine.device))
+    with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
+        results.draw(roles_figure(model, **_known(given)))
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,31 +157,27 @@ def _known(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _known_recipe(name: str) -> str:
-    if name not in names("recipes"):
-        raise typer.BadParameter(f"{name!r} is not a recipe; choose one of {', '.join(names('recipes'))}")
-    return name
-
-
-@figure.command()
-@grouped
+@command(figure, "mechheads figure recipe chg --model gpt2 --quick")
 def recipe(
     name: Annotated[
         str,
-        typer.Argument(callback=_known_recipe, help="maps: categories; ships: safety heads; chg: roles."),
+        typer.Argument(callback=one_of(names("recipes")), help="maps: categories; ships: safety heads; chg: roles."),
     ],
     model: ModelNames = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Other relations, requests or tasks than the recipe's; can be repeated."),
+        several("Other relations, requests or tasks than the recipe's."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: the name of the recipe.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=folder, help="Folder for the results. Default: the name of the recipe.")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="A first look, as in the command of the figure.")] = False,
+    seed: Seed = 0,
     *,
     machine: Machine,
 ) -> None:
     """A paper's figure with the paper's models and settings, and its printed numbers next to these."""
     from mechheads.studies import recipe_figure
 
-    with results_in(out or Path(name)) as results, settings(workers=machine.workers):
-        results.draw(recipe_figure(name, model, data=data, out=out, quick=quick, device=machine.device))
+    with results_in(out or Path(name)) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
+        results.draw(recipe_figure(name, model, data=data, out=out, quick=quick))

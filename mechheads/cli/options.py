@@ -1,23 +1,160 @@
-"""Options that several commands share."""
+"""Options that commands share, and how values are checked before anything is imported or computed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from mechheads.cli.errors import Command, fail
+from mechheads.data import names
+
+Check = Callable[[Any], Any]
+PARTS = ("patching", "text", "labels", "weights", "causes", "safety", "roles")
+RULES = ("null", "maps")
+SOURCES = ("embedding", "first_mlp", "carried", "all")
+INTERVENTIONS = ("patch", "zero", "mean", "resample", "uniform", "undifferentiated", "scaling")
+REQUESTS = ("harmful", "harmless", "teaching_harmful", "teaching_harmless")
+REQUESTS += ("JailbreakBench", "MaliciousInstruct", "AdvBench", "XSTest")
+_DEVICE = re.compile(r"auto|cpu|mps|(cuda|xpu)(:\d+)?")
+_SHOWN = 8
+"""So many names are listed in a message."""
+
+
+def one_of(known: Sequence[str]) -> Check:
+    """A check of a value that is one of some names."""
+
+    def check(given: Any) -> Any:
+        if given is not None and given not in known:
+            raise fail(f"{given!r} is not one of {', '.join(known)}", given, known)
+        return given
+
+    return check
+
+
+def name_or_file(what: str, known: Callable[[], Sequence[str]]) -> Check:
+    """A check of a value that is one of some names, or a file that is there."""
+
+    def check(given: Any) -> Any:
+        if given is not None and given not in known() and not Path(given).expanduser().exists():
+            listed = f" ({', '.join(known())})" if len(known()) <= _SHOWN else ""
+            raise fail(f"{given!r} is neither a file nor the name of {what}{listed}", given, known())
+        return given
+
+    return check
+
+
+def several(help: str, check: Check | None = None) -> Any:
+    """An option that takes several values: with commas between them, or given several times, or both."""
+
+    def split(given: list[str] | None) -> list[str] | None:
+        if not given:
+            return None
+        parts = [[one] if Path(one).exists() else one.split(",") for one in given]
+        found = [part.strip() for of_one in parts for part in of_one if part.strip()]
+        if not found:
+            raise fail("it names nothing", None)
+        return found if check is None else [check(part) for part in found]
+
+    return typer.Option(help=f"{help} Several: with commas, or the option again.", metavar="A,B,...", callback=split)
+
+
+def _device(given: str) -> str:
+    if not _DEVICE.fullmatch(given):
+        raise fail(f'{given!r} is no device; choose "cpu", "cuda", "cuda:1", "mps" or "auto"', given)
+    return given
+
+
+def model_name(given: str | None) -> str | None:
+    if given and not os.path.exists(os.path.expanduser(given)) and (given[0] in "./~" or given.endswith(".gguf")):
+        raise fail(f"there is no file or folder {given!r}", given)
+    return given
+
+
+def head_name(given: str) -> str:
+    from mechheads.heads import HeadId
+
+    try:
+        return str(HeadId.parse(given))
+    except ValueError:
+        raise fail(f"{given!r} is not a head; write L9H6 for head 6 in layer 9", given) from None
+
+
+def a_file(given: Path | list[Path] | None) -> Any:
+    """One or several files that are there."""
+    for file in given if isinstance(given, list) else [given]:
+        if file is not None and not file.expanduser().is_file():
+            raise fail(f"there is no file {str(file)!r}", given)
+    return given
+
+
+def number(help: str, least: int) -> Any:
+    """An option that takes a number that is not too small."""
+
+    def check(given: int | None) -> int | None:
+        if given is not None and given < least:
+            raise fail(f"{given} is too small; give {least} or more", given)
+        return given
+
+    return typer.Option(help=help, callback=check)
+
+
+def above_zero(given: float | None) -> float | None:
+    if given is not None and not 0 < given < float("inf"):
+        raise fail(f"{given} must be above 0", given)
+    return given
+
+
+def folder(given: Path | None) -> Path | None:
+    """A folder that can be made and written to, as far as one can tell."""
+    if given is None:
+        return None
+    there = next(place for place in (given, *given.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise fail(
+            f"{given} is a file; give a folder" if there == given else f"{given} cannot be created: {there} is a file",
+            given,
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise fail(f"{there} cannot be written to; give another folder", given)
+    return given
+
+
 ModelName = Annotated[
     str | None,
-    typer.Option(help="Hub name, Hugging Face folder or GGUF file. Default: SmolLM2-135M-Instruct, downloaded once."),
+    typer.Option(
+        callback=model_name,
+        help="Hub name, Hugging Face folder or GGUF file. Default: SmolLM2-135M-Instruct, downloaded once.",
+    ),
+]
+ModelNames = Annotated[
+    list[str] | None,
+    several(
+        "Hub name (with @ and a revision, if you like), Hugging Face folder or GGUF file.",
+        model_name,
+    ),
 ]
 Device = Annotated[
-    str, typer.Option(help='Device of the model: "cpu", "cuda", "mps" or "auto" (CUDA if there is any, else the CPU).')
+    str,
+    typer.Option(
+        callback=_device,
+        help='Device of the model: "cpu", "cuda", "mps" or "auto" (CUDA if there is any, else the CPU).',
+    ),
 ]
+Seed = Annotated[int, number("Seed of everything that is drawn.", least=0)]
 TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts or inputs with answers, BLiMP, GSM8K, ..."
+task_names = name_or_file(
+    "a task",
+    lambda: ("syntax", "common_sense", "common_sense_open", "math", "aba_abb", "capitals", *names("relations")),
+)
+request_names = name_or_file("a set of requests", lambda: REQUESTS)
+relation_names = name_or_file("a relation", lambda: names("relations"))
 
 
 def _workers(asked: str) -> int | str | None:
@@ -34,10 +171,10 @@ def _workers(asked: str) -> int | str | None:
     return given
 
 
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Out = Annotated[Path, typer.Option(callback=folder, help="Folder for the results.")]
 Relations = Annotated[
     list[str] | None,
-    typer.Option(help="A relation's name or a file; can be repeated. Default: all relations of the package."),
+    several("A relation's name or a file. Default: all relations of the package.", relation_names),
 ]
 
 
@@ -65,18 +202,26 @@ class Question:
     pairs: Annotated[
         Path | None,
         typer.Option(
+            callback=a_file,
             help="Your own pairs to patch: CSV, JSON, JSONL or Parquet with the columns clean, corrupted and, if you "
-            "have them, answer, wrong and cluster. Default: capitals."
+            "have them, answer, wrong and cluster. Default: capitals.",
         ),
     ] = None
     relations: Relations = None
     requests: Annotated[
         str | None,
-        typer.Option(help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's."),
+        typer.Option(
+            callback=request_names,
+            help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's.",
+        ),
     ] = None
-    task: Annotated[str | None, typer.Option(help=f"Default: naming capitals. Or: {TASKS}")] = None
+    task: Annotated[str | None, typer.Option(callback=task_names, help=f"Default: naming capitals. Or: {TASKS}")] = None
     texts: Annotated[
-        Path | None, typer.Option(help="A file of texts with empty lines between them. Default: prose of the package.")
+        Path | None,
+        typer.Option(
+            callback=a_file,
+            help="A file of texts with empty lines between them. Default: prose of the package.",
+        ),
     ] = None
 
 
@@ -86,16 +231,21 @@ class Labelling:
 
     relations: Relations = None
     rule: Annotated[
-        str, typer.Option(help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.')
+        str,
+        typer.Option(
+            callback=one_of(RULES),
+            help='What gives a label: "null", more hits than shuffled targets; "maps", phi >= 0.15.',
+        ),
     ] = "null"
     source: Annotated[
         str,
         typer.Option(
+            callback=one_of(SOURCES),
             help='The form in which heads read a token: "embedding", "first_mlp" (as in the paper), "carried", or '
-            '"all" for the best of the three.'
+            '"all" for the best of the three.',
         ),
     ] = "all"
-    min_pairs: Annotated[int, typer.Option(help="Relations with fewer single-token pairs are skipped.")] = 30
+    min_pairs: Annotated[int, number("Relations with fewer single-token pairs are skipped.", least=1)] = 30
     on_disk: Annotated[
         bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the model.")
     ] = False
@@ -134,3 +284,28 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def group(help: str, **more: Any) -> typer.Typer:
+    """A group of commands, whose help and errors are plain text."""
+    return typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **more,
+    )
+
+
+def command(
+    of: typer.Typer, example: str, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to a group as a command whose help ends with an example, and that tells errors in a sentence."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        run = grouped(function)
+        of.command(name, cls=Command, epilog=f"Example: {example}")(run)
+        return run
+
+    return add

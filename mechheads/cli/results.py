@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mechheads.cli.errors import in_options
 from mechheads.files.folder_lock import folder_locked
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from mechheads.studies.figures.panels import PaperFigure
 
 PAGE = "index.html"
+_LEFT_OUT = 3
+"""The exit code of a figure that lacks a model or a data set."""
 _ON_PAGES = 0.03
 """The page of a result that grows is written again only if all writing of it takes at most this share of the time."""
 
@@ -35,6 +38,7 @@ class Results:
         lines: text to print.
         files: paths of the files that were written.
         interrupted: whether Ctrl-C ended the work.
+        left_out: what could not be done, which the exit code says.
     """
 
     out: Path
@@ -42,6 +46,7 @@ class Results:
     lines: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     interrupted: bool = False
+    left_out: Sequence[str] = ()
     _start: float = field(default_factory=time.perf_counter)
     _pages: list[float] = field(default_factory=list)
 
@@ -99,6 +104,7 @@ class Results:
     def draw(self, made: PaperFigure) -> None:
         """Show what a figure says and wrote."""
         self.lines, self.files, self.interrupted = list(made.lines), list(made.files), made.interrupted
+        self.left_out = made.left_out
 
     def write(self, name: str, save: Callable[[Path], object]) -> None:
         """Write a file by a function that takes its path."""
@@ -124,7 +130,7 @@ class Results:
 
 @contextmanager
 def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
-    """Run a command's work, then print the results and the paths of the files, or the error.
+    """Run a command's work, then print the results and the paths of the files.
 
     Before the work, the folder is locked, and refused if it holds one of the files that the command did not write.
 
@@ -132,14 +138,9 @@ def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
         names: the names of the files that the command writes.
     """
     start = time.perf_counter()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = "is a file" if out.is_file() else f"cannot be created ({error.strerror})"
-        typer.echo(f"Error: --out {out} {why}; give a folder", err=True)
-        raise typer.Exit(2) from error
+    out.mkdir(parents=True, exist_ok=True)
     results = Results(out, names)
-    with errors_shown(), folder_locked(out):
+    with folder_locked(out):
         if names:
             from mechheads.studies.study import check_files
 
@@ -147,23 +148,13 @@ def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
         yield results
     page = next(file for file in results.files if file.suffix == ".html")
     for line in results.lines:
-        typer.echo(line)
+        typer.echo(in_options(line, {"model": "--model"}) if line.startswith("Note") else line)
     typer.echo("Files      " + ", ".join(map(str, results.files)))
     seconds = f"{time.perf_counter() - start:.0f} s"
     if results.interrupted:
         typer.echo(f"Interrupted after {seconds}; {page} shows the results until then.")
         raise typer.Exit(130)
     typer.echo(f"Done in {seconds}; open {page} in a browser.")
-
-
-@contextmanager
-def errors_shown() -> Iterator[None]:
-    """Print an error, or that Ctrl-C came before there was a result, and end the command."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as stop:
-        typer.echo(str(stop) or "Interrupted before there was a result.", err=True)
-        raise typer.Exit(130) from stop
+    if results.left_out:
+        typer.echo(f"Left out: {', '.join(results.left_out)}; the notes say why.", err=True)
+        raise typer.Exit(_LEFT_OUT)
