@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from mechheads.explorer.why_contract import Looked
+
 Num = float | None
 Byte = int
 """A share in 255ths. In examples of text, attention is rounded to 5 of them and sizes to 15."""
@@ -45,7 +47,8 @@ class Live(TypedDict):
 
     # "serve": POST ``api/text`` and DELETE ``api/run/ID``, relative to the address of the page. "widget": the messages
     # ``{type: "text", id, text, head}`` and ``{type: "cancel", id}``; the answer is ``{type: "text", ...TextAnswer}``
-    # or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{..., html}``
+    # or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{..., html}``.
+    # A text with ``query`` and ``key``, numbers of tokens, is answered by a ``WhyAnswer``
     by: Literal["serve", "widget"]
     model: int  # its number in ``Page.models``
     maxCharacters: int
@@ -323,6 +326,7 @@ class Shared(TypedDict):
     requests: list[str]  # in the order of ``Ships.values``. Harmful: shown folded
     seeds: list[str]  # starts of the roles, in the order of ``Role.values``
     labels: dict[str, list[str]]  # by the names of effects of the reader's own, the labels of their prompts
+    looked: list[list[str]]  # the tokens of each text of ``Looked``
 
 
 class Prompt(TypedDict):
@@ -352,6 +356,7 @@ class Head(TypedDict):
     index: int
     text: TextPane | None
     pattern: list[Pattern] | None
+    why: list[Looked] | None  # for some tokens, one of ``text`` and the others of ``pattern``
     space: Literal[True] | None  # True if ``Space.heads`` has it
     weights: WeightsPane | None
     cause: list[Effect] | None  # those of the atlas, and then those of the reader

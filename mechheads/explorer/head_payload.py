@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
-from mechheads.explorer import contract
+from mechheads.explorer import contract, why_contract
 from mechheads.explorer.encode import plain
 from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
@@ -24,6 +25,7 @@ from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import SPACES, HeadSpace
 from mechheads.studies.head_weights import CIRCUITS, HeadWeights
+from mechheads.studies.head_why import OTHERS, HeadWhy
 
 ACTIVITY = (
     "The largest size, over the tokens of a window, of what the head moves there from all tokens but the first, as a "
@@ -57,10 +59,11 @@ def shared(atlas: Atlas) -> contract.Shared:
         "requests": atlas.requests,
         "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
         "labels": {effect.name: _prompts(effect.scores) for effect in _effects(atlas) if effect.own},
+        "looked": [] if atlas.why is None else [list(tokens) for tokens in atlas.why.texts],
     }
 
 
-PANES = ("text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike")
+PANES = ("text", "pattern", "why", "space", "weights", "cause", "paths", "safety", "roles", "alike")
 
 
 def panes(atlas: Atlas) -> list[str]:
@@ -68,6 +71,7 @@ def panes(atlas: Atlas) -> list[str]:
     has = {
         "text": atlas.examples is not None or atlas.profile is not None,
         "pattern": atlas.patterns is not None,
+        "why": atlas.why is not None,
         "space": atlas.space is not None,
         "weights": atlas.weights is not None or atlas.labels is not None,
         "cause": bool(_effects(atlas)),
@@ -91,6 +95,9 @@ def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
     card = _Cards(atlas).of(head)
     linked: list[str | None] = []
+    for pair in card["why"] or ():
+        parts = [*pair["atQuery"]["parts"], *pair["atKey"]["parts"]]
+        linked += [part["name"] for part in parts if re.fullmatch(r"L\d+H\d+", part["name"])]
     if (alike := card["alike"]) is not None:
         linked += [each["head"] for each in alike["heads"]]
     if (paths := card["paths"]) is not None:
@@ -109,6 +116,7 @@ class _Cards:
         self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
         self._composed = None if atlas.weights is None else compositions(atlas.weights.table)
         self._effects = _effects(atlas)
+        self._why = {} if atlas.why is None else why_panes(atlas.why)
 
     def of(self, head: HeadId) -> contract.Head:
         """The card of one head."""
@@ -119,6 +127,7 @@ class _Cards:
             "index": head.head,
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
+            "why": self._why.get(str(head)),
             "space": None if atlas.space is None else True,
             "weights": weights_pane(atlas, head),
             "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
@@ -164,6 +173,37 @@ def pattern_pane(patterns: HeadPatterns, head: HeadId) -> list[contract.Pattern]
     return [
         {"prompt": i, "attention": attention(keys[span], weights[span], first[span])} for i, span in enumerate(spans)
     ]
+
+
+def why_panes(why: HeadWhy) -> dict[str, list[contract.Looked]]:
+    """Why each head looks where it looks."""
+    found: dict[tuple[str, int, int, int], tuple[dict[str, Any], dict[str, list[Any]]]] = {}
+    for row in why.table.to_dict("records"):
+        at = row["head"], row["text"], row["query"], row["key"]
+        _, sides = found.setdefault(at, (row, {"query": [], "key": []}))
+        sides[row["side"]].append((row["part"], row["n"], row["score"]))
+    panes: dict[str, list[contract.Looked]] = {}
+    for row, sides in found.values():
+        panes.setdefault(row["head"], []).append(
+            contract.Looked(
+                **{name: row[name] for name in ("text", "chosen", "query", "key")},
+                **{name: _short(row[name]) for name in ("weight", "total")},
+                atQuery=why_side(sides["query"]),
+                atKey=why_side(sides["key"]),
+            )
+        )
+    return panes
+
+
+def why_side(parts: Iterable[tuple[str, int, float]]) -> why_contract.WhySide:
+    """One side, from the name, number and score of its first parts and of the others."""
+    side: why_contract.WhySide = {"parts": [], "others": 0, "rest": 0.0}
+    for name, n, score in parts:
+        if name == OTHERS:
+            side["others"], side["rest"] = n, _short(score)
+        else:
+            side["parts"].append({"name": name, "value": _short(score)})
+    return side
 
 
 def space_block(space: HeadSpace, heads: Collection[HeadId] | None = None) -> contract.Space:
@@ -273,6 +313,10 @@ def _effects(atlas: Atlas) -> list[_Effect]:
     effects, every, said = [], np.ones(atlas.sizes, dtype=bool), words(atlas)
     if atlas.patching is not None:
         effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
+    if atlas.backups is not None:
+        about = words_of(atlas.backups, atlas.asked)
+        some = np.asarray(np.isfinite(atlas.backups.scores.values))
+        effects.append(_Effect(atlas.backups, "backups", about.label, about.meaning, some))
     if atlas.repair is not None:
         some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
         for name in atlas.repair.dataset["effect"].values.tolist():
@@ -281,7 +325,7 @@ def _effects(atlas: Atlas) -> list[_Effect]:
             effects.append(_Effect(part, name, about.label, about.meaning, some))
     if atlas.direct is not None:
         meaning = said["direct"].meaning
-        effects.append(_Effect(atlas.direct, "attribution", "Direct part in the logits", meaning, every))
+        effects.append(_Effect(atlas.direct, "attribution", "Direct effect in the logits", meaning, every))
     for name, view in atlas.own_views.items():
         if view.scores.values is not None:
             some = np.asarray(np.isfinite(view.scores.scores.values))

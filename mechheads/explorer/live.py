@@ -18,10 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.behaviour import logit_attribution
+from mechheads.behaviour import attention_attribution, logit_attribution
 from mechheads.explorer import contract
 from mechheads.explorer.contract import Attention, HeadName
-from mechheads.explorer.head_payload import attention
+from mechheads.explorer.head_payload import attention, why_side
+from mechheads.explorer.why_contract import Why
 from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
 from mechheads.limits import settings
@@ -30,6 +31,7 @@ from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.studies.head_patterns import sparse
+from mechheads.studies.head_why import first_parts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,11 +59,12 @@ class Refused(Exception):
 
 
 class TextRequest(NamedTuple):
-    """A text to run, and the head that is asked about."""
+    """A text to run, and the head that is asked about; with query and key: why it attends from one to the other."""
 
     id: str
     text: str
     head: HeadId | None
+    pair: tuple[int, int] | None = None
 
 
 class TextAnswer(TypedDict):
@@ -76,6 +79,14 @@ class TextAnswer(TypedDict):
     attribution: Attribution | None  # None with a note if the architecture forbids it
     ablation: Ablation | None
     notes: list[str]
+    seconds: float
+
+
+class WhyAnswer(TypedDict):
+    """Why the head attends from one token of a text to another."""
+
+    id: str
+    why: Why
     seconds: float
 
 
@@ -120,8 +131,11 @@ def check(given: object, n_layers: int, n_heads: int) -> TextRequest:
     Raises:
         Refused: if a field is missing, unknown or not valid; the message names it.
     """
-    if not isinstance(given, dict) or set(given) != {"id", "text", "head"}:
-        raise Refused("the request must be an object with the fields id, text and head, and no others")
+    pair = {"query", "key"}
+    if not isinstance(given, dict) or set(given) - pair != {"id", "text", "head"} or len(pair & set(given)) == 1:
+        raise Refused(
+            "the request must be an object with the fields id, text and head, or with query and key too, and no others"
+        )
     name, text, head = check_id(given["id"]), given["text"], given["head"]
     if not isinstance(text, str) or not 0 < len(text) <= MAX_CHARACTERS:
         raise Refused(f"text must be a text of 1 to {MAX_CHARACTERS} characters")
@@ -129,9 +143,24 @@ def check(given: object, n_layers: int, n_heads: int) -> TextRequest:
         raise Refused('head must be null or a head such as "L9H6"')
     try:
         check_unicode(text, "text")
-        return TextRequest(name, text, None if head is None else check_head(head, n_layers, n_heads))
+        asked = TextRequest(name, text, None if head is None else check_head(head, n_layers, n_heads))
+        return asked._replace(pair=_pair(given)) if "query" in given else asked
     except ValueError as error:
         raise Refused(str(error)) from error
+
+
+def _pair(given: dict[str, Any]) -> tuple[int, int]:
+    """The query and the key of a request.
+
+    Raises:
+        Refused: if they are no tokens of a text, or no head is asked about.
+    """
+    query, key = given["query"], given["key"]
+    if type(query) is not int or type(key) is not int or not 0 <= key <= query < MAX_TOKENS:
+        raise Refused("query and key must be the numbers of two tokens, from 0, and the key not after the query")
+    if given["head"] is None:
+        raise Refused("query and key need a head")
+    return query, key
 
 
 @dataclass
@@ -168,8 +197,8 @@ class Live:
                 run.cancelled = True
             return run is not None
 
-    def answer(self, asked: TextRequest, gone: Callable[[], bool] = lambda: False) -> TextAnswer:
-        """The answer to a request.
+    def answer(self, asked: TextRequest, gone: Callable[[], bool] = lambda: False) -> TextAnswer | WhyAnswer:
+        """The answer to a request, a ``WhyAnswer`` if it has a query and a key.
 
         Args:
             gone: whether nobody waits for the answer any more; asked before every step.
@@ -186,7 +215,7 @@ class Live:
             while not self._turn.acquire(timeout=0.1):
                 go_on()
             try:
-                return self._compute(asked, go_on)
+                return self._compute(asked, go_on) if asked.pair is None else self._why(asked, asked.pair, go_on)
             finally:
                 self._turn.release()
 
@@ -205,11 +234,15 @@ class Live:
             with self._known:
                 self._runs.pop(name, None)
 
-    def _compute(self, asked: TextRequest, go_on: Callable[[], None]) -> TextAnswer:
-        start = time.perf_counter()
+    def _read(self, text: str, go_on: Callable[[], None]) -> tuple[Prompts, Tokens]:
+        """A text as a prompt, and its tokens.
+
+        Raises:
+            Refused: if it cannot be read or is too long.
+        """
         go_on()
         try:
-            prompts = Prompts([asked.text])
+            prompts = Prompts([text])
             tokens = prompts.tokens(self.model)
         except ValueError as error:
             raise Refused(str(error)) from error
@@ -217,6 +250,11 @@ class Live:
         if n > self.max_tokens:
             raise Refused(f"text has {n} tokens; at most {self.max_tokens} are allowed")
         go_on()
+        return prompts, tokens
+
+    def _compute(self, asked: TextRequest, go_on: Callable[[], None]) -> TextAnswer:
+        start = time.perf_counter()
+        prompts, tokens = self._read(asked.text, go_on)
         logits, pattern = _run(self.model, tokens, asked.head)
         answer: TextAnswer = {
             "id": asked.id,
@@ -243,6 +281,28 @@ class Live:
             answer["ablation"] = {"kind": "zero", "after": _next(self.model, without), "kl": kl}
         answer["seconds"] = time.perf_counter() - start
         return answer
+
+    def _why(self, asked: TextRequest, pair: tuple[int, int], go_on: Callable[[], None]) -> WhyAnswer:
+        start = time.perf_counter()
+        prompts, tokens = self._read(asked.text, go_on)
+        query, key = pair
+        if query >= tokens.ids.shape[1]:
+            raise Refused(f"text has {tokens.ids.shape[1]} tokens; query and key must be among them")
+        try:
+            with settings(progress=False):
+                found = attention_attribution(self.model, prompts, asked.head or "", query=query, key=key)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        data = found.query.dataset
+        why: Why = {
+            "query": query,
+            "key": key,
+            "weight": float(data["attention"].values[0]),
+            "total": float(data["total"].values[0]),
+            "atQuery": why_side(first_parts(parts_of(found.query))),
+            "atKey": why_side(first_parts(parts_of(found.key))),
+        }
+        return {"id": asked.id, "why": why, "seconds": time.perf_counter() - start}
 
 
 @analysis

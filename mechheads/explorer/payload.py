@@ -22,9 +22,9 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
 from mechheads.results.curves import Curves, is_random
-from mechheads.results.html import tidy
 from mechheads.results.mlps import has_mlps
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import tidy
 from mechheads.results.tables import TableResult
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.by_question import Question

@@ -2,7 +2,6 @@
 
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
-from mechheads.studies.describe import Description, describe
 from mechheads.studies.figures.categories import categories_figure
 from mechheads.studies.figures.panels import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
@@ -14,7 +13,6 @@ from mechheads.studies.refusals import Refusals, RefusalSettings
 
 __all__ = [
     "Atlas",
-    "Description",
     "Finding",
     "HeadSpace",
     "PaperFigure",
@@ -23,7 +21,6 @@ __all__ = [
     "Refusals",
     "build_atlas",
     "categories_figure",
-    "describe",
     "head_space",
     "load_recipe",
     "recipe_figure",

@@ -18,11 +18,12 @@ from mechheads.files.checksums import read_sealed_json, sealed_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
+from mechheads.messages.wrapped import wrapped
 from mechheads.results.agreement import compare_roles
 from mechheads.results.curves import Curves
 from mechheads.results.dataset import shown_ends
-from mechheads.results.html import head_names
 from mechheads.results.scores import HeadScores, RankBy
+from mechheads.results.shown import head_names
 from mechheads.results.tables import TableResult
 from mechheads.results.words import ASKED, heading
 from mechheads.safety.heads.ablations import PAPER_KINDS
@@ -32,6 +33,7 @@ from mechheads.studies.findings import Finding, of_rest, one_line
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
+from mechheads.studies.head_why import HeadWhy
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
 from mechheads.studies.refusals import RANKINGS, REFUSAL_TABLES, Refusals
@@ -54,7 +56,7 @@ _COLUMNS = {
     "generalized_ships_high": "generalized_{}_ci_high",
 }
 """The variables of a view, and the names of their columns in the table; q and family p only if there are some."""
-_EFFECTS = ("patching", "direct", "total", "repair", "attribution")
+_EFFECTS = ("patching", "backups", "direct", "total", "repair", "attribution")
 """What a card calls the effects of the study."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _INTERVALS = "Brackets hold 95% intervals, unless another level is named."
@@ -85,10 +87,12 @@ class Atlas(Stages):
         roles: which heads facilitate the task, interfere with it or do not matter, by a short fit of gates.
         direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
         repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
+        backups: how much more each head restores once the head that restores most is set to zero.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
         weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
+        why: why each head looks where it looks, in an example of its text and in two prompts of the patching.
         space: where tokens of text lie in the plane in which q, k and z of each head vary most.
         own: scores of your own, by the name that the table and the page give them.
         asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
@@ -115,10 +119,12 @@ class Atlas(Stages):
     roles: Roles | None = None
     direct: HeadScores | None = None
     repair: HeadScores | None = None
+    backups: HeadScores | None = None
     paths: HeadScores | None = None
     circuit: Curves | None = None
     weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
+    why: HeadWhy | None = None
     space: HeadSpace | None = None
     own: dict[str, HeadScores] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
@@ -158,6 +164,7 @@ class Atlas(Stages):
             "patching": self.patching,
             "direct": self.direct,
             "repair": self.repair,
+            "backups": self.backups,
             "paths": self.paths,
             "refusal_attribution": self.refusal_attribution,
             "refusal_direction": self.refusal_direction,
@@ -324,6 +331,7 @@ class Atlas(Stages):
             "examples": self.examples,
             "weights": self.weights,
             "patterns": self.patterns,
+            "why": self.why,
             "space": self.space,
             "circuit": self.circuit,
             "refusals": self.refusals,
@@ -346,7 +354,7 @@ class Atlas(Stages):
     def __str__(self) -> str:
         """The findings, one sentence each."""
         lines = self._in_sentences()
-        return "\n".join([f"{one_line(self.model)}{self._size}", *lines, _OPEN]) if lines else repr(self)
+        return wrapped("\n".join([f"{one_line(self.model)}{self._size}", *lines, _OPEN]) if lines else repr(self))
 
     def _in_sentences(self) -> list[str]:
         """The findings as lines, under the title of each question."""
@@ -407,7 +415,7 @@ class Atlas(Stages):
             "attention on text": self.profile,
             "categories": self.labels,
             "patching": self.patching,
-            "direct parts": self.direct,
+            "direct effects": self.direct,
             "safety heads": self.safety,
             "roles": self.roles,
         }
@@ -457,13 +465,14 @@ class Atlas(Stages):
 
 
 _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
-    **dict.fromkeys(("relations", "patching", "direct", "repair", "paths"), HeadScores),
+    **dict.fromkeys(("relations", "patching", "direct", "repair", "backups", "paths"), HeadScores),
     **dict.fromkeys(("refusal_attribution", "refusal_direction"), HeadScores),
     "labels": HeadLabels,
     "profile": HeadProfile,
     "examples": HeadExamples,
     "weights": HeadWeights,
     "patterns": HeadPatterns,
+    "why": HeadWhy,
     "space": HeadSpace,
     "circuit": Curves,
     "refusals": Refusals,

@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mechheads.behaviour import head_examples, logit_attribution, profile_heads
-from mechheads.behaviour.windows import Texts, default_texts
+from mechheads.behaviour.windows import Texts
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.memory import is_out_of_memory
-from mechheads.engine.plan import Plan
-from mechheads.engine.sweep import timed_plan
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.questions import some_items
 from mechheads.gating.tasks.task import Task
-from mechheads.heads import HeadId
-from mechheads.interventions.basic import Patch, UniformAttention
 from mechheads.labels import label_heads
-from mechheads.labels.relations import RelationLike, load_relations
+from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.static import RelationScorer
 from mechheads.labels.usable_pairs import in_vocabulary
-from mechheads.limits import current, settings, show_seconds
+from mechheads.limits import current, settings
 from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.patching.activation import activation_patch
-from mechheads.patching.circuit_curve import faithfulness_curve
+from mechheads.patching.backups import patching_backups
+from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix
 from mechheads.patching.self_repair import self_repair
-from mechheads.prompts.encoding import text_ids, token_strings
+from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
 from mechheads.results.words import ASKED
-from mechheads.safety.answers.refusing import in_sweeps
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.loaders import load_requests
-from mechheads.safety.requests.prompts import Requests, Side, request_prompts
+from mechheads.safety.requests.prompts import Requests, Side
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
-from mechheads.studies.head_patterns import LONGER, HeadPatterns, head_patterns
+from mechheads.studies.head_patterns import HeadPatterns, head_patterns
 from mechheads.studies.head_space import head_space
-from mechheads.studies.head_weights import head_weights, weights_seconds
+from mechheads.studies.head_weights import head_weights
+from mechheads.studies.head_why import head_why, path_ends
 from mechheads.studies.questions import (
     PARTS,
     Experiment,
@@ -75,18 +71,15 @@ _PAIRS, _QUICK_PAIRS = 16, 8
 _SAFETY_HEADS = 10
 _TEXT, _QUICK_TEXT = 6000, 2000
 """How many tokens of text are read for the profile, and again for the examples; and in a quick look."""
-_ON_TEXT = 3.0
-"""The time of both and of the space of heads, in plain forward passes of the text."""
 _REPAIRED = 12
 """Heads whose total and direct effects are measured."""
-_SENDERS, _RECEIVERS = 8, 3
-"""Heads with the largest effect between which paths are patched."""
 _PAIRS_OF_PATHS = 4
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
-_OF_EACH_PAIR, _OF_PATHS = 0.14, 0.6
-"""The time of direct parts, circuit and repair, and of paths, in times of patching every head in the same pairs: on the
-default model with 4, 8 and 16 pairs, all together took 0.73, 0.41 and 0.30."""
+_SHARES = {"patching": 2, "text": 9, "labels": 23, "weights": 14, "causes": 8, "safety": 37, "roles": 7, "own": 0}
+"""How the time of an atlas of the default model divides among its parts, in percent."""
+_LEAST_DONE = 0.1
+"""The share of the work from which on the time of the rest is told."""
 _RESULTS = {part: part for part in ("patching", "labels", "weights", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
 TRIED, KEPT = 6, 3
@@ -106,7 +99,7 @@ def build_atlas(
     model: Model,
     *,
     pairs: PairsLike | None = None,
-    relations: RelationLike | Iterable[RelationLike] | None = None,
+    relations: Relations | None = None,
     requests: Requests = None,
     task: TaskLike | None = None,
     texts: Texts = None,
@@ -138,7 +131,8 @@ def build_atlas(
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels",
-            "weights", "causes" (patterns, direct parts, circuit, repair and paths), "safety", "roles" and "own".
+            "weights", "causes" (patterns, why heads look there, direct effects, circuit, repair, backups and paths),
+            "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
@@ -187,7 +181,6 @@ class _Builder:
         pairs, requests: those of the user, or of the package; None if there are too few capitals.
         refusals: the stages of the part "safety", if more than Ships is asked for.
         metric: what the patching measures.
-        scorer, task, starts: what labels and roles need, once it is there.
     """
 
     def __init__(self, model: Model, asked: Questions, resume: Atlas | None, show: Callable[[Atlas], object]) -> None:
@@ -216,9 +209,6 @@ class _Builder:
             "roles": self._roles,
             "own": self._own,
         }
-        self.scorer: RelationScorer | None = None
-        self.task: Task | None = None
-        self.starts: list[int] = []
         if not self._experiments() and "own" in self.left:
             self.left.remove("own")
         self._describe()
@@ -229,10 +219,11 @@ class _Builder:
         say(f"{self.model!r}")
         if kept := [part for part in self.asked.parts if part in self.atlas.done]:
             say(f"kept from before: {', '.join(kept)}")
+        if not self.left:
+            say("nothing is left to do")
         with self.atlas.interruptible():
             if self.asked.pairs is None:  # few and short, so that the page soon shows something
                 self._do("patching")
-            say(self._estimate())
             for part in PARTS:
                 self._do(part)
 
@@ -259,6 +250,10 @@ class _Builder:
             self._do_part[part]()
             if self.atlas.results or self.atlas.tables:
                 self._show(self.atlas)
+            whole = sum(_SHARES[each] for each in self.asked.parts)
+            share = 1 - sum(_SHARES[each] for each in self.left) / whole if whole else 1
+            if _LEAST_DONE <= share < 1:
+                teller()(f"{self.atlas.about_more(share)}; Ctrl-C keeps what is done")
 
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:
@@ -266,56 +261,6 @@ class _Builder:
         with self.atlas.or_left_out(PARTS[part][0]), self.atlas.stage(part):
             yield
             self.atlas.done.append(part)
-
-    def _estimate(self) -> str:
-        """How long the parts that are left take, as text. The atlas notes what cannot be done, and it is not left."""
-        atlas, model, seconds = self.atlas, self.model, {}
-        if "roles" in self.left:  # first, as it takes most memory, and readings of words stay in memory
-            with self._or_not_left("roles"):
-                if self.asked.quick:
-                    raise ValueError("gates need more updates than a quick look allows")
-                self.task = capital_task(model) if self.asked.task is None else _few_items(self.asked.task)
-                self.starts, seconds["roles"] = choose_starts(model, self.task, self.asked.updates)
-        if "patching" in self.left and self.pairs is not None:
-            with self._or_not_left("patching"):
-                plan = timed_plan(model, self.pairs, intervention=Patch(), metric=self.metric)
-                seconds["patching"] = plan.seconds or 0.0
-        if "labels" in self.left:
-            with self._or_not_left("labels"), atlas.stage("readings"):
-                self.scorer = self._relation_scorer()
-            if self.scorer is not None:
-                self.scorer.score(0)  # the first layer also draws the shuffles, and is done as well
-                seconds["labels"] = self.scorer.seconds()
-        if "weights" in self.left:
-            seconds["weights"] = weights_seconds(model)
-        patching = seconds.get("patching", atlas.seconds.get("patching"))
-        if "causes" in self.left and self.pairs is not None and patching:
-            seconds["causes"] = patching * (_OF_EACH_PAIR + _OF_PATHS * min(1, _PAIRS_OF_PATHS / len(self.pairs)))
-        plan = None
-        if "safety" in self.left:
-            with self._or_not_left("safety"):
-                plan = timed_plan(model, request_prompts(model, self.requests), intervention=UniformAttention())
-                sweeps = len(PAPER_KINDS) + in_sweeps(model, plan.prompts)
-                if self.refusals is not None:
-                    sweeps += self.refusals.in_sweeps
-                seconds["safety"] = sweeps * (plan.seconds or 0.0)
-        if "text" in self.left and (plan := plan or _plan_of_text(model)):
-            tokens = plan.forwards * plan.prompts * plan.pos
-            seconds["text"] = _ON_TEXT * self._n_tokens * (plan.seconds or 0.0) / tokens
-        if not seconds and "own" not in self.left:
-            return "nothing is left to do"
-        about = [f"{part} {show_seconds(seconds[part])}" for part in PARTS if part in seconds]
-        more = ", besides your own scores" if "own" in self.left else ""
-        total = show_seconds(sum(seconds.values()))
-        return f"about {total}: {', '.join(about) or 'nothing'}{more}; Ctrl-C keeps what is done"
-
-    @contextmanager
-    def _or_not_left(self, part: str) -> Iterator[None]:
-        """Leave out a part, and note why, if it turns out that it cannot be done."""
-        self.left.remove(part)
-        with self.atlas.or_left_out(PARTS[part][0]):
-            yield
-            self.left.append(part)
 
     @property
     def _n_tokens(self) -> int:
@@ -328,7 +273,7 @@ class _Builder:
             relations = in_vocabulary(load_relations(QUICK_RELATIONS), self.model.tokenizer)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            scorer = RelationScorer(self.model, relations)
+            scorer = RelationScorer(self.model, relations, named=self.asked.relations is not None)
         for warning in caught:
             self.atlas.note(str(warning.message))
         return scorer
@@ -346,7 +291,7 @@ class _Builder:
             if self.metric is kl_divergence:
                 self.atlas.note(
                     "the pairs have no answers: effects are on the next-token distribution, as KL divergence, which "
-                    "has no sign, and the direct part is in the logit of the most likely token"
+                    "has no sign, and the direct effect is in the logit of the most likely token"
                 )
 
     def _text(self) -> None:
@@ -359,26 +304,30 @@ class _Builder:
                 self.atlas.space = head_space(self.model, self.asked.texts)
 
     def _labels(self) -> None:
-        if self.scorer is not None:
+        scorer = None
+        with self.atlas.or_left_out(PARTS["labels"][0]), self.atlas.stage("readings"):
+            scorer = self._relation_scorer()
+        if scorer is not None:
             with self._part("labels"):
-                self.atlas.relations = self.scorer.scores()
+                self.atlas.relations = scorer.scores()
                 self.atlas.labels = label_heads(self.atlas.relations)
                 stop_if_partial(self.atlas.relations)
-            self.scorer = None  # frees what every head reads of every word
 
     def _weights(self) -> None:
         with self._part("weights"):
             self.atlas.weights = head_weights(self.model)
 
     def _causes(self) -> None:
-        """Patterns, direct parts, repair and paths, as far as each can be had."""
+        """Patterns, direct effects, repair and paths, as far as each can be had."""
         model, atlas, pairs = self.model, self.atlas, self.pairs
         with atlas.stage("causes"), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
             with atlas.or_left_out("patterns"):
                 atlas.patterns = self._patterns()
+            with atlas.or_left_out("why there"):
+                atlas.why = head_why(model, atlas.examples, [] if pairs is None else pairs.clean)
             if pairs is not None:
-                with atlas.or_left_out("direct parts"):
+                with atlas.or_left_out("direct effects"):
                     atlas.direct = _finished(logit_attribution(model, pairs))
                 if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
                     atlas.note("paths, repair and circuit left out: they begin with the heads of the patching")
@@ -409,10 +358,11 @@ class _Builder:
             atlas.repair = _finished(
                 self_repair(model, pairs, metric=metric, heads=patching.heads(_REPAIRED, by="absolute"))
             )
+        with atlas.or_left_out("backups"):
+            atlas.backups = patching_backups(model, pairs, patching, metric)
         with atlas.or_left_out("paths"):
-            senders = patching.heads(_SENDERS, by="absolute")
+            senders, receivers = path_ends(patching, atlas.why)
             few = first(pairs, _PAIRS_OF_PATHS)
-            receivers = _receivers(senders)
             atlas.paths = _finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
 
     def _safety(self) -> None:
@@ -427,18 +377,19 @@ class _Builder:
                 stop_if_partial(scores)
 
     def _roles(self) -> None:
-        if self.task is not None and self.starts:
-            with self._part("roles"):
-                gates = fit_briefly(self.model, self.task, self.starts, self.asked.updates)
-                self.atlas.roles = head_roles(gates)
-                about = (
-                    "prompts for capitals" if self.asked.task is None else f"of the task's {len(self.asked.task)} items"
-                )
-                self.atlas.note(
-                    f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and "
-                    f"{self.asked.updates} updates of each fit on {gates.provenance['n_items']} {about}; "
-                    "`mechheads figure roles` fits longer"
-                )
+        atlas, updates, own = self.atlas, self.asked.updates, self.asked.task
+        if self.asked.quick:
+            atlas.note("roles left out: gates need more updates than a quick look allows")
+            return
+        with self._part("roles"):
+            task = capital_task(self.model) if own is None else _few_items(own)
+            gates = fit_briefly(self.model, task, choose_starts(self.model, task), updates)
+            atlas.roles = head_roles(gates)
+            about = "prompts for capitals" if own is None else f"of the task's {len(own)} items"
+            atlas.note(
+                f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and {updates} "
+                f"updates of each fit on {gates.provenance['n_items']} {about}; `mechheads figure roles` fits longer"
+            )
 
     def _own(self) -> None:
         for name, experiment in self._experiments().items():
@@ -503,13 +454,6 @@ def _finished(found: HeadScores) -> HeadScores:
     return found
 
 
-def _receivers(senders: Sequence[HeadId]) -> list[str]:
-    """The logits, and q, k and v of the strongest senders that come after one of the others."""
-    first = min(head.layer for head in senders)
-    later = [head for head in senders if head.layer > first][:_RECEIVERS]
-    return ["final", *(f"{head}.{way}" for head in later for way in "qkv")]
-
-
 def _metric(pairs: PromptPairs | None) -> Metric:
     """What the answers of the pairs allow to measure."""
     if pairs is not None and pairs.answer is None:
@@ -543,14 +487,6 @@ def _named(names: Mapping[str, str], what: str) -> dict[str, str]:
     return {what: names[what]} if what in names else {}
 
 
-def _plan_of_text(model: Model) -> Plan | None:
-    """A plan for one text of the package, which tells how fast the model reads; None without a tokenizer."""
-    if model.tokenizer is None:
-        return None
-    ids = text_ids(next(default_texts()), model.tokenizer)[0][: min(LONGER, model.n_ctx)]
-    return timed_plan(model, [ids], intervention=UniformAttention()) if len(ids) > 1 else None
-
-
 def _few_items(task: Task) -> Task:
     return task if len(task) <= _FITTED_ON_OWN else some_items(task, _FITTED_ON_OWN, seed=0)
 
@@ -569,19 +505,17 @@ def _ran(experiment: Experiment, model: Model) -> object:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def choose_starts(model: Model, task: Task, updates: int) -> tuple[list[int], float]:
-    """The seeds that lose least after two updates, and about how many seconds a fit of these takes.
+def choose_starts(model: Model, task: Task) -> list[int]:
+    """The seeds that lose least after two updates.
 
     Raises:
         ValueError: if the model cannot do the task, or the loss is not finite.
         KeyboardInterrupt: after Ctrl-C.
     """
-    start = time.perf_counter()
     with warnings.catch_warnings(action="ignore"), settings(progress=False):
-        losses = _fit_gates(model, task, list(range(TRIED)), _TRIAL).losses
+        losses = _fit_gates(model, task, [TRIED * current().seed + n for n in range(TRIED)], _TRIAL).losses
     last = losses.query(f"fit == 'none' and update == {_TRIAL[0]}").nsmallest(KEPT, "loss")
-    per_update = (time.perf_counter() - start) / (TRIED * sum(_TRIAL))
-    return sorted(last["seed"].tolist()), per_update * KEPT * 3 * updates
+    return sorted(last["seed"].tolist())
 
 
 def fit_briefly(model: Model, task: Task, seeds: list[int], updates: int) -> Gates:

@@ -29,6 +29,7 @@ from mechheads.studies.findings import (
     counted,
     number_of,
     of_agreement,
+    of_backups,
     of_circuit,
     of_copying,
     of_direct,
@@ -62,6 +63,7 @@ class Results(Protocol):
     profile: HeadProfile | None
     patching: HeadScores | None
     direct: HeadScores | None
+    backups: HeadScores | None
     safety: dict[str, SafetyHeads]
     refusals: Refusals | None
     roles: Roles | None
@@ -153,6 +155,8 @@ def questions(atlas: Results) -> list[Question]:
         say(keys[column], of_own(own[column].label, own[column].scores, column))
     if atlas.patching is not None:
         say("pairs", of_patching(atlas.patching, asked["pairs"], [pair["clean"] for pair in atlas.pairs]))
+    if atlas.backups is not None:
+        say("pairs", of_backups(atlas.backups, asked["pairs"], [pair["clean"] for pair in atlas.pairs]))
     if atlas.circuit is not None:
         say("pairs", of_circuit(atlas.circuit, asked["pairs"]))
     if atlas.direct is not None and atlas.patching is None:

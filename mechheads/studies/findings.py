@@ -42,7 +42,7 @@ from mechheads.results.kinds import sample_of
 from mechheads.results.record import FIRST
 from mechheads.results.refused import refuses
 from mechheads.results.scores import HeadScores
-from mechheads.results.words import ABLATED, METRICS, shortened
+from mechheads.results.words import ABLATED, METRICS, listed, shortened
 from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.safety_heads import SafetyHeads
 
@@ -119,6 +119,18 @@ def of_patching(scores: HeadScores, about: str, texts: Sequence[str] = ()) -> Fi
     return _of_heads(scores, "patching", words, {"colour": "patching", "by": "patching", "pane": "cause"})
 
 
+def of_backups(growth: HeadScores, about: str, texts: Sequence[str] = ()) -> Finding:
+    """Which heads stand in for the first one of the patching, if any; ``texts`` are the clean prompts."""
+    told, score = differs(growth), growth.scores.values
+    among = told & (score > 0) if (told & (score > 0)).any() else told if told.any() else np.isfinite(score)
+    grows = max(score[among], key=abs) > 0
+    gone = f"Patched for {one_line(about)} with {listed([*growth.provenance['given']])} zeroed"
+    lead = f"{gone}, no head matters more" if told.any() and not grows else gone
+    link = {"colour": "patching", "by": "patching", "pane": "cause"}
+    found = _of_heads(growth, "", _Words(lead, "matters more by" if grows else "matters less, by", texts=texts), link)
+    return Finding(found.text, {name: value for name, value in found.link.items() if name != "filter"})
+
+
 def of_direct(scores: HeadScores, about: str, texts: Sequence[str] = ()) -> Finding:
     """Which heads write the answer themselves; ``texts`` are the prompts."""
     words = _Words(f"Writing straight to the logits for {one_line(about)}", "adds", texts=texts)
@@ -136,7 +148,7 @@ def of_labels(labels: HeadLabels) -> Finding:
     if settings.get("rule") == "maps":
         how = f"phi of at least {settings.get('tau')}"
     having = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
-    hint = f"; {faint} more {'hints' if faint == 1 else 'hint'} at one" if faint else ""
+    hint = f"; {faint} more map{'s' * (faint == 1)} some pairs, too few for a category" if faint else ""
     n, of = int(member.any(-1).sum()), _among(labels)
     if not n:
         n_relations = labels.dataset.sizes["relation"]
@@ -212,7 +224,7 @@ def of_roles(roles: Roles, task: str) -> Finding:
     rest = f"{_count(n['interference'], 'head')} hinder{'s' * (n['interference'] == 1)} it, " + (
         f"{n['irrelevance']} {'does' if n['irrelevance'] == 1 else 'do'} not matter"
     )
-    lead = f"In fits of gates, {one_line(task)} needs"
+    lead = f"By fitted gates, {one_line(task)} needs"
     needs = f"{_some(needed, NAMED)} in {each}" if needed else f"none of {of} in {each}"
     within = f"of {of}; " if needed else ""
     text = f"{lead} {needs}; {rest} ({within}a gate of at least {LEAST_GATE:g})."
@@ -416,7 +428,7 @@ def counted(scores: HeadScores) -> str:
 
 def _among(scores: HeadScores) -> str:
     """How many heads were measured: ``270 heads``, or ``the 120 of 270 heads that were reached``."""
-    step, every = scores.together, scores.n_layers * scores.n_heads
+    step, every = scores.together, scores.n_layers * scores.n_heads - len(scores.provenance.get("given", ()))
     called = ("head", "heads") if step == 1 else ("group of heads", "groups of heads")
     known, of = (every - len(scores.missing)) // step, _count(every // step, *called)
     finite = int(np.isfinite(scores.scores.values).reshape(scores.n_layers, scores.n_heads, -1).any(-1).sum()) // step
@@ -456,20 +468,6 @@ def _some(heads: Sequence[HeadId], n: int) -> str:
     return f"{', '.join(names)} and {more} more" if more > 0 else listed(names)
 
 
-def listed(parts: Sequence[str]) -> str:
-    """Parts with commas, or with semicolons if they have commas themselves.
-
-    >>> from mechheads.studies.findings import listed
-    >>> listed(["one", "two", "three"]), listed(["a, b", "c"])
-    ('one, two and three', 'a, b; c')
-    """
-    if len(parts) < 2:
-        return "".join(parts)
-    if any("," in re.sub(r"\[[^]]*]", "", part) for part in parts[:-1]):
-        return "; ".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def _quoted(name: str) -> str:
     """A name as it must stand in the page's search line."""
     is_word = re.fullmatch(r"[^\W\d][\w.'-]*", name) and name.lower() not in ("and", "or", "not")
@@ -497,7 +495,7 @@ def _view(name: str) -> str:
         return f"phi of {one_line(name.removeprefix('phi_')).replace('_', ' ')}"
     if name.startswith("refusal_"):
         return name.replace("_", " ")
-    return {"direct": "direct parts"}.get(name, one_line(name))
+    return {"direct": "direct effects"}.get(name, one_line(name))
 
 
 def _pair(row: Any, labels: Mapping[str, str]) -> str:

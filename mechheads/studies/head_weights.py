@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +37,6 @@ KNOWN = 16_384
 """How many tokens of the vocabulary, from its beginning, are tried as what a head reads or writes."""
 PARTNERS = 6
 """Earlier and later heads that a head composes with most, in each way."""
-_WITH_PAIRS = 6
-"""The time of everything, in times of the readings alone: composition and copying take most of it."""
 CIRCUITS = ("OV", "QK")
 ENDS = ("reads", "writes", "reads_negative", "writes_negative")
 
@@ -111,16 +108,6 @@ def head_weights(model: Model) -> HeadWeights:
             known=KNOWN,
         ),
     )
-
-
-def weights_seconds(model: Model) -> float:
-    """About how long ``head_weights`` takes, from its first layer."""
-    start = time.perf_counter()
-    with torch.no_grad():
-        readings = _Readings(model)
-        begun = time.perf_counter()
-        readings.of_layer(model.n_layers - 1)
-    return (begun - start) + _WITH_PAIRS * model.n_layers * (time.perf_counter() - begun)
 
 
 class _Readings:

@@ -15,9 +15,7 @@ from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_
 from mechheads.files.checksums import file_sha256
 from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.task import Task
-from mechheads.labels.classify import check_categories
-from mechheads.labels.relations import Relation, RelationLike, load_relations
-from mechheads.labels.static import Scoring
+from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.labels.usable_pairs import check_any, keep_pairs
 from mechheads.ledger.fingerprints import fingerprint
 from mechheads.limits import current
@@ -37,7 +35,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "text": ("text", "space"),
     "labels": ("labels",),
     "weights": ("weights",),
-    "causes": ("patterns", "direct parts", "circuit", "repair", "paths"),
+    "causes": ("patterns", "why there", "direct effects", "circuit", "repair", "backups", "paths"),
     "safety": ("safety heads",),
     "roles": ("roles",),
     "own": ("own score",),
@@ -50,8 +48,6 @@ Own = Mapping[str, HeadScores | Experiment]
 Names = str | Iterable[str] | None
 CAPITALS = "country_to_capital"
 """The relation that the pairs and the task of the package are made from."""
-LEAST_PAIRS = Scoring().min_pairs
-"""A relation needs so many pairs whose words are one token each."""
 _PACKAGE = "of the package"
 _ENOUGH = 400_000
 """Characters of an iterator of texts that are read: those of 8,000 tokens, however long these are."""
@@ -64,7 +60,7 @@ class Given:
     quick: bool = False
     updates: int = 22
     pairs: PairsLike | None = None
-    relations: RelationLike | Iterable[RelationLike] | None = None
+    relations: Relations | None = None
     requests: Requests = None
     task: TaskLike | None = None
     texts: Texts = None
@@ -236,14 +232,9 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
 
 
 def _check_relations(model: Model, relations: Sequence[Relation]) -> None:
-    """Raise a ValueError if one has no category, or their words are not in the model's vocabulary."""
-    check_categories({relation.name: relation.category for relation in relations})
-    known = keep_pairs(relations, model.tokenizer)
-    for kept in known:
+    """Raise a ValueError if the words of one are not in the model's vocabulary."""
+    for kept in keep_pairs(relations, model.tokenizer):
         check_any(kept, model.tokenizer)
-    if all(len(kept.pairs) < LEAST_PAIRS for kept in known):
-        counts = ", ".join(kept.counted() for kept in known)
-        raise ValueError(f"none has {LEAST_PAIRS} pairs whose words are one token each: {counts}; give more pairs")
 
 
 def _requests(model: Model, requests: Requests) -> Sequence[str] | Prompts | None:

@@ -10,10 +10,11 @@ from mechheads.results.agreement import overlap
 from mechheads.results.dataset import shown_ends
 from mechheads.results.refused import LEAST_REFUSAL
 from mechheads.results.scores import HeadScores
+from mechheads.results.words import listed
 from mechheads.safety.answers.answering import same_told
 from mechheads.safety.answers.refusing import openings_told
 from mechheads.safety.answers.verdicts import judged_by
-from mechheads.studies.findings import Finding, listed
+from mechheads.studies.findings import Finding
 from mechheads.studies.refusals import RANKINGS, Refusals, first_heads
 
 _HOLDS, _BREAKS = 0.8, 0.5

@@ -27,8 +27,6 @@ from mechheads.studies.study import stop_if_partial
 
 _ALONE: InterventionName = "scaling"
 """The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
-_SHIPS, _ATTRIBUTION = 1.4, 220
-"""How long Ships of a head and Refusal attribution of all heads take for each request, in tokens of answers."""
 
 
 class RefusalStages:
@@ -43,13 +41,6 @@ class RefusalStages:
     ) -> None:
         self.model, self.atlas, self.asked, self.requests, self.sizes = model, atlas, asked, requests, sizes
         self.answers = AnswerSettings(max_new_tokens=sizes.tokens)
-
-    @property
-    def in_sweeps(self) -> float:
-        """How long everything but Ships takes at most, in times of ablating every head after all requests."""
-        n, answers = len(self.requests.ranked[0]), self.sizes.answers(*map(len, self.requests.answered))
-        tokens = self.sizes.tokens * answers + _ATTRIBUTION * n
-        return tokens / (_SHIPS * self.model.n_layers * self.model.n_heads * n)
 
     def run(self) -> None:
         """All of them; without a refusal, only the first answers."""

@@ -92,12 +92,6 @@ class Sizes:
     curve: tuple[int, ...] = (1, 3)
     draws_of_curve: int = 1
 
-    def answers(self, harmful: int, harmless: int) -> int:
-        """The number of answers to so many harmful and harmless requests."""
-        both, points = harmful + harmless, 1 + (1 + len(self.curve)) * (1 + self.draws_of_curve)
-        sets = len(RANKINGS) + 1
-        return both * (2 + self.draws_of_any + sets * (1 + self.draws)) + (harmful + harmless // 4) * points
-
 
 FULL = Sizes()
 QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,))

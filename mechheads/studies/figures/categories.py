@@ -12,6 +12,7 @@ from mechheads.labels.classify import Rule
 from mechheads.labels.readings import Source
 from mechheads.labels.relations import CATEGORIES, load_relations
 from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.limits import current
 from mechheads.messages.arguments import Positive, checked
 from mechheads.model.load import load
 from mechheads.model.model import Model
@@ -53,7 +54,6 @@ def categories_figure(
     on_disk: bool = False,
     quick: bool = False,
     marks: Marks = "cells",
-    device: str = "auto",
 ) -> PaperFigure:
     """The categories of every head of several models, one panel for each, as in the MAPS paper (arXiv 2412.11965).
 
@@ -72,7 +72,6 @@ def categories_figure(
             model that is stored as changes to another.
         quick: four of the package's relations, for a first look.
         marks: as in ``mh.plots.category_map``.
-        device: the device of the models.
 
     Raises:
         ValueError: if an argument does not fit or the folder holds another figure (raised before a model is loaded),
@@ -87,7 +86,7 @@ def categories_figure(
 
     def open_model(name: str, revision: str | None) -> Model:
         stays = on_disk and not (name in REFUSING_MODELS or name.endswith(".gguf"))
-        return load(name, revision=revision, device=device, max_memory="least" if stays else None)
+        return load(name, revision=revision, max_memory="least" if stays else None)
 
     def compute(model: Model, _: str, place: Path) -> HeadLabels:
         usable = None if asked is None else in_vocabulary(load_relations(asked), model.tokenizer)
@@ -103,7 +102,7 @@ def categories_figure(
         out,
         names,
         {"": {}},
-        {"study": "figure of categories", **settings, **file_hashes(asked or ())},
+        {"study": "figure of categories", "seed": current().seed, **settings, **file_hashes(asked or ())},
         PanelMaker(
             open_model,
             compute,

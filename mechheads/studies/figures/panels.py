@@ -63,6 +63,7 @@ class PaperFigure:
         lines: the result in a few lines of text, and what was left out.
         files: everything that was written.
         interrupted: whether Ctrl-C ended the work; the same call goes on.
+        left_out: the panels that could not be made.
     """
 
     figure: go.Figure
@@ -71,6 +72,7 @@ class PaperFigure:
     lines: tuple[str, ...]
     files: tuple[Path, ...] = ()
     interrupted: bool = False
+    left_out: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """The result in a few lines of text."""
@@ -136,7 +138,9 @@ class Panels(Stages, Generic[R]):
             drawn = save(figure, self.out / _FIGURE)
         files = [page, drawn, *images, *save_parts(self.out, {}, tables)]
         files += [file for panel in self.results for file in sorted(self.folders[panel].glob("*.nc"))]
-        return PaperFigure(figure, shown, tables, tuple(lines), tuple(files), self.interrupted)
+        missing = [] if self.interrupted else [panel for panel in self.folders if panel not in self.results]
+        left_out = tuple(", ".join(filter(None, panel)) for panel in missing)
+        return PaperFigure(figure, shown, tables, tuple(lines), tuple(files), self.interrupted, left_out)
 
 
 def compute_panels(

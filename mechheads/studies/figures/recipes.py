@@ -105,7 +105,6 @@ def recipe_figure(
     data: str | Path | Sequence[str | Path] | None = None,
     out: str | Path | None = None,
     quick: bool = False,
-    device: str = "auto",
 ) -> PaperFigure:
     """A paper's figure with the paper's settings, and its printed numbers next to these.
 
@@ -117,7 +116,6 @@ def recipe_figure(
         out: the folder; by default, the name of the recipe. If a model and a relation or task are the paper's,
             ``printed.csv`` compares the numbers.
         quick: as in the function of the figure.
-        device: as in ``mh.studies.categories_figure``.
 
     Raises:
         ValueError: if there is no such recipe, and as in the function of the figure.
@@ -129,13 +127,7 @@ def recipe_figure(
     if draw is categories_figure and (workers := current().limits.workers) is not None:
         raise ValueError(f"workers is {workers!r}, but this figure only reads weights; leave workers out")
     folder = Path(recipe if out is None else out)
-    made = draw(
-        asked.models if models is None else models,
-        **settings,
-        out=folder,
-        quick=quick,
-        device=device,
-    )
+    made = draw(asked.models if models is None else models, **settings, out=folder, quick=quick)
     lines = [f"Paper      {asked.paper}", *made.lines, *(f"Differs    {what}" for what in asked.differs)]
     compared = asked.compare(made)
     if not len(compared):

@@ -10,7 +10,7 @@ import numpy as np
 
 from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
 from mechheads.gating.tasks.load_task import load_task, needs_model
-from mechheads.limits import settings
+from mechheads.limits import current, settings
 from mechheads.messages.arguments import AboveZero, Positive, Within, checked
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
@@ -51,7 +51,6 @@ def roles_figure(
     most: Positive = 50,
     symlog: AboveZero | None = None,
     quick: bool = False,
-    device: str = "auto",
 ) -> PaperFigure:
     """Curves that test the roles of heads, tasks by models, as in the causal head gating paper (arXiv 2505.13737).
 
@@ -69,7 +68,6 @@ def roles_figure(
         most: the largest number of heads to gate off.
         symlog: as in ``mh.plots.curves``; 1 in the paper's figure.
         quick: at most 2 seeds, 20 larger updates of 8 items, 40 items and 20 heads, for a first look.
-        device: as in ``mh.studies.categories_figure``.
 
     Raises:
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``.
@@ -78,25 +76,27 @@ def roles_figure(
     paths = short_names(tasks, "tasks")
     for name in paths.values():
         if not needs_model(name):
-            load_task(name, n=n)
+            load_task(name, n=n, seed=current().seed)
     asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
     fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
+    seed = current().seed
     draws = 5
     if quick:
         fit = {name: min(given, _QUICK[name]) for name, given in fit.items()} | _QUICK_FIT
         most, draws = min(most, _QUICK["most"]), 2
+    fit["seeds"] = range(seed * fit["seeds"], (seed + 1) * fit["seeds"])
 
     def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
         """A ledger in the folder keeps an interrupted fit."""
-        task = load_task(paths[title], model=model, n=n)
+        task = load_task(paths[title], model=model, n=n, seed=seed)
         if quick and len(task) > _QUICK["n"]:
-            task = task.items(np.random.default_rng(0).permutation(len(task))[: _QUICK["n"]].tolist())
+            task = task.items(np.random.default_rng(seed).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)
         ledger = place / "gates.ledger"
         with settings(store=ledger):
             gates = fit_gates(model, fitted_on, **fit)
         stop_if(gates.interrupted)
-        curves = role_curve(model, tried_on, gates, most=most, draws=draws)
+        curves = role_curve(model, tried_on, gates, counts=most, draws=draws)
         stop_if(curves.interrupted)
         gates.save(place / "gates.nc")
         curves.save(place / "curves.nc")
@@ -107,9 +107,9 @@ def roles_figure(
         out,
         names,
         {title: {"task": name, **file_hashes([name])} for title, name in paths.items()},
-        {"study": "figure of roles", **asked},
+        {"study": "figure of roles", "seed": seed, **asked},
         PanelMaker(
-            lambda name, revision: load(name, revision=revision, device=device),
+            lambda name, revision: load(name, revision=revision),
             compute,
             lambda place: (Gates.load(place / "gates.nc"), Curves.load(place / "curves.nc")),
             saved=("gates.nc", "curves.nc", "gates.ledger"),
@@ -118,10 +118,10 @@ def roles_figure(
     )
     shown: dict[str, dict[str, Curves]] = {}
     curves, heads, shares, lines = [], [], [], []
-    for (name, task), (gates, course) in panels.results.items():
-        shown.setdefault(task, {})[name] = course
+    for (name, task), (gates, changes) in panels.results.items():
+        shown.setdefault(task, {})[name] = changes
         roles, about = head_roles(gates), {"model": name, "task": task}
-        curves.append((about, course.table))
+        curves.append((about, changes.table))
         heads.append((about, roles.to_dataframe()))
         shares.append((about, roles.shares()))
         always = ", ".join(f"{role} {share:.1%}" for role, share in roles.always().items())

@@ -16,7 +16,7 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
-from mechheads.results.html import head_names
+from mechheads.results.shown import head_names
 from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
@@ -69,7 +69,6 @@ def safety_figure(
     k: Positive = 10,
     template: Template = "query",
     quick: bool = False,
-    device: str = "auto",
 ) -> PaperFigure:
     """The heads of several models on which answers to requests depend, as in the Ships paper (arXiv 2410.13708).
 
@@ -88,7 +87,6 @@ def safety_figure(
             in either case.
         ablations, k, template: as in ``mh.safety.compare_ablations``.
         quick: eight requests of each set, for a first look.
-        device: as in ``mh.studies.categories_figure``.
 
     Raises:
         ValueError, KeyboardInterrupt: as in ``mh.studies.categories_figure``; and if there are more models or ablations
@@ -129,7 +127,7 @@ def safety_figure(
             "seed": seed,
         },
         PanelMaker(
-            lambda name, revision: load(name, revision=revision, device=device),
+            lambda name, revision: load(name, revision=revision),
             compute,
             lambda place: {ablation: SafetyHeads.load(place / f"{ablation}.nc") for ablation in ablations},
             saved=[f"{ablation}.nc" for ablation in ablations],

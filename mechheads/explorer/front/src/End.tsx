@@ -62,7 +62,7 @@ export function End() {
       )}
       {Object.keys(citations).length > 0 && (
         <Folded id="citation" title="Citation">
-          {[...new Set(Object.values(citations))].map((text) => <pre key={text} tabIndex={0}>{text}</pre>)}
+          <pre tabIndex={0}>{eachOnce(Object.values(citations))}</pre>
         </Folded>
       )}
       {Object.keys(seconds).length > 0 && (
@@ -103,6 +103,12 @@ function OneTable({ table: { name, unit, columns, rows, of, folded } }: { table:
       {shown}
     </section>
   );
+}
+
+/** Every entry of some bibliographies once; what they say of versions comes last. */
+function eachOnce(bibliographies: readonly string[]): string {
+  const entries = [...new Set(bibliographies.flatMap((text) => text.split("\n\n")))];
+  return [...entries.filter((entry) => entry.startsWith("@")), ...entries.filter((entry) => !entry.startsWith("@"))].join("\n\n");
 }
 
 /** The columns that have a value of their own. */

@@ -4,6 +4,7 @@ import { useRef } from "preact/hooks";
 import { savePng, saveSvg } from "./card/export";
 import { useWidth } from "./card/parts";
 import { idOf } from "./ids";
+import { asCsv, download } from "./lists";
 import { countOf, model, page } from "./page";
 import { choose, state } from "./state";
 import { chosen, colourOf, columnOf, hasValues, offered, questionOf, usual, usualColumns } from "./table";
@@ -11,7 +12,7 @@ import { Pick, SaveFigure, sizeText, Tick } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
 import { fitted, fitting } from "./views/fitting";
-import { HeadTable } from "./views/Table";
+import { HeadTable, rowsOf } from "./views/Table";
 import { Legend } from "./views/Legend";
 import { Scatter } from "./views/Scatter";
 
@@ -140,6 +141,7 @@ function TableView() {
         <h2 id={idOf("table")}>Table</h2>
         <div class="mh-buttons">
           {width > 0 && left > 0 && <button type="button" class="mh-small" onClick={() => choose({ columns: usualColumns(its) })}>{`${left} more ${left === 1 ? "column" : "columns"}`}</button>}
+          <button type="button" class="mh-small" title="Every column of the heads in the table, in its order" onClick={() => download(asCsv(rowsOf(state.model.value)), "heads.csv", "text/csv")}>CSV</button>
           <ColumnMenu shown={names} />
         </div>
       </header>

@@ -5,6 +5,7 @@ import { nameOf, numberOf } from "./card/heads";
 import { extent, known, plural } from "./card/numbers";
 import { shown, shownOf } from "./card/verdicts";
 import type { Finding, Model, Question } from "./data";
+import { Explained } from "./Explained";
 import { disagreementsOf, headsOf, type Disagreement } from "./disagree";
 import { focusCard } from "./focus";
 import { idOf } from "./ids";
@@ -100,7 +101,7 @@ function Sentence({ finding: { text, link }, its, question, pane }: SentenceProp
   return (
     <>
       <StateLink to={linked({ ...(question && { question }), ...shows }, state.model.value)} title="Show this on the page">{lead}</StateLink>
-      {minus(text.slice(lead.length)).split(/\b(L\d+H\d+)\b/).map((part, at) => (at % 2 ? <Head key={at} name={part} its={its} pane={pane} /> : part))}
+      {minus(text.slice(lead.length)).split(/\b(L\d+H\d+)\b/).map((part, at) => (at % 2 ? <Head key={at} name={part} its={its} pane={pane} /> : <Explained key={at} text={part} />))}
     </>
   );
 }
@@ -150,7 +151,7 @@ function Kind({ of: { tension, a, b, heads, line }, its, question }: { of: Disag
     <section>
       <p>
         <StateLink to={linked(shows, state.model.value)} title="Mark these heads in every view">{`${a.title}: ${tension.a.verdict}, ${b.title}: ${tension.b.verdict}`}</StateLink>
-        {` (${plural(heads.length, "head")}). ${tension.text}`}
+        <Explained text={` (${plural(heads.length, "head")}). ${tension.text}`} />
       </p>
       <ul>
         {heads.slice(0, HEADS).map((head) => (

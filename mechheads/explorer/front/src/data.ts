@@ -1,4 +1,4 @@
-/** Written by `python -m docs.contract`; mechheads/explorer/contract.py and live.py say what each part is. */
+/** Written by `python -m docs.contract`; contract.py, why_contract.py and live.py say what each part is. */
 
 export type Num = number | null;
 
@@ -254,6 +254,7 @@ export interface Shared {
   requests: string[];
   seeds: string[];
   labels: Record<string, string[]>;
+  looked: string[][];
 }
 
 export interface Prompt {
@@ -279,6 +280,7 @@ export interface Head {
   index: number;
   text: TextPane | null;
   pattern: Pattern[] | null;
+  why: Looked[] | null;
   space: true | null;
   weights: WeightsPane | null;
   cause: Effect[] | null;
@@ -470,6 +472,31 @@ export interface Alike {
   similarity: number;
 }
 
+export interface Why {
+  query: number;
+  key: number;
+  weight: number;
+  total: number;
+  atQuery: WhySide;
+  atKey: WhySide;
+}
+
+export interface Looked extends Why {
+  text: number;
+  chosen: string;
+}
+
+export interface WhySide {
+  parts: WhyPart[];
+  others: number;
+  rest: number;
+}
+
+export interface WhyPart {
+  name: string;
+  value: number;
+}
+
 export interface TextAnswer {
   id: string;
   text: string;
@@ -480,6 +507,12 @@ export interface TextAnswer {
   attribution: Attribution | null;
   ablation: Ablation | null;
   notes: string[];
+  seconds: number;
+}
+
+export interface WhyAnswer {
+  id: string;
+  why: Why;
   seconds: number;
 }
 

@@ -55,6 +55,8 @@ export interface Values {
   prompt: number | null;
   token: number | null;
   beside: number | null;
+  /** Of why it looks there: the number of the pair of tokens. */
+  why: number | null;
   /** Of its effects: numbers of the two pairs of prompts that stand side by side. */
   pair: number | null;
   pairBeside: number | null;
@@ -102,6 +104,7 @@ const START: Values = {
   prompt: null,
   token: null,
   beside: null,
+  why: null,
   pair: null,
   pairBeside: null,
   part: "",

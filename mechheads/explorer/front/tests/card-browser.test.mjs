@@ -6,7 +6,7 @@ import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
-const PANES = ["ordinary text", "patterns", "space", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
+const PANES = ["ordinary text", "patterns", "why there", "space", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
 const LIVE = { by: "serve", model: 0, maxCharacters: 40, maxTokens: 16 };
 let browser;
 
@@ -179,6 +179,22 @@ test("a token is marked in q, k and z and in its text, here and in the card besi
   assert.deepEqual(await page.locator(".card-space-text mark").allInnerTexts(), [" 1", " 1"]);
 });
 
+test("why a head looks there: both sides sum to the score, and heads lead to their cards", async (t) => {
+  const page = await opened(t, "head=L1H0&pane=why");
+  assert.match(await read(page), /^From \u201c\u00b7sat\u201d \(3\), 80% of the attention goes to \u201c\u00b7cat\u201d \(2\): its score is 1\.50 above the mean of the other keys/);
+  const rows = (at) => page.locator(".card-why-parts").nth(at).locator("tbody tr").allInnerTexts();
+  const words = async (at) => (await rows(at)).map((row) => row.trim().split(/\t\s*/).slice(0, 2).join(" "));
+  assert.deepEqual(await words(0), ["L0.mlp +2.00", "embedding \u22120.750", "the 3 other parts +0.250", "sum +1.50"]);
+  assert.deepEqual(await words(1), ["L0H1 +1.25", "L0H0 +0.250", "sum +1.50"]);
+  await page.getByLabel("Tokens").selectOption("1");
+  assert.match(page.url(), /why=1/);
+  assert.equal((await words(1))[0], "L0.mlp +1.25");
+  await page.getByLabel("Tokens").selectOption("0");
+  await page.locator(".card-why-parts").getByRole("button", { name: "L0H1" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("article", { name: "Head L0H1" }).waitFor();
+});
+
 test("a page without the analysis says so", async (t) => {
   const content = made();
   delete content.blocks["mh-space-0"].heads.L0H0;
@@ -256,6 +272,32 @@ test("an empty pane says what is missing, why, and what measures it; damaged dat
   assert.equal(await broken.locator(".card-panel [role=alert]").textContent(), "The data of layer 1 is damaged and cannot be read.");
 });
 
+test("two tokens of an own text are chosen by click, key and menu, and the model is asked why", async (t) => {
+  const asked = [];
+  const api = (route) => {
+    const request = route.request().postDataJSON();
+    if ("query" in request) asked.push([request.text, request.head, request.query, request.key]);
+    return route.fulfill(request.key === 1 ? { status: 400, json: { id: request.id, error: "<b>no</b> parts" } } : { json: answer(request) });
+  };
+  const page = await opened(t, "head=L1H0&pane=live", { content: made({ live: LIVE }), api });
+  await page.getByRole("button", { name: "run", exact: true }).click();
+  const said = (words) => page.locator(".card-readout", { hasText: words }).waitFor();
+  await said("(4), 80% of the attention goes to \u201c\u00b7sat\u201d (3)");
+  await page.locator(".card-tokens-box [data-at='3']").click();
+  await said("(3), 80% of the attention goes to \u201c\u00b7cat\u201d (2)");
+  await page.keyboard.press("ArrowLeft");
+  await page.getByRole("alert").getByText("<b>no</b> parts").waitFor();
+  await page.getByRole("combobox", { name: "Key" }).selectOption("0");
+  await said("(2), 80% of the attention goes to \u201c<s>\u201d (0)");
+  await page.getByRole("application", { name: /^Attention between/ }).focus();
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("ArrowRight");
+  await said("80% of the attention goes to \u201c\u00b7cat\u201d (2)");
+  assert.deepEqual(asked.slice(0, 4).map((each) => each.slice(1)), [["L1H0", 4, 3], ["L1H0", 3, 2], ["L1H0", 2, 1], ["L1H0", 2, 0]]);
+  assert.deepEqual(await faults(page, ".card"), []);
+});
+
 test("an own text is run, refused, and cancelled", async (t) => {
   let act = (route) => route.fulfill({ json: answer(route.request().postDataJSON()) });
   const cancelled = [];
@@ -268,6 +310,7 @@ test("an own text is run, refused, and cancelled", async (t) => {
   const run = page.getByRole("button", { name: "run", exact: true });
   await run.click();
   await page.getByText("Next token, with and without L1H0").waitFor();
+  await page.getByText("its score is 1.50 above").waitFor();
   assert.match(await page.locator(".card-panel").textContent(), /moves by 0\.250 nats, and \u201c\u00b7sofa\u201d takes the place of \u201c\u00b7mat\u201d/);
   const [first, second, later] = await page.locator(".card-part").evaluateAll((parts) => parts.map((part) => part.getBoundingClientRect()));
   assert.ok(first.y > second.y && first.x === second.x && later.x > first.x, "layers across, heads up");

@@ -24,6 +24,13 @@ function effect(name, values) {
   return { name, title: name, unit: "logits", meaning: `What ${name} means.`, score: values[0], low: 0, high: 1, p: 0.02, q: 0.01, values };
 }
 
+const side = (parts, others, rest) => ({ parts: parts.map(([name, value]) => ({ name, value })), others, rest });
+
+/** Why a head attends from one token to another: both sides sum to 1.5. */
+export function why(query, key, first = "L0H1") {
+  return { query, key, weight: 0.8, total: 1.5, atQuery: side([["L0.mlp", 2], ["embedding", -0.75]], 3, 0.25), atKey: side([[first, 1.25], ["L0H0", 0.25]], 0, 0) };
+}
+
 function card(head, at) {
   const composed = [{ head: heads[(at + 2) % 4], score: 0.3, z: 4, p: 0.001 }];
   const ships = { ablation: "scaling", unit: "nats", score: 0.2, low: null, high: null };
@@ -39,6 +46,7 @@ function card(head, at) {
       })),
     },
     pattern: [{ prompt: 0, attention }],
+    why: [{ ...why(3, 2), text: 0, chosen: "ordinary text" }, { ...why(4, 3, "L0.mlp"), text: 0, chosen: "prompt 1" }],
     space: true,
     weights: {
       ov: spectrum,
@@ -81,7 +89,7 @@ export function made({ live = null } = {}) {
   const model = {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
     seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [], questions: [], tables: [],
-    panes: ["text", "pattern", "space", "weights", "cause", "paths", "safety", "roles", "alike"],
+    panes: ["text", "pattern", "why", "space", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),
       column("ships", [0.2, 1, 2, null]),
@@ -94,6 +102,7 @@ export function made({ live = null } = {}) {
     words: tokens,
     windows: [[0, 1, 2, 3, 4]],
     prompts: [{ name: "a prompt", tokens }],
+    looked: [tokens],
     pairs: [0, 1].map((at) => ({ clean: `clean ${at}`, corrupted: `corrupted ${at}`, answer: " yes", wrong: " no" })),
     requests: [HARMFUL, HARMFUL],
     seeds: ["0", "1"],
@@ -107,7 +116,8 @@ export function made({ live = null } = {}) {
 }
 
 /** The answer to an own text. */
-export function answer({ id, text, head }) {
+export function answer({ id, text, head, query, key }) {
+  if (query !== undefined) return { id, seconds: 0.1, why: why(query, key) };
   const next = (token, probability) => ({ token, probability });
   return {
     id, text, head, tokens, attention, seconds: 0.5, notes: [],

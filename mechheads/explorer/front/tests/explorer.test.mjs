@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chosen, counts, faults, head, launch, open, press, saved } from "./browser.mjs";
+import { load } from "./card-bundle.mjs";
 import { small, two } from "./samples.mjs";
 
 let browser;
@@ -337,6 +338,37 @@ test("a number of the table has the digits of its interval, its tooltip all of t
   await page.getByText("Columns", { exact: true }).click();
   await page.getByRole("checkbox", { name: "Ships, undifferentiated (nats)", exact: true, description: /^The change of/ }).uncheck();
   assert.equal(chosen(page).columns, "patching,patching_ci_low");
+});
+
+test("the table as filtered and sorted is given as CSV, with every column", async (t) => {
+  const page = await open(t, browser, small(), { hash: "filter=layer%201&sort=-patching&every=1" });
+  const file = await saved(page, () => page.getByRole("region", { name: "Table" }).getByRole("button", { name: "CSV" }).click());
+  const [heading, ...rows] = String(file.content).trimEnd().split("\r\n").map((line) => line.split(","));
+  const patching = heading.indexOf("patching");
+  assert.equal(heading.length, model.columns.length + 2);
+  assert.deepEqual([...new Set(rows.map((row) => row[1].replace(/H.*/, "")))], ["L1"]);
+  assert.equal(rows.length, N_HEADS);
+  const values = rows.map((row) => Number(row[patching]));
+  assert.deepEqual(values, [...values].sort((a, b) => b - a));
+});
+
+test("each paper is cited once", async (t) => {
+  const payload = small();
+  const [shared, one, two] = ["shared", "one", "two"].map((key) => `@misc{${key},\n  title = {${key}}\n}`);
+  payload.page.models[0].citations = { a: `${one}\n\n${shared}\n\n% Computed with b 1.`, b: `${two}\n\n${shared}\n\n% Computed with b 1.` };
+  const page = await open(t, browser, payload);
+  const said = await page.locator(".mh-end pre").filter({ hasText: "@misc" }).textContent();
+  assert.equal(said, [one, shared, two, "% Computed with b 1."].join("\n\n"));
+});
+
+test("on a phone a head of the map is 20 pixels wide and high, and the map is panned", async (t) => {
+  const payload = small();
+  const page = await open(t, browser, payload, { viewport: { width: 390, height: 800 } });
+  const cell = await page.locator('.mh-map [role="gridcell"] rect').first().boundingBox();
+  assert.ok(cell.width >= 18 && cell.height >= 18, `${cell.width} x ${cell.height}`);
+  const { sizes, strips } = await load("../views/layout.ts");
+  const thirty = sizes(strips(30, 9, new Uint8Array(270), false), 9, 360);
+  assert.ok(thirty.cell === 20 && thirty.row >= 20 && thirty.width > 360);
 });
 
 test("pins: opened, taken away, exported as Python, CSV and JSON", async (t) => {

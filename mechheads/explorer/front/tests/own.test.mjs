@@ -65,12 +65,12 @@ test("beside an atlas, the reader's own scores come first everywhere", async (t)
   const page = await open(t, browser, { page: about, blocks });
   assert.equal(await selected(page, "Up"), "direct");
   assert.equal(await selected(page, "Rank heads by"), "direct");
-  assert.match(await page.locator(".mh-view-table th[aria-sort]:not([aria-sort=none])").first().innerText(), /^Direct part/);
+  assert.match(await page.locator(".mh-view-table th[aria-sort]:not([aria-sort=none])").first().innerText(), /^Direct effect/);
   assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /^L\d+H\d+, direct > [\d.]+, direct = yes$/);
   await press(page, "map", HEAD);
-  assert.equal(await page.locator(".card-lines th[scope=row]").first().innerText(), "Direct part");
+  assert.equal(await page.locator(".card-lines th[scope=row]").first().innerText(), "Direct effect");
   await page.getByRole("button", { name: "Help" }).click();
-  assert.equal(await page.locator(".mh-help dt").first().innerText(), "Direct part");
+  assert.equal(await page.locator(".mh-help dt").first().innerText(), "Direct effect");
 });
 
 test("the menu of conditions begins with the reader's own, says how many heads meet each, and no example finds none", async (t) => {
@@ -79,7 +79,7 @@ test("the menu of conditions begins with the reader's own, says how many heads m
   Object.assign(view, { own: true, verdict: { ...view.verdict, values: view.verdict.values.map(() => "unclear") } });
   const page = await open(t, browser, { page: about, blocks });
   const options = await page.getByLabel("Add a condition").locator("option").allTextContents();
-  assert.match(options[1], /^Direct part \(0\): /);
+  assert.match(options[1], /^Direct effect \(0\): /);
   assert.match(options.at(-1), /^\D+ \(\d+\): /);
   assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /, direct = unclear$/);
 });
@@ -107,7 +107,7 @@ test("the card has a line for each, the values of every prompt, and no empty pan
   await card.locator(".card-panel svg.card-drawing").first().waitFor();
   assert.deepEqual(await card.getByRole("tab").allInnerTexts(), ["effects"]);
   assert.deepEqual(await card.locator(".card-lines th[scope=row]").allInnerTexts(), [TITLE, "theirs"]);
-  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, space, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
+  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, why there, space, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
   const row = card.locator(".card-row").first();
   await row.focus();
   for (let at = 0; at < 8; at++) await page.keyboard.press("ArrowLeft");

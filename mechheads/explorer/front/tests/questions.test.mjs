@@ -128,6 +128,17 @@ test("a link to a head marks it under the pointer, opens its card at this eviden
   assert.equal(await title(again), question("requests").heads[0].head);
 });
 
+test("the first use of a word of the glossary says what it means, and changes no letter", async (t) => {
+  const payload = small();
+  const text = "Patched, L1H4 restores 70% of the logit difference (family p at most 0.05, a family p over heads).";
+  payload.page.models[0].questions[0].sentence.text = text;
+  const page = await open(t, browser, payload);
+  const sentence = page.locator(".mh-block p").first();
+  assert.equal(await sentence.innerText(), text);
+  const words = await sentence.locator("abbr").evaluateAll((all) => all.map((each) => [each.textContent, each.title.split(" ").slice(0, 3).join(" ")]));
+  assert.deepEqual(words, [["logit difference", "The logit of"], ["family p", "How often chance"]]);
+});
+
 for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
   test(`the evidence of a head is in the first window of its card at ${width} pixels`, async (t) => {
     const page = await open(t, browser, disagreeing(), { viewport: { width, height } });
@@ -138,7 +149,7 @@ for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
     assert.ok(tabs > 0 && tabs < 0.7 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
     const rows = await page.locator(".card-lines tbody tr:has(td)").allInnerTexts();
     assert.match(rows[0], /Patching\s+70% \[62%, 77%\].*1( of |\/)36.*yes/s);
-    assert.match(await page.locator(".card-disagreement").innerText(), /^Patching 70% \[62%, 77%\], Direct part .*\[.*\]: Later heads read/);
+    assert.match(await page.locator(".card-disagreement").innerText(), /^Patching 70% \[62%, 77%\], Direct effect .*\[.*\]: Later heads read/);
     assert.ok((await page.locator(".card-lines").evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0);
   });
 }
@@ -184,7 +195,7 @@ test("disagreements are those of one question, each with the two numbers, and on
   const shown = page.locator(".mh-answer details[open]");
   await counts(shown.locator("li"), heads.length);
   const first = shown.locator("li", { hasText: "L1H4" });
-  assert.match(await first.innerText(), /^L1H4 Patching 70% \[62%, 77%\], Direct part [\u2212\d.]+ \[[\u2212\d.]+, [\u2212\d.]+\]$/);
+  assert.match(await first.innerText(), /^L1H4 Patching 70% \[62%, 77%\], Direct effect [\u2212\d.]+ \[[\u2212\d.]+, [\u2212\d.]+\]$/);
   await shown.locator("section a").first().click();
   assert.equal(await marked(page), heads.length);
   await first.locator("a").click();

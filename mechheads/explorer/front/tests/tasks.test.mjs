@@ -80,14 +80,14 @@ test("what disagrees about a question: 1 action", async (t) => {
     model.tensions = [{ a: { view: "patching", verdict: "yes" }, b: { view: "direct", verdict: "no" }, question: "pairs", text: "Later heads read it." }];
   });
   await you.click("link", /on which two analyses disagree/);
-  assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L1H4 Patching 70% \[62%, 77%\], Direct part/);
+  assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L1H4 Patching 70% \[62%, 77%\], Direct effect/);
   you.done(1);
 });
 
 test("which head carries capitals, by a typed word and a sorted table: 3 actions", async (t) => {
   const you = await opened(t);
   await you.type("Search heads", "capital");
-  await you.click("button", /^Direct part/);
+  await you.click("button", /^Direct effect/);
   await you.click("rowheader", /^L\d/);
   assert.match(await you.card().innerText(), /^L1H4/);
   you.done(3);

@@ -22,11 +22,11 @@ interface Props {
   query?: number | null;
   /** Whether `attention` is a difference. */
   signed?: boolean;
-  /** Called when the reader fixes a query by a click or a key. */
-  onQuery?: (query: number) => void;
+  /** Called when the reader fixes a cell by a click or a key. */
+  onCell?: (place: Place) => void;
 }
 
-export function HeatMap({ attention, name, query, onQuery, signed = false }: Props) {
+export function HeatMap({ attention, name, query, onCell, signed = false }: Props) {
   const n = attention.tokens.length;
   const [box, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -48,7 +48,7 @@ export function HeatMap({ attention, name, query, onQuery, signed = false }: Pro
   const fix = (place: Place) => {
     setAt(place);
     setWindow((now) => reveal(n, now, place.query, place.key));
-    onQuery?.(place.query);
+    onCell?.(place);
   };
   const onKey = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -3,6 +3,7 @@ import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 
 import type { Head, Model, Verdict } from "../data";
+import { Explained } from "../Explained";
 import { hasValues, shortened } from "../table";
 import { IntervalPlot } from "./IntervalPlot";
 import { exact, show, type Maybe } from "./numbers";
@@ -98,11 +99,11 @@ function Why({ line: { view, value, low, high, p, q, all, verdict, sentence, mea
   const facts = [measuredOn, p === null ? "" : `family p ${chance(p)}`, q === null ? "" : `q ${chance(q)}`].filter(Boolean);
   return (
     <div class="card-why">
-      {verdict && <p><b>{view.verdict.texts[verdict]}</b></p>}
-      <p>{sentence}{facts.length > 0 && ` (${facts.join(", ")})`}</p>
+      {verdict && <p><b><Explained text={view.verdict.texts[verdict]} /></b></p>}
+      <p><Explained text={`${sentence}${facts.length > 0 ? ` (${facts.join(", ")})` : ""}`} /></p>
       <IntervalPlot {...{ value, low, high, all }} />
-      <p>{view.verdict.rule}</p>
-      {verdict && <p>{view.verdict.change[verdict]}</p>}
+      <p><Explained text={view.verdict.rule} /></p>
+      {verdict && <p><Explained text={view.verdict.change[verdict]} /></p>}
     </div>
   );
 }

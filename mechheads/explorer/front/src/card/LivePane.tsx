@@ -15,6 +15,7 @@ import { Toggle } from "./parts";
 import { firstShare } from "./sparse";
 import { TokenLines } from "./TokenLines";
 import { asChip, inText } from "./tokens";
+import { strongest, WhyLive, type Pair } from "./WhyLive";
 
 interface Props {
   live: Live;
@@ -79,14 +80,15 @@ export function LivePane({ live, model, modelAt, head }: Props) {
           {inText(error)}
         </p>
       )}
-      {answer && <Answer key={answer.id} {...{ answer, model, modelAt, head }} />}
+      {answer && <Answer key={answer.id} {...{ answer, live, model, modelAt, head }} />}
     </div>
   );
 }
 
-function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer: TextAnswer }) {
+function Answer({ answer, live, model, modelAt, head }: Props & { answer: TextAnswer }) {
   const [withFirst, setWithFirst] = useState(false);
   const attention = useMemo(() => (answer.attention ? decode(answer.tokens, answer.attention) : null), [answer]);
+  const [pair, setPair] = useState<Pair | null>(() => attention && strongest(attention, answer.tokens.length - 1));
   const name = answer.head ?? nameOf(model, head);
   return (
     <>
@@ -121,10 +123,12 @@ function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer
             direction="both"
             withFirst={withFirst}
             label="Tokens of your text; arrow keys move"
+            onChoose={(query) => setPair(strongest(attention, query))}
           />
-          <HeatMap attention={attention} name={`${name}-own-text`} />
+          <HeatMap attention={attention} name={`${name}-own-text`} onCell={setPair} />
         </section>
       )}
+      {attention && pair && <WhyLive text={answer.text} onPair={setPair} {...{ live, name, attention, pair, model, modelAt }} />}
     </>
   );
 }

@@ -47,7 +47,7 @@ export function PatternPane({ pane, shared, name }: Props) {
       {beside && right ? (
         <Beside {...{ left, right, name }} titles={[text(found.prompt), text(beside.prompt)]} />
       ) : (
-        <HeatMap key={found.prompt} attention={left} name={`${name}-pattern`} query={state.token.peek()} onQuery={(token) => choose({ token })} />
+        <HeatMap key={found.prompt} attention={left} name={`${name}-pattern`} query={state.token.peek()} onCell={({ query }) => choose({ token: query })} />
       )}
     </div>
   );

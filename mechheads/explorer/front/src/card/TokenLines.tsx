@@ -19,13 +19,15 @@ interface Props {
   from?: number;
   to?: number;
   label: string;
+  /** Called when the reader chooses a token by a click or a key. */
+  onChoose?: (token: number) => void;
 }
 
 /** Lines thinner than this share are not drawn. */
 const LEAST = 0.02;
 const NAMED = 5;
 
-export function TokenLines({ attention, query, direction, withFirst, from = 0, to, label }: Props) {
+export function TokenLines({ attention, query, direction, withFirst, from = 0, to, label, onChoose }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const [hovered, setHovered] = useState<number | null>(null);
   const [chosen, setChosen] = useState(query);
@@ -38,6 +40,10 @@ export function TokenLines({ attention, query, direction, withFirst, from = 0, t
   }, [attention, at, direction, withFirst]);
   const weights = new Map([...queries.map(({ query: to, weight }) => [to, weight] as const), ...keys.map(({ key, weight }) => [key, weight] as const)]);
   const reached = new Set(keys.map(({ key }) => key));
+  const take = (place: number) => {
+    setChosen(place);
+    onChoose?.(place);
+  };
   const point = (event: PointerEvent) => setHovered(tokenAt(event.target));
   const move = (event: KeyboardEvent) => {
     const next = { ArrowRight: chosen + 1, ArrowLeft: chosen - 1, Home: from, End: last }[event.key];
@@ -46,7 +52,7 @@ export function TokenLines({ attention, query, direction, withFirst, from = 0, t
     event.stopPropagation();
     const place = Math.min(Math.max(next, from), last);
     setHovered(null);
-    setChosen(place);
+    take(place);
     box.current?.querySelector<HTMLElement>(`[data-at="${place}"]`)?.focus();
   };
   const shown = Array.from({ length: Math.max(last - from + 1, 0) }, (_, index) => from + index);
@@ -73,7 +79,7 @@ export function TokenLines({ attention, query, direction, withFirst, from = 0, t
             tabIndex={place === chosen || (place === from && (chosen < from || chosen > last)) ? 0 : -1}
             class={tokenClass(place, at, query, weights.has(place), reached.has(place))}
             style={{ "--weight": String(weights.get(place) ?? 0) }}
-            onClick={() => setChosen(place)}
+            onClick={() => take(place)}
           >
             <Shown token={attention.tokens[place] ?? ""} as={inText} />
           </span>

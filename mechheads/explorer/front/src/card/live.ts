@@ -1,11 +1,13 @@
 /** What the page asks of Python: to run an own text, over HTTP or through a notebook's widget, or for the page as a file. */
-import type { HeadName, Live, TextAnswer } from "../data";
+import type { HeadName, Live, TextAnswer, WhyAnswer } from "../data";
 import { messageOf } from "./load";
 
 interface TextRequest {
   id: string;
   text: string;
   head: HeadName | null;
+  query?: number;
+  key?: number;
 }
 
 interface Failure {
@@ -44,7 +46,15 @@ export async function pageOfKernel(): Promise<string> {
 
 /** The promise is rejected with an `Error` whose message can be shown. */
 export function run(live: Live, text: string, head: string | null): Running {
-  const request: TextRequest = { id: newId(), text, head };
+  return sent(live, { id: newId(), text, head });
+}
+
+/** Why a head attends from one token of a text to another; as `run`. */
+export function runWhy(live: Live, text: string, head: string, query: number, key: number): Running<WhyAnswer> {
+  return sent(live, { id: newId(), text, head, query, key });
+}
+
+function sent<Answer>(live: Live, request: TextRequest): Running<Answer> {
   return live.by === "widget" ? throughWidget({ type: "text", ...request }) : overHttp(request);
 }
 
@@ -61,9 +71,9 @@ function newId(): string {
   return `t${Date.now().toString(36)}-${Math.floor(Math.random() * 36 ** 6).toString(36)}`;
 }
 
-function overHttp(request: TextRequest): Running {
+function overHttp<Answer>(request: TextRequest): Running<Answer> {
   const stop = new AbortController();
-  const ask = async (): Promise<TextAnswer> => {
+  const ask = async (): Promise<Answer> => {
     let response: Response;
     try {
       response = await fetch("api/text", {
@@ -75,11 +85,12 @@ function overHttp(request: TextRequest): Running {
     } catch {
       throw new Error(stop.signal.aborted ? "Cancelled." : "The model does not answer. Is `mechheads serve` still running?");
     }
-    const body = (await response.json().catch(() => null)) as TextAnswer | Failure | null;
-    if (!response.ok || !body || "error" in body) {
-      throw new Error(body && "error" in body ? body.error : `The server answered with an error (${response.status}).`);
+    const body = (await response.json().catch(() => null)) as Answer | Failure | null;
+    const failure = body as Failure | null;
+    if (!response.ok || !body || failure?.error !== undefined) {
+      throw new Error(failure?.error ?? `The server answered with an error (${response.status}).`);
     }
-    return body;
+    return body as Answer;
   };
   return {
     answer: ask(),

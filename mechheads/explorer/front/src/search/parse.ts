@@ -6,7 +6,7 @@
  *     one      = "not" one | "(" either ")" | side (sign side)+ | name
  *     side     = number | name
  *
- * A name may have several words. Heads that stand next to each other are alternatives: L1H2 L3H4.
+ * A name may have several words; "layer 23" and "head 4" are names, too. Heads that stand next to each other are alternatives: L1H2 L3H4.
  */
 import type { Model } from "../data";
 import { near } from "./near";
@@ -119,6 +119,8 @@ class Parser {
   /** A comparison that begins with a name, or a name alone: the longest run of words that is one. */
   private named(): Test {
     const first = this.peek();
+    const place = this.place();
+    if (place) return place;
     let words = 1;
     while (this.peek(words).kind === "word" && words < MOST_WORDS) words++;
     if (this.peek(words).kind === "compare" && words === 1) return this.compared(this.side());
@@ -148,6 +150,17 @@ class Parser {
       throw new NotUnderstood(`${name} needs a condition, such as ${typed} > 0.2`, first.start, end, near);
     }
     throw this.unknown(first);
+  }
+
+  /** `layer 23` is L23, `head 4` is H4. */
+  private place(): Test | null {
+    const [word, number] = [this.peek(), this.peek(1)];
+    const letter = { layer: "L", head: "H" }[word.text.toLowerCase()];
+    if (!letter || number.kind !== "number" || this.peek(2).kind === "compare") return null;
+    const found = conditionNamed(this.model, `${letter}${number.text}`);
+    if (!found) throw this.unknown({ ...number, text: `${word.text} ${number.text}`, start: word.start });
+    this.at += 2;
+    return this.noted(found);
   }
 
   private withNeighbours(test: Test, first: Token): Test {

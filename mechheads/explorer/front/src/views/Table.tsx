@@ -8,7 +8,7 @@ import { hitsOf } from "../hits";
 import { headAt, useMarks } from "../marks";
 import { modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
-import { choose, state } from "../state";
+import { choose, state, type Ref } from "../state";
 import { columnOf, numbersOf, shortened, sortOf, titled } from "../table";
 import { cellText, cellTitle, type Fitted } from "./fitting";
 
@@ -30,6 +30,12 @@ function inOrder(model: Model, is: Uint8Array, sort: string): number[] {
     const order = typeof x === "number" && typeof y === "number" ? x - y : String(x) < String(y) ? -1 : String(x) > String(y) ? 1 : 0;
     return (down ? -order : order) || a - b;
   });
+}
+
+/** The heads that the table shows, in its order. */
+export function rowsOf(number: number): Ref[] {
+  const model = modelOf(number);
+  return inOrder(model, hitsOf(number).is, sortOf(model)).map((head) => ({ model: number, head }));
 }
 
 /** The sort that a click on a column's heading leads to: the largest first, then the smallest, then by head. */

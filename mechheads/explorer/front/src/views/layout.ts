@@ -32,13 +32,17 @@ export interface Sizes {
   readonly height: number;
 }
 
-/** Cells as large as there is room for, 9 to 40 pixels wide and 9 to 34 high. */
+/** Narrower than this, the page is on a phone, where a finger needs cells of so many pixels; the map is then panned. */
+const PHONE = { width: 600, cell: 20 };
+
+/** Cells as large as there is room for, 9 to 40 pixels wide and 9 to 34 high; on a phone at least 20. */
 export function sizes(found: readonly Strip[], nHeads: number, width: number): Sizes {
   const left = 34;
   const folded = found.filter((strip) => "from" in strip).length;
   const room = width - left - 4 - folded * FOLDED_WIDTH;
-  const cell = Math.max(9, Math.min(40, Math.floor(room / Math.max(1, found.length - folded))));
-  const row = Math.max(9, Math.min(34, Math.round(cell * 1.5), Math.floor(400 / nHeads)));
+  const least = width < PHONE.width ? PHONE.cell : 9;
+  const cell = Math.max(least, Math.min(40, Math.floor(room / Math.max(1, found.length - folded))));
+  const row = Math.max(least, Math.min(34, Math.round(cell * 1.5), Math.floor(400 / nHeads)));
   const lefts = [left];
   for (const strip of found) lefts.push((lefts.at(-1) ?? 0) + ("from" in strip ? FOLDED_WIDTH : cell));
   return { cell, row, lefts, left, width: (lefts.at(-1) ?? 0) + 4, height: row * nHeads + 38 };

@@ -1,0 +1,174 @@
+/** Why a head looks where it looks: what its score for a key is made of, at the query and at the key. */
+import { useMemo } from "preact/hooks";
+
+import type { Looked, Model, Shared, Why, WhySide } from "../data";
+import { choose, state } from "../state";
+import { HeadLink } from "./HeadLink";
+import { numberOf } from "./heads";
+import { percent, plural, show } from "./numbers";
+import { Shown } from "./parts";
+import { asChip, inText } from "./tokens";
+
+interface Props {
+  pane: Looked[];
+  shared: Shared;
+  model: Model;
+  modelAt: number;
+}
+
+/** So many tokens before and after the two are shown. */
+const AROUND = 24;
+
+export function WhyPane({ pane, shared, model, modelAt }: Props) {
+  const at = state.why.value !== null && pane[state.why.value] ? state.why.value : 0;
+  const found = pane[at];
+  if (!found) return null;
+  const tokens = shared.looked[found.text] ?? [];
+  const option = ({ text, query, key, chosen }: Looked) => {
+    const [from, to] = [query, key].map((place) => asChip(shared.looked[text]?.[place] ?? ""));
+    return `${inText(chosen.replace("-", "\u2013"))}: \u201c${from}\u201d to \u201c${to}\u201d`;
+  };
+  return (
+    <div>
+      <div class="card-controls">
+        <label class="card-select">
+          <span>Tokens</span>{" "}
+          <select value={String(at)} onChange={({ currentTarget }) => choose({ why: Number(currentTarget.value) })}>
+            {pane.map((each, number) => <option key={number} value={String(number)}>{option(each)}</option>)}
+          </select>
+        </label>
+      </div>
+      <Excerpt {...{ tokens }} query={found.query} place={found.key} />
+      <WhyParts why={found} {...{ tokens, model, modelAt }} />
+    </div>
+  );
+}
+
+/** What is measured, against what, and what it does not say; once for all numbers of the pane. */
+function Notes() {
+  return (
+    <p class="card-muted card-why-notes">
+      {"Scores are those before softmax, in nats: 1 more makes e = 2.7 times the odds. Softmax compares keys, so what is split is the score for this key minus the mean of the scores for the other keys, each weighted by its attention. The parts sum to it exactly, with all norms held as they are in this run. They are not causes: what would change without a part, "}
+      <code>mh.path_patch</code>
+      {" measures. More in the docs of "}
+      <code>mh.behaviour.attention_attribution</code>
+      {", which does this for prompts of your own, with intervals."}
+    </p>
+  );
+}
+
+/** The text near the two tokens, which are marked. */
+function Excerpt({ tokens, query, place }: { tokens: readonly string[]; query: number; place: number }) {
+  const near = tokens.map((_, at) => at).filter((at) => [query, place].some((mark) => Math.abs(at - mark) <= AROUND));
+  return (
+    <p class="card-why-text" dir="auto">
+      {near.map((at, number) => (
+        <span key={at}>
+          {at > (near[number - 1] ?? -1) + 1 && "\u2026"}
+          <span class={at === query ? "card-word-query" : at === place ? "card-why-key" : ""}>
+            <Shown token={tokens[at] ?? ""} as={inText} />
+          </span>
+        </span>
+      ))}
+      {(near.at(-1) ?? 0) < tokens.length - 1 && "\u2026"}
+    </p>
+  );
+}
+
+interface PartsProps {
+  why: Why;
+  tokens: readonly string[];
+  model: Model;
+  modelAt: number;
+}
+
+/** The score for a key, and its parts at both ends. */
+export function WhyParts({ why, tokens, model, modelAt }: PartsProps) {
+  const token = (place: number) => `\u201c${asChip(tokens[place] ?? "")}\u201d (${place})`;
+  const most = useMemo(() => Math.max(...[why.atQuery, why.atKey].flatMap(({ parts, rest }) => [...parts.map(({ value }) => value), rest]).map(Math.abs), 1e-9), [why]);
+  const about = { total: why.total, most, model, modelAt };
+  return (
+    <>
+      <p class="card-readout" aria-live="polite">
+        {`From ${token(why.query)}, ${percent(why.weight)} of the attention goes to ${token(why.key)}: its score is ${show(Math.abs(why.total))} ${why.total < 0 ? "below" : "above"} the mean of the other keys. Both tables split this number, by what the residual stream consists of.`}
+      </p>
+      <div class="card-beside">
+        <section>
+          <h3>{`At the query ${token(why.query)}`}</h3>
+          <p class="card-lead">What each part there adds, with the keys as they are.</p>
+          <Side side={why.atQuery} {...about} />
+        </section>
+        <section>
+          <h3>{`At the key ${token(why.key)}`}</h3>
+          <p class="card-lead">What each part adds there minus what it adds at the other keys, with the query as it is.</p>
+          <Side side={why.atKey} {...about} />
+        </section>
+      </div>
+      <Notes />
+    </>
+  );
+}
+
+interface SideProps {
+  side: WhySide;
+  total: number;
+  /** What the longest bar stands for. */
+  most: number;
+  model: Model;
+  modelAt: number;
+}
+
+function Side({ side, total, most, model, modelAt }: SideProps) {
+  return (
+    <table class="card-table card-why-parts">
+      <thead>
+        <tr>
+          <th scope="col">part</th>
+          <th scope="col" class="card-number">score</th>
+          <th aria-hidden="true" />
+        </tr>
+      </thead>
+      <tbody>
+        {side.parts.map(({ name, value }) => {
+          const head = numberOf(model, name);
+          return (
+            <tr key={name}>
+              <th scope="row">{head === null ? name : <HeadLink model={modelAt} head={head} name={name} />}</th>
+              <Value {...{ value, most }} />
+            </tr>
+          );
+        })}
+        {side.others > 0 && (
+          <tr>
+            <th scope="row" class="card-muted">{`the ${side.others > 1 ? plural(side.others, "other part") : "other part"}`}</th>
+            <Value value={side.rest} most={most} />
+          </tr>
+        )}
+        <tr class="card-row-strong">
+          <th scope="row">sum</th>
+          <td class="card-number">{signed(total)}</td>
+          <td />
+        </tr>
+      </tbody>
+    </table>
+  );
+}
+
+/** A number, and its bar to the left or the right of 0. */
+function Value({ value, most }: { value: number; most: number }) {
+  const size = `${(Math.abs(value) / most) * 50}%`;
+  return (
+    <>
+      <td class="card-number" title={String(value)}>{signed(value)}</td>
+      <td class="card-signed-cell" aria-hidden="true">
+        <span class="card-signed">
+          <span class={value < 0 ? "card-signed-minus" : "card-signed-plus"} style={{ width: size }} />
+        </span>
+      </td>
+    </>
+  );
+}
+
+function signed(value: number): string {
+  return `${value > 0 ? "+" : ""}${show(value)}`;
+}
