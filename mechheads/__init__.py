@@ -113,7 +113,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"mechheads.{_HOME[name]}"), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'mechheads' has no attribute {name!r}")
+    from mechheads.messages.habits import advice
+
+    raise AttributeError(f"module 'mechheads' has no attribute {name!r}{advice('mh', name)}")
 
 
 def __dir__() -> list[str]:

@@ -82,11 +82,20 @@ def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_he
     Raises:
         ValueError: if one cannot be parsed, if the model does not have it, or if ``heads`` is empty.
     """
+    return tuple(sorted(heads_as_given(heads, n_layers, n_heads)))
+
+
+def heads_as_given(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
+    """The same heads as ``check_heads`` gives, in the order in which they are named.
+
+    >>> heads_as_given(["L2H1", "L0H3", (2, 1)], 3, 4)
+    (HeadId(layer=2, head=1), HeadId(layer=0, head=3))
+    """
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
     one = isinstance(heads, (str, HeadId)) or _is_pair(heads) or not isinstance(heads, Iterable)
     each: Any = [heads] if one else heads
-    parsed = tuple(sorted({check_head(head, n_layers, n_heads) for head in each}))
+    parsed = tuple(dict.fromkeys(check_head(head, n_layers, n_heads) for head in each))
     if not parsed:
         raise ValueError("heads is empty; name at least one head, or leave it out to use every head")
     return parsed

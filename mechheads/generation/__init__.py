@@ -1,6 +1,5 @@
-"""Text that a model writes, and how likely it finds given text, with heads on or off."""
+"""Text that a model writes, with heads on or off."""
 
-from mechheads.generation.continuations import Continuation, continuation_log_probs
-from mechheads.generation.generate import Generated, Sampling, generate, sample_texts
+from mechheads.generation.generate import Generated, Sampling, generate
 
-__all__ = ["Continuation", "Generated", "Sampling", "continuation_log_probs", "generate", "sample_texts"]
+__all__ = ["Generated", "Sampling", "generate"]

@@ -25,12 +25,12 @@ from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.interrupted import until_interrupted
+from mechheads.messages.wrapped import wrapped
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
-from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.templates import apply_template
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -144,6 +144,9 @@ class Generated:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def __str__(self) -> str:
+        return wrapped("\n".join(map(repr, self.texts)))
 
 
 @analysis
@@ -359,40 +362,6 @@ class _Writer:
         ]
         unfinished = tuple(i for i, row in enumerate(rows) if not self._is_done(row))
         return Generated(tuple(texts), ids, tuple(ended for _, ended in rows), interrupted, unfinished)
-
-
-@analysis
-def sample_texts(
-    model: Model, n: Positive = 16, *, start: str = "", max_new_tokens: int = 255, temperature: float = 1.0
-) -> list[str]:
-    """Texts that the model itself writes, for ``mh.profile_heads`` and ``mh.behaviour.head_examples``.
-
-    What heads do on a model's own text can differ from what they do on texts of others.
-
-    Args:
-        n: the number of texts.
-        start: how each text begins. If it is empty, the model begins after its token for the beginning or, if it has
-            none, for the end of a text. A chat model then often writes a chat.
-        max_new_tokens: the largest number of tokens of a text.
-        temperature: 1 draws tokens with the model's own probabilities.
-
-    Raises:
-        ValueError: if an argument is not valid, or ``start`` is empty and the tokenizer has no such token.
-
-    >>> texts = mh.generation.sample_texts(model, 2, start="Once upon a time", max_new_tokens=20)
-    >>> [text[:16] for text in texts]
-    ['Once upon a time', 'Once upon a time']
-    """
-    tokenizer = model.tokenizer
-    ids = text_ids(start, tokenizer)[0]
-    if not ids:
-        known = (tokenizer.bos_token_id, tokenizer.eos_token_id)
-        ids = [token for token in known if token is not None][:1]
-    if not ids:
-        raise ValueError("start is empty, and the tokenizer has no token for the beginning or end of a text; give one")
-    sampling = Sampling(max_new_tokens, temperature=temperature)
-    written = generate(model, [Unpadded(ids)] * n, sampling)
-    return [f"{start}{text}" for text in written.texts]
 
 
 def end_tokens(model: Model) -> list[int]:

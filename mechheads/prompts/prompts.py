@@ -25,6 +25,7 @@ from mechheads.files.columns import (
 from mechheads.files.rows import read_rows
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.warn import warn
+from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.given import Unpadded, read_answers, read_prompts
@@ -46,7 +47,7 @@ _COLUMNS = ("clean", "corrupted", "answer", "wrong", "cluster")
 
 
 @dataclass(frozen=True, repr=False)
-class Prompts:
+class Prompts(Wrapped):
     """Prompts for one run: texts, chats or token ids.
 
     Args:
@@ -145,7 +146,7 @@ class Prompts:
 
 
 @dataclass(frozen=True, repr=False)
-class PromptPairs:
+class PromptPairs(Wrapped):
     """Clean prompts and corrupted prompts that align with them token by token.
 
     Args:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from mechheads.files.columns import described, whole_number
 from mechheads.files.text import check_unicode
 from mechheads.messages.warn import warn
+from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import chat_tokens, is_chat
 from mechheads.prompts.encoding import added_tokens, ids_after, piece_ids, text_ids, text_of, token_strings
 
@@ -47,7 +48,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tokens:
+class Tokens(Wrapped):
     """Prompts tokenised for one model.
 
     Attributes:

@@ -175,8 +175,9 @@ def check_metric(metric: Any, model: Model | None = None, prompts: AnyPrompts | 
     """
     __tracebackhide__ = True
     reads = MetricInfo.of(metric).reads
-    named = isinstance(reads, str) and reads not in ("last", "all")
-    model, prompts = _with_defaults(model, prompts, str(reads) if named else None)
+    places = [reads] if isinstance(reads, str | int) else reads
+    named = [place for place in places if isinstance(place, str) and place not in ("last", "all")]
+    model, prompts = _with_defaults(model, prompts, named[0] if named else None)
     tried = MetricTrial(metric, model, prompts)
     checks = _Checks(metric)
     checks.run("callable", lambda: _callable(metric, "(logits, context)", "mh.logit_diff"), vital=True)

@@ -21,17 +21,8 @@ from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import KEY_SITES
-from mechheads.testing.trials import (
-    TOLERANCE,
-    InterventionTrial,
-    SlowRun,
-    Wrong,
-    forward,
-    furthest_gap,
-    log_prob_of_0,
-    names_of,
-    slow_sweep,
-)
+from mechheads.testing.slow_runs import SlowRun, forward, slow_sweep
+from mechheads.testing.trials import TOLERANCE, InterventionTrial, Wrong, furthest_gap, log_prob_of_0, names_of
 
 _WRITTEN = 2
 """How many tokens are written."""

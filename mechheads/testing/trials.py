@@ -6,29 +6,46 @@ A check returns a sentence that says what was found, or raises ``Wrong`` with a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from mechheads.engine.reading import Reading
 from mechheads.engine.sweep import sweep
-from mechheads.heads import HeadId, kv_head
-from mechheads.interventions.base import Context, Intervention, needs_of, site_of
+from mechheads.heads import HeadId
+from mechheads.interventions.base import needs_of, site_of
 from mechheads.interventions.basic import Zero
-from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, metric, name_of, read_positions
+from mechheads.limits import DEFAULT_LIMITS
+from mechheads.metrics.base import (
+    Metric,
+    MetricContext,
+    MetricInfo,
+    check_value,
+    metric,
+    name_of,
+    read_positions,
+)
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HEAD_SITES, KEY_SITES, HeadCache
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_cache import HEAD_SITES
+from mechheads.testing.slow_runs import (
+    EXTRA,
+    Runs,
+    SlowRun,
+    copied,
+    slow_sweep,
+    tensors_of,
+    widened,
+    with_noise,
+)
 
 TOLERANCE = 1e-4
-_EXTRA = 2
 
 
 class Wrong(Exception):
@@ -179,10 +196,25 @@ class MetricTrial:
         except (ValueError, TypeError) as error:
             raise Wrong(f"{error}; choose one of these") from error
         rows = torch.arange(len(at), device=at.device)[:, None]
+        reading = Reading.of(self.metric, self.model, self.tokens.ids.shape[1])
+        self.read = reading.activation
         self.base = self.model.unembed(self.runs.base.final[rows, at])
+        if self.read is not None:
+            self.base = reading.values(self.runs.base, at, DEFAULT_LIMITS)
         noise = torch.randn(self.base.shape, generator=self.generator).to(self.base)
-        self.changed, self.rounded = (self.base + size * self.base.std() * noise for size in (0.5, 1e-6))
-        return f"reads {MetricInfo.of(self.metric).reads!r}"
+        self.changed, self.rounded = (self._changed(size * noise) for size in (0.5, 1e-6))
+        return f"reads {MetricInfo.of(self.metric).reads!r}{'' if self.read is None else f' of {self.read}'}"
+
+    def _changed(self, noise: Tensor) -> Tensor:
+        """What is read, with noise; a pattern stays one."""
+        if not self._reads_pattern:
+            return self.base + self.base.std() * noise
+        changed = self.base * noise.exp()
+        return changed / changed.sum(-1, keepdim=True)
+
+    @property
+    def _reads_pattern(self) -> bool:
+        return self.read is not None and self.read.site == "pattern"
 
     def runs_through(self) -> str:
         self.first, self.unchanged_value = self.call(self.changed), self.call(self.base)
@@ -234,6 +266,8 @@ class MetricTrial:
 
     def padding(self) -> str:
         tokens, base, changed, mask = widened(self.tokens, self.generator), self.base, self.changed, self.mask
+        if self._reads_pattern:
+            base, changed = (F.pad(pattern, (0, EXTRA)) for pattern in (base, changed))
         if MetricInfo.of(self.metric).reads == "all":
             mask = tokens.mask
             base, changed = (self._in_padding(logits, mask) for logits in (base, changed))
@@ -260,7 +294,8 @@ class MetricTrial:
         return "the value of the unchanged run is stable under rounding errors in the logits"
 
     def engine(self) -> str:
-        return _agrees(self.runs, self.prompts, Zero(), some_heads(self.model), [self.metric])
+        heads = [head for head in some_heads(self.model) if self.read is None or head != self.read.head]
+        return _agrees(self.runs, self.prompts, Zero(), heads, [self.metric])
 
     def writes_into_logits(self) -> str | None:
         logits, context = self.changed.clone(), MetricContext(self.base.clone(), self.tokens, self.mask)
@@ -271,6 +306,8 @@ class MetricTrial:
 
     def gradient(self) -> str | None:
         cannot = "cannot be used with attribution_patch: "
+        if self.read is not None:
+            return f"{cannot}it reads {self.read} in place of the logits"
         leaf = self.base.clone().requires_grad_()
         try:
             with torch.enable_grad():
@@ -299,7 +336,8 @@ def _log_probs_of_0(logits: Tensor, context: MetricContext) -> Tensor:
 def _agrees(
     runs: Runs, prompts: Prompts | PromptPairs, intervention: Any, heads: Sequence[HeadId], metrics: Sequence[Any]
 ) -> str:
-    furthest, slow = 0.0, {head: slow_sweep(runs, intervention, [head]) for head in heads}
+    read = MetricInfo.of(metrics[0]).read
+    furthest, slow = 0.0, {head: slow_sweep(runs, intervention, [head], read) for head in heads}
     for each in metrics:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -379,195 +417,3 @@ def names_of(heads: Sequence[HeadId]) -> str:
 def some_heads(model: Model) -> tuple[HeadId, HeadId]:
     """One head of the first layer and one of the last; the first is not the first of its group, if possible."""
     return HeadId(0, min(1, model.n_heads - 1)), HeadId(model.n_layers - 1, model.n_heads - 1)
-
-
-def widened(tokens: Tokens, generator: torch.Generator) -> Tokens:
-    """The same prompts with more padding, filled with random tokens."""
-    ids = F.pad(tokens.ids, (0, _EXTRA))
-    random = torch.randint(int(ids.max()) + 1, ids.shape, generator=generator).to(ids.device)
-    wide = replace(tokens, ids=ids)
-    return replace(wide, ids=torch.where(wide.mask, ids, random))
-
-
-def with_noise(value: Tensor, where: Tensor, generator: torch.Generator) -> Tensor:
-    """The value with noise in (0, 1) added where the mask is True."""
-    return value + where * torch.rand(value.shape, generator=generator).to(value)
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The cached runs of some prompts: the base run and, for pairs, the source run."""
-
-    model: Model
-    base: HeadCache
-    source: HeadCache | None
-
-    @classmethod
-    def of(cls, model: Model, prompts: Prompts | PromptPairs) -> Runs:
-        """The runs of the prompts, with the activations of all sites."""
-        sites = (*HEAD_SITES, "resid_pre")
-        base, source = prompts.tokens(model) if isinstance(prompts, PromptPairs) else (prompts.tokens(model), None)
-        return cls(
-            model,
-            HeadCache.run(model, base, sites=sites),
-            None if source is None else HeadCache.run(model, source, sites=sites),
-        )
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.base.tokens
-
-    def made_over(
-        self,
-        change: Callable[[str, Tensor], Tensor],
-        tokens: Callable[[Tokens], Tokens],
-        sites: Sequence[str] | None = None,
-    ) -> Runs:
-        """Copies in which every activation and the tokens are changed, and only some sites are kept."""
-
-        def made_over(run: HeadCache) -> HeadCache:
-            kept = run.stores if sites is None else sites
-            stores = {site: LayerStore(run.n_layers, len(run.tokens)) for site in kept}
-            for site, store in stores.items():
-                for layer in range(run.n_layers):
-                    store.add(layer, change(site, run.stores[site][layer]))
-            heads = (self.model.n_heads, self.model.n_kv_heads)
-            return HeadCache(self.model, tokens(run.tokens), stores, change("final", run.final), heads)
-
-        return replace(self, base=made_over(self.base), source=None if self.source is None else made_over(self.source))
-
-    def copied(self, sites: tuple[str, ...] | None = None) -> Runs:
-        """Copies of the runs with these sites only; by default all."""
-        return self.made_over(
-            lambda _, value: value.clone(), copied, None if sites is None else sites or ("resid_pre",)
-        )
-
-    def padded(self) -> Runs:
-        """The same prompts with more padding, and numbers other than zero at all padding.
-
-        A pattern keeps its zeros at keys that are padding, because no real token can attend to one.
-        """
-        generator = torch.Generator().manual_seed(0)
-
-        def change(site: str, value: Tensor) -> Tensor:
-            value = F.pad(value, (0, _EXTRA if site == "pattern" else 0, 0, _EXTRA))
-            mask = F.pad(self.tokens.mask, (0, _EXTRA))[..., None]
-            return with_noise(value, ~(mask if value.ndim == 3 else mask[:, None]), generator)
-
-        return self.made_over(change, lambda tokens: widened(tokens, generator))
-
-    def with_other(self, row: int) -> Runs:
-        """The runs with other activations and tokens in one prompt, which keeps its length."""
-        generator = torch.Generator().manual_seed(0)
-        this = torch.arange(len(self.tokens), device=self.tokens.ids.device) == row
-
-        def change(_: str, value: Tensor) -> Tensor:
-            return with_noise(value, this.reshape(-1, *[1] * (value.ndim - 1)) & (value != 0), generator)
-
-        def other(tokens: Tokens) -> Tokens:
-            return replace(tokens, ids=torch.where(this[:, None] & tokens.mask, tokens.ids.roll(1, 1), tokens.ids))
-
-        return self.made_over(change, other)
-
-    def with_later(self, last: int) -> Runs:
-        """The runs with other tokens in the base run after position ``last``."""
-        ids = self.tokens.ids
-        later = (torch.arange(ids.shape[1], device=ids.device) > last) & self.tokens.mask
-        tokens = replace(self.tokens, ids=torch.where(later, (ids + 1) % self.model.d_vocab, ids))
-        return replace(self, base=HeadCache.run(self.model, tokens, sites=tuple(self.base.stores)))
-
-    def context(self, intervention: Intervention, head: HeadId) -> Context:
-        """The context that an intervention gets for a head; for ``k`` and ``v``, for the first head of its group."""
-        if site_of(intervention) in KEY_SITES:
-            group = self.model.n_heads // self.model.n_kv_heads
-            head = HeadId(head.layer, head.head // group * group)
-        return Context(head, self.base, self.source, self.tokens.mask)
-
-    def value(self, intervention: Intervention, head: HeadId) -> Tensor:
-        """A copy of the activation that an intervention changes."""
-        return self.base.site(site_of(intervention))[head].clone()
-
-
-def copied(tokens: Tokens) -> Tokens:
-    """A copy of the tokens in separate memory."""
-    return replace(
-        tokens,
-        ids=tokens.ids.clone(),
-        lengths=tokens.lengths.clone(),
-        positions={name: where.clone() for name, where in tokens.positions.items()},
-        answer=None if tokens.answer is None else tokens.answer.clone(),
-        wrong=None if tokens.wrong is None else tokens.wrong.clone(),
-    )
-
-
-def tensors_of(tokens: Tokens) -> dict[str, Tensor]:
-    """Every tensor of some tokens, by name."""
-    named = {"ids": tokens.ids, "lengths": tokens.lengths, "answer": tokens.answer, "wrong": tokens.wrong}
-    named |= {f"positions[{name!r}]": where for name, where in tokens.positions.items()}
-    return {f"tokens.{name}": value for name, value in named.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class SlowRun:
-    """One prompt run alone, without padding, unchanged and with new z of some heads: logits [1, pos, d_vocab]."""
-
-    tokens: Tokens
-    base: Float[Tensor, "1 pos d_vocab"]
-    changed: Float[Tensor, "1 pos d_vocab"]
-
-    def measure(self, metric: Metric) -> tuple[float, float]:
-        """The metric of the unchanged and of the changed run."""
-        at, mask = read_positions(metric, self.tokens)
-        context = MetricContext(self.base[:, at[0]], self.tokens, mask)
-        before, after = (
-            float(metric(logits[:, at[0]].clone(), replace(context, base_logits=context.base_logits.clone())))
-            for logits in (self.base, self.changed)
-        )
-        return before, after
-
-
-def slow_sweep(runs: Runs, intervention: Intervention, heads: Sequence[HeadId]) -> list[SlowRun]:
-    """The reference for heads that are changed together: full forward passes of one prompt at a time."""
-    model, site, shown = runs.model, site_of(intervention), runs.copied()
-    new = {head: intervention(shown.value(intervention, head), shown.context(intervention, head)) for head in heads}
-    found = []
-    for row in range(len(runs.tokens)):
-        tokens = runs.tokens.rows(slice(row, row + 1))
-        n = int(tokens.lengths)
-        tokens = replace(tokens, ids=tokens.ids[:, :n])
-        hooks = []
-        for head, value in new.items():
-            z = value[row, :n, :n] if site == "pattern" else value[row, :n]
-            if site != "z":
-                z = _z_when(model, tokens.ids, head, site, z)
-            hooks.append(_put(model, "z", head.layer, head.head, z))
-        found.append(SlowRun(tokens, forward(model, tokens.ids), forward(model, tokens.ids, hooks)))
-    return found
-
-
-def forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any] | None = None) -> Float[Tensor, "1 pos d_vocab"]:
-    with torch.no_grad():
-        return model.model.run_with_hooks(ids, fwd_hooks=hooks or [], attention_mask=torch.ones_like(ids))
-
-
-def _z_when(model: Model, ids: Int[Tensor, "1 pos"], head: HeadId, site: str, value: Tensor) -> Tensor:
-    """The head's z [pos, d_head] if its q, k, v or pattern is ``value``."""
-    index = kv_head(head.head, model.n_heads, model.n_kv_heads) if site in KEY_SITES else head.head
-    seen: list[Tensor] = []
-
-    def see(z: Tensor, hook: Any) -> None:
-        seen.append(z[0, :, head.head].clone())
-
-    forward(model, ids, [_put(model, site, head.layer, index, value), (model.hook_name("z", head.layer), see)])
-    return seen[0]
-
-
-def _put(model: Model, site: str, layer: int, index: int, value: Tensor) -> tuple[str, Callable[..., Tensor]]:
-    """A hook that sets one head's activation."""
-
-    def put(activation: Tensor, hook: Any) -> Tensor:
-        activation = activation.clone()
-        activation[(0, index) if site == "pattern" else (0, slice(None), index)] = value
-        return activation
-
-    return model.hook_name(site, layer), put

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
-from mechheads.gating.fit.descent import Pull
+from mechheads.gating.fit.descent import Schedule
 from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
@@ -101,7 +101,7 @@ def contrast_gates(
 
     name = f"{retain.name} without {forget.name}"
     items = f"{retained.fingerprint()} {forgotten.fingerprint()}"
-    stage = Stage(("contrast",), (Pull(fit.regularisation, made[0], settings["lr"]),))
+    stage = Stage(("contrast",), (Schedule(fit.regularisation, made[0], settings["lr"]),))
     about = make_provenance(model, settings, task=name, items=items, n_items=len(retained))
     loss = _Difference(retained, forgotten, fit.reduce, fit.clip_difference)
     whole = Fit(model, loss, len(retained), [stage], rules, name, about)

@@ -32,7 +32,7 @@ _WINDOW = 50
 
 
 @dataclass(frozen=True)
-class Pull:
+class Schedule:
     """The settings of one set of gates.
 
     Attributes:
@@ -114,14 +114,14 @@ class Descent:
     Attributes:
         objective: the loss of some items. Neighbouring items are run together, so order them by length.
         n_items: the number of items.
-        pulls: the settings of each set of gates.
+        schedules: the settings of each set of gates.
         rules: what all sets share.
         rows: how many rows to run at once.
     """
 
     objective: Objective
     n_items: int
-    pulls: list[Pull]
+    schedules: list[Schedule]
     rules: Rules
     rows: Rows
 
@@ -156,7 +156,7 @@ def descend(descent: Descent, state: State, *, seen: Callable[[State], None], na
         NotFinite: if a loss is not a finite number.
     """
     window = descent.per_round * math.ceil(_WINDOW / descent.per_round)
-    most = torch.tensor([pull.updates for pull in descent.pulls])
+    most = torch.tensor([each.updates for each in descent.schedules])
     tolerance = descent.rules.fit.tolerance
     bar_format = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates, {elapsed}, {remaining} to go{postfix}"
     with Bar(total=int(most.max()), initial=state.done, desc=name, leave=False, bar_format=bar_format) as bar:
@@ -182,13 +182,13 @@ def _mini_batch(update: int, n_items: int, per_round: int, seed: int) -> Int[np.
 
 def _step(descent: Descent, state: State) -> State:
     """One update of the sets that are not done."""
-    pulls, fit = descent.pulls, descent.rules.fit
+    schedules, fit = descent.schedules, descent.rules.fit
     items = torch.as_tensor(_mini_batch(state.done, descent.n_items, descent.per_round, fit.order_seed))
     running = state.running.nonzero()[:, 0]
     logits = state.logits[running]
     gates = logits.sigmoid()
     loss, gradient = value_and_gradient(descent.objective, gates, items, descent.rows)
-    strength = logits.new_tensor([pulls[i].strength for i in running])
+    strength = logits.new_tensor([schedules[i].strength for i in running])
     pull, slope = _regulariser(logits, strength, fit)
     total = loss - strength * pull
     gradient = gradient * gates * (1 - gates) - strength[:, None, None] * slope
@@ -202,7 +202,7 @@ def _step(descent: Descent, state: State) -> State:
     second = state.second[running].lerp(gradient.square(), 1 - _BETAS[1])
     after = state.done + 1
     unbiased = (first / (1 - _BETAS[0] ** after), second / (1 - _BETAS[1] ** after))
-    rate = logits.new_tensor([_rate(pulls[i], state.done) for i in running])[:, None, None]
+    rate = logits.new_tensor([_rate(schedules[i], state.done) for i in running])[:, None, None]
     new = logits - rate * unbiased[0] / (unbiased[1].sqrt() + _EPSILON)
 
     def put(old: Tensor, value: Tensor) -> Tensor:
@@ -238,9 +238,9 @@ def _regulariser(
     return value, ((logits >= low) & (logits <= high)).to(logits.dtype) / n_heads
 
 
-def _rate(pull: Pull, done: int) -> float:
-    start, end = pull.lr
-    return start + (end - start) * done / pull.updates
+def _rate(schedule: Schedule, done: int) -> float:
+    start, end = schedule.lr
+    return start + (end - start) * done / schedule.updates
 
 
 def _on_plateau(objective: Float[Tensor, "set update"], window: int, tolerance: float) -> Bool[Tensor, " set"]:

@@ -40,8 +40,8 @@ from torch import Tensor
 
 from mechheads.engine.each import IndependentUnits
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
-from mechheads.gating.fit.descent import Descent, NotFinite, Pull, State, descend
-from mechheads.gating.fit.fitted import Course, Gates
+from mechheads.gating.fit.descent import Descent, NotFinite, Schedule, State, descend
+from mechheads.gating.fit.fitted import Gates, LossCurves
 from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.ledger.ledger import Ledger
@@ -77,11 +77,11 @@ class Stage:
 
     Attributes:
         fits: the names of the fits.
-        pulls: the settings of each fit.
+        schedules: the settings of each fit.
     """
 
     fits: tuple[str, ...]
-    pulls: tuple[Pull, ...]
+    schedules: tuple[Schedule, ...]
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Stage:
     @property
     def most(self) -> int:
         """The largest number of updates of any of its fits."""
-        return max(pull.updates for pull in self.pulls)
+        return max(each.updates for each in self.schedules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +178,7 @@ def fit_gates(
     settings = rules.about(made, unused="clip_difference")
     rates = settings["lr"], settings["lr_regularised"], settings["lr_regularised"]
     strengths = 0.0, fit.regularisation, -fit.regularisation
-    none, keep, drop = (Pull(*each) for each in zip(strengths, made, rates, strict=True))
+    none, keep, drop = (Schedule(*each) for each in zip(strengths, made, rates, strict=True))
     tokens = usable_items(model, task)
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
@@ -227,8 +227,8 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
             if current().limits.workers is not None:
                 stop_if(_descend_by_workers(fit, stage, rows, found, see))
             else:
-                pulls = [pull for pull in stage.pulls for _ in seeds]
-                descent = Descent(partial(fit.loss, model), fit.n_items, pulls, fit.rules, rows)
+                schedules = [each for each in stage.schedules for _ in seeds]
+                descent = Descent(partial(fit.loss, model), fit.n_items, schedules, fit.rules, rows)
                 descend(descent, found, seen=see, name=f"fit {stage.name}")
             progress.write()
             logits = states[stage.name].logits
@@ -294,7 +294,7 @@ def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: 
         sets = tuple(range(number, len(state.logits), len(seeds)))
         if state.running[list(sets)].any():
             units.append(_SeedState(f"the fit {stage.name} of seed {seed}", sets, state.some(sets).to(_CPU)))
-    fit_seed = partial(_fit_seed, fit.loss, fit.n_items, list(stage.pulls), fit.rules, rows)
+    fit_seed = partial(_fit_seed, fit.loss, fit.n_items, list(stage.schedules), fit.rules, rows)
     each = IndependentUnits(model, fit_seed, current().limits)
     with Bar(total=len(units), desc=f"fit {stage.name}", unit="seed", leave=False) as bar:
 
@@ -313,14 +313,14 @@ def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: 
 
 
 def _fit_seed(
-    loss: Loss, n_items: int, pulls: list[Pull], rules: Rules, rows: Rows, model: Model, unit: _SeedState
+    loss: Loss, n_items: int, schedules: list[Schedule], rules: Rules, rows: Rows, model: Model, unit: _SeedState
 ) -> State:
     """The state of a seed at the end, on the CPU.
 
     Raises:
         NotFinite: as ``descend`` does, with the index of the set among those of all seeds.
     """
-    descent = Descent(partial(loss, model), n_items, pulls, rules, rows)
+    descent = Descent(partial(loss, model), n_items, schedules, rules, rows)
     run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
     try:
         return model.backend.with_frozen_weights(run).to(_CPU)
@@ -376,7 +376,7 @@ def _gather(
         torch.cat(gates).numpy(),
         [name for stage in fit.stages for name in stage.fits],
         seeds,
-        Course(loss, objective, torch.cat(made).numpy()),
+        LossCurves(loss, objective, torch.cat(made).numpy()),
         name=fit.name,
         provenance=fit.provenance | {"interrupted": interrupted},
     )

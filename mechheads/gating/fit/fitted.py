@@ -24,7 +24,7 @@ _FAR = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class LossCurves:
     """The loss curves of the fits.
 
     Attributes:
@@ -65,7 +65,7 @@ class Gates(TableResult):
         gates: Float[np.ndarray, "fit seed layer head"],
         fits: Sequence[str],
         seeds: Sequence[int],
-        course: Course,
+        curves: LossCurves,
         *,
         name: str,
         provenance: Mapping[str, Any],
@@ -75,9 +75,9 @@ class Gates(TableResult):
             xr.Dataset(
                 {
                     "gate": (("fit", "seed", "layer", "head"), np.asarray(gates, np.float64)),
-                    "loss": (("fit", "seed", "update"), np.asarray(course.loss, np.float64)),
-                    "objective": (("fit", "seed", "update"), np.asarray(course.objective, np.float64)),
-                    "updates": (("fit", "seed"), np.asarray(course.updates)),
+                    "loss": (("fit", "seed", "update"), np.asarray(curves.loss, np.float64)),
+                    "objective": (("fit", "seed", "update"), np.asarray(curves.objective, np.float64)),
+                    "updates": (("fit", "seed"), np.asarray(curves.updates)),
                 },
                 coords={"fit": netcdf.text_array(fits), "seed": list(seeds)},
                 attrs={

@@ -29,7 +29,7 @@ from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import Limits, current
-from mechheads.messages.arguments import NotNegative, Positive
+from mechheads.messages.arguments import NotNegative, check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -135,8 +135,7 @@ def role_curve(
     gates: Gates,
     roles: Roles | None = None,
     *,
-    most: Positive = 50,
-    counts: Sequence[int] | None = None,
+    counts: int | Sequence[int] = 50,
     over: Over = "items",
     draws: NotNegative = 5,
     intervention: InterventionLike = "zero",
@@ -150,8 +149,7 @@ def role_curve(
         task: the task to measure; items that the gates were not fitted to are better evidence.
         gates: the result of ``fit_gates``; all other heads stay at their gates of the fit "keep".
         roles: the scores by which heads are ordered; by default ``head_roles(gates)``.
-        most: the largest number of heads to gate off.
-        counts: the numbers of heads to gate off; by default every number up to 10, then every fifth up to ``most``.
+        counts: the numbers of heads to gate off; or the largest, with every number up to 10 and then every fifth.
         over: ``"items"``: gates and roles are averaged over seeds, and intervals are over items, by clusters.
             ``"seeds"``: each seed has its own gates and order, and intervals are over seeds.
         draws: the number of random orders of heads to compare with.
@@ -173,7 +171,7 @@ def role_curve(
     [['facilitation', 0], ['facilitation', 3], ['interference', 0], ['interference', 3]]
     """
     roles = head_roles(gates) if roles is None else roles
-    steps = _check(model, gates, roles, most, counts, over, draws)
+    steps = _check(model, gates, roles, counts, over)
     rule = intervention_for("intervention", intervention, task.prompts)
     tokens = usable_items(model, task)
     keep = gates["keep"].mean(0, keepdims=True) if over == "items" else gates["keep"]
@@ -227,9 +225,7 @@ def role_curve(
     return Curves("role_curves", task.name, table, ranked, values, {}, about)
 
 
-def _check(
-    model: Model, gates: Gates, roles: Roles, most: int, counts: Sequence[int] | None, over: str, draws: int
-) -> list[int]:
+def _check(model: Model, gates: Gates, roles: Roles, counts: int | Sequence[int], over: str) -> list[int]:
     """The numbers of heads to gate off, after a check that the arguments fit.
 
     Raises:
@@ -244,8 +240,9 @@ def _check(
     if over == "seeds" and roles["facilitation"].dataset.sizes.get("prompt") != len(gates.seeds):
         raise ValueError(f'over="seeds" needs roles with the {len(gates.seeds)} seeds of the gates')
     n_heads = model.n_layers * model.n_heads
-    if counts is None:
-        last = min(most, n_heads)
+    if isinstance(counts, int):
+        check_at_least(1, counts=counts)
+        last = min(counts, n_heads)
         return sorted({*range(min(last, 10) + 1), *range(10, last + 1, 5), last})
     steps = sorted(set(map(int, counts)))
     if not steps or steps[0] < 0 or steps[-1] > n_heads or steps[-1] == 0:

@@ -21,6 +21,7 @@ from mechheads.gating.fit.fitted import Gates
 from mechheads.results.dataset import RANGE
 from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import Rows
 from mechheads.results.tables import TableResult
 
 ROLES = ("facilitation", "interference", "irrelevance")
@@ -77,7 +78,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
         columns = {"always": self.always(threshold), "any": self.any(threshold), "mean": mean}
         return pd.DataFrame(columns).rename_axis("role").reset_index()
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_dataframe(self) -> Rows:
         """One row per head: layer, head, and for each role the mean over seeds and its interval, ``_low``, ``_high``.
 
         Two seeds give no interval: ``_range_low`` and ``_range_high`` are then the smaller and the larger value.
@@ -87,7 +88,7 @@ class Roles(TableResult, Mapping[str, HeadScores]):
         for role, table in tables.items():
             columns |= {role: table["score"], f"{role}_low": table["ci_low"], f"{role}_high": table["ci_high"]}
             columns |= {f"{role}_{end}": table[end] for end in RANGE if end in table}
-        return pd.DataFrame(columns)
+        return Rows(columns)
 
     def _reached(self, role: str, threshold: float) -> np.ndarray:
         """Whether each head has the role in each seed [layer, head, seed].
@@ -107,9 +108,13 @@ class Roles(TableResult, Mapping[str, HeadScores]):
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         try:
-            return self.shares(), ["Shares of heads at 0.5 or more, over seeds:"]
+            always, in_some = self.always(), self.any()
         except ValueError as error:
             return pd.DataFrame(), [str(error)]
+        notes = [
+            f"{role}: {always[role]:.0%} of heads reach 0.5 in every seed, {in_some[role]:.0%} in some" for role in self
+        ]
+        return self.to_dataframe().nlargest(10, ROLES[0]), [*notes, f"The ten with the largest {ROLES[0]}:"]
 
 
 def head_roles(gates: Gates) -> Roles:

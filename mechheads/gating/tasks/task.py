@@ -11,6 +11,7 @@ import numpy as np
 
 from mechheads.files.columns import labels
 from mechheads.files.text import check_unicode
+from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.given import Unpadded, each_prompt
@@ -27,7 +28,7 @@ TextOrIds = str | Sequence[int]
 
 
 @dataclass(frozen=True, repr=False)
-class Task:
+class Task(Wrapped):
     """Prompts and the targets that should follow them.
 
     Args:
@@ -167,7 +168,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TaskTokens:
+class TaskTokens(Wrapped):
     """The items of a task that can be used with one model, as tokens.
 
     Attributes:
