@@ -104,13 +104,11 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
     other = mh.Task(corrupted, [" Rome", " Berlin", " book"])
     fit: dict[str, Any] = {"seeds": 2, "updates": 4}
     heads = ["L0H1", "L1H2", "L2H0"]
-    ranking = {"some": heads}
 
     def gates(model: mh.Model) -> Any:
         return mh.fit_gates(model, task, seeds=2, updates=(4, 2, 2))
 
     return {
-        "curve": lambda model: measured(mh.patching.circuit_curve(model, pairs, ranking, sizes=(0.1, 0.5), draws=2)),
         "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3),
         "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2),
         "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"]),
@@ -124,7 +122,7 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "text loss": lambda model: mh.safety.text_loss(model, clean),
         "directions": lambda model: mh.behaviour.head_directions(model, "L1H2"),
         "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16),
-        **recipes(mh.Relation("words", None, words)),
+        "object roles": object_roles,
         "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
         "effects": lambda model: {
@@ -136,58 +134,20 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
     }
 
 
-def measured(curves: mh.patching.Curves) -> dict[str, Any]:
-    """What the table of circuits is computed from; its intervals are resampled."""
-    about, more = curves.provenance, curves.more
-    return {
-        "sizes": about["sizes"],
-        "order": curves.order,
-        "values": curves.values.reshape(len(curves.order), len(about["sizes"]), -1),
-        "full": more["full"],
-        "empty": more["empty"],
-        "cluster": more["cluster"],
-        "metric": about["metric"],
-        "ablation": about["intervention"],
-        "seed": about["seed"],
-        "provenance": about,
-    }
-
-
-def recipes(words: mh.Relation) -> dict[str, Analysis]:
-    """The named heads of the literature."""
+def object_roles(model: mh.Model) -> Any:
+    """Of one pair many times over, so that every effect is significant and the next step is taken."""
     names = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
     templates = [" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to"]
-    needles = [(" Paris is", "big store of John", " Paris"), (" Rome is", "small book of Mary", " Rome")]
-    hay = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
-    orders = {"places": ["France", "Italy", "Spain", "Germany", "Paris"], "words": ["one", "two", "three", "yes", "no"]}
-
-    def function_vectors(model: mh.Model) -> mh.HeadScores:
-        template = " {source} is {target} the"
-        return mh.behaviour.function_vector_heads(model, words, shots=3, n=3, template=template)
-
-    def roles(model: mh.Model) -> Any:
-        """Of one pair many times over, so that every effect is significant and the next step is taken."""
-        one, many = mh.behaviour.indirect_object_pairs(model, 1, templates=templates, names=names), 16
-        pairs = mh.PromptPairs(
-            [*one.clean] * many,
-            [*one.corrupted] * many,
-            answer=[*(one.answer or ())] * many,
-            wrong=[*(one.wrong or ())] * many,
-            positions={name: [*at] * many for name, at in one.positions.items()},
-            cluster=[f"{at}" for at in range(many)],
-        )
-        return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0)
-
-    return {
-        "suppression": lambda model: mh.behaviour.copy_suppression(model, [list(range(3, 60))], window=16),
-        "function vectors": function_vectors,
-        "a function vector": lambda model: mh.behaviour.function_vector(model, function_vectors(model), "words", 2),
-        "object roles": roles,
-        "retrieval": lambda model: mh.behaviour.retrieval_heads(
-            model, hay, n=3, length=56, needles=needles, depths=(0.1, 0.5, 0.9)
-        ),
-        "successors": lambda model: mh.behaviour.successor_scores(model, orders, min_members=3, draws=200),
-    }
+    one, many = mh.behaviour.indirect_object_pairs(model, 1, templates=templates, names=names), 16
+    pairs = mh.PromptPairs(
+        [*one.clean] * many,
+        [*one.corrupted] * many,
+        answer=[*(one.answer or ())] * many,
+        wrong=[*(one.wrong or ())] * many,
+        positions={name: [*at] * many for name, at in one.positions.items()},
+        cluster=[f"{at}" for at in range(many)],
+    )
+    return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0)
 
 
 def some_analyses(model: mh.Model) -> dict[str, Analysis]:

@@ -1,9 +1,9 @@
-"""Published heads against what the recipes find: ``python -m benchmarks.known_heads --model gpt2 --out known.json``.
+"""Published heads of indirect objects against what is found: ``python -m benchmarks.known_heads --model gpt2``.
 
-``known_heads.csv`` holds heads that papers list for a model, each with its source. For each role of the model, the
-recipe runs and the report says: which published heads have the role here, the rank of each by the recipe's score, the
-area under the ROC curve (the probability that a published head is above another head), and its p value (one-sided
-Mann-Whitney). Prompts, texts and relations are this package's own, so agreement is a replication, not a repetition.
+``known_heads.csv`` holds heads that a paper lists for a model. For each role of the model, the report says: which
+published heads have the role here, the rank of each by the effect of its path, the area under the ROC curve (the
+probability that a published head is above another head), and its p value (one-sided Mann-Whitney). Prompts are this
+package's own, so agreement is a replication, not a repetition.
 
 ``--list`` prints the models and roles. ``--model FOLDER --as gpt2`` takes weights from a folder. ``--random`` runs
 everything on random weights in GPT-2's shape: it shows that the code runs, and nothing should be found.
@@ -17,7 +17,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from scipy.stats import mannwhitneyu
 
 import mechheads as mh
 from benchmarks.workloads import random_model
-from mechheads.behaviour.recipes.indirect_object_roles import IndirectObjectRoles
+from mechheads.behaviour.indirect_objects import IndirectObjectRoles
 from mechheads.heads import HeadId
 from mechheads.model.sources.source import ModelSourceError
 
@@ -99,19 +98,12 @@ def published() -> dict[tuple[str, str], list[HeadId]]:
 
 
 def compare(model: mh.Model, wanted: dict[str, list[HeadId]], quick: bool) -> dict[str, Any]:
-    """Run the recipes of some roles, and compare what they find with the published heads."""
-    told: dict[str, Any] = {}
-    for roles, run in RECIPES:
-        asked = [role for role in roles if role in wanted]
-        if not asked:
-            continue
-        start = time.process_time()
-        judged = run(model, quick)
-        seconds = time.process_time() - start
-        for role in asked:
-            told[role] = {"cpu seconds of the recipe": round(seconds, 1)} | (
-                agreement(*judged[role], wanted[role]) if role in judged else {"not found": "its step was not reached"}
-            )
+    """Find the roles of heads, and compare them with the published heads."""
+    start = time.process_time()
+    judged = of_roles(mh.behaviour.indirect_object_roles(model, n=4 if quick else 64, most=2 if quick else 4))
+    told: dict[str, Any] = {"cpu seconds": round(time.process_time() - start, 1)}
+    for role, heads in wanted.items():
+        told[role] = agreement(*judged[role], heads) if role in judged else {"not found": "its step was not reached"}
     return told
 
 
@@ -134,11 +126,6 @@ def agreement(score: np.ndarray, found: set[HeadId], heads: list[HeadId]) -> dic
     }
 
 
-def indirect_object(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    found = mh.behaviour.indirect_object_roles(model, n=4 if quick else 64, most=2 if quick else 4)
-    return of_roles(found)
-
-
 def of_roles(found: IndirectObjectRoles) -> dict[str, Judged]:
     """Each role's score and heads; roles whose step was not reached are left out."""
     return {
@@ -146,36 +133,6 @@ def of_roles(found: IndirectObjectRoles) -> dict[str, Judged]:
         for role, (step, sign) in STEPS.items()
         if step in found.steps
     }
-
-
-def suppression(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    found = mh.behaviour.copy_suppression(model, n_tokens=256 if quick else 20_000)
-    return {"copy suppression": (found.scores.values, above_control(found))}
-
-
-def retrieval(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    length = min(128 if quick else 1024, model.n_ctx - 32)
-    found = mh.behaviour.retrieval_heads(model, n=3 if quick else 24, length=length)
-    return {"retrieval": (found.scores.values, above_control(found))}
-
-
-def vectors(model: mh.Model, quick: bool) -> dict[str, Judged]:
-    found = mh.behaviour.function_vector_heads(model, n=3 if quick else 16)
-    return {"function vector": (found.scores.values, above_control(found))}
-
-
-def above_control(found: mh.HeadScores) -> set[HeadId]:
-    data = found.dataset
-    above = (data["q_value"].values <= 0.05) & (data["excess"].values > 0) & (data["score"].values > 0)
-    return {HeadId(int(layer), int(head)) for layer, head in np.argwhere(above)}
-
-
-RECIPES: list[tuple[tuple[str, ...], Callable[[mh.Model, bool], dict[str, Judged]]]] = [
-    (tuple(STEPS), indirect_object),
-    (("copy suppression",), suppression),
-    (("retrieval",), retrieval),
-    (("function vector",), vectors),
-]
 
 
 if __name__ == "__main__":

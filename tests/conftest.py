@@ -143,6 +143,12 @@ def small(request: pytest.FixtureRequest, loaded: Callable[[str], mechheads.Mode
 
 
 @pytest.fixture
+def brief_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a model refuses is seen from four tokens of its answers: for tests to which that does not matter."""
+    monkeypatch.setattr("mechheads.safety.answers.refusing.TOKENS", 4)
+
+
+@pytest.fixture
 def terminal() -> Iterator[None]:
     """Ctrl-C as a terminal leaves it; a process that was started in the background ignores it."""
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)

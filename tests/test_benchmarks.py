@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoConfig
 
 import benchmarks.__main__ as command
-from benchmarks import lengths, table, workloads
+from benchmarks import attention, lengths, table, workloads
 from benchmarks.flops import Shape, gate_update
 from benchmarks.measure import Measurement, measure, middle
 from benchmarks.runner import Local, Run
@@ -174,3 +174,17 @@ def test_every_workload_has_a_tool_and_a_title() -> None:
     for workload in TRIED:
         assert workload.title == workloads.TITLES[workload.name]
         assert sum(workload.kind in kinds for kinds in KINDS.values()) >= 2
+
+
+def test_the_page_has_the_tables_of_what_a_score_consists_of():
+    page = (ROOT / "docs/weights.md").read_text("utf-8")
+    for part in attention.markdown(stored("attention")).split("\n\n"):
+        assert part in page
+
+
+def test_a_rank_correlation_has_its_interval_over_prompts():
+    rng = np.random.default_rng(0)
+    same = rng.normal(size=(30, 1)) + 0.1 * rng.normal(size=(30, 12))
+    rho, low, high = attention.spearman(same, np.exp(same))
+    assert rho > 0.95 and low <= rho <= high
+    assert attention.spearman(same, -same)[0] == pytest.approx(-1)

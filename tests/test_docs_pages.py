@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import mechheads
@@ -56,3 +57,31 @@ def test_every_paper_has_a_claim_and_what_is_cited_exists() -> None:
     for path, name in cited:
         assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), f"{path}::{name}"
     assert all((ROOT / path).exists() for path in re.findall(r"`(benchmarks/\w+\.json)`", text))
+
+
+def test_notebooks_use_the_public_face_only() -> None:
+    """What they import from a folder of the package is a public name of it."""
+    imports = re.compile(r"^(?:from (mechheads[\w.]*) import ([\w, ]+)|import (mechheads[\w.]*).*)$", re.MULTILINE)
+    for notebook in sorted((ROOT / "notebooks").glob("*.py")):
+        for folder, names, whole in imports.findall(notebook.read_text("utf-8")):
+            assert not whole or whole == "mechheads", notebook.name
+            if folder:
+                public = set(mechheads.__all__ if folder == "mechheads" else getattr(mechheads, folder[10:]).__all__)
+                assert set(names.split(", ")) <= public, f"{notebook.name}: {names}"
+
+
+def texts_for_users() -> dict[str, str]:
+    """The docs, but for the page that lists old names; the notebooks; the words of results; and the commands."""
+    files = [*DOCS.glob("*.md"), ROOT / "README.md", *(ROOT / "notebooks").glob("*.py")]
+    files += [*(ROOT / "mechheads" / "data" / "kinds").glob("*.toml"), *(ROOT / "mechheads" / "cli").glob("*.py")]
+    return {path.name: path.read_text("utf-8") for path in files if path.name != "moved.md"}
+
+
+def test_one_name_stands_for_one_idea() -> None:
+    words = tomllib.loads((DOCS / "words.toml").read_text("utf-8"))["word"]
+    assert len(words) >= 10
+    for word in words:
+        for other in word["not"]:
+            pattern = re.compile(rf"\b{other}s?\b".replace(" ", r"\s+"), re.IGNORECASE)
+            found = {name: match[0] for name, text in texts_for_users().items() if (match := pattern.search(text))}
+            assert not found, f"say {word['name']!r} ({word['means']})"

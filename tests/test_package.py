@@ -53,7 +53,7 @@ PUBLIC = {
 """Module and qualified name of every public function and class."""
 
 CATCHES = {
-    "mechheads/cli/results.py": "the exit code of an interrupted command",
+    "mechheads/cli/errors.py": "the exit code of an interrupted command",
     "mechheads/engine/work.py": "gives the waves that are done, unless they are stored, and raises again",
 }
 """Files that catch Ctrl-C, and what for."""
@@ -138,6 +138,29 @@ print(*sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n\n"
+
+
+def closure(*begin: str) -> set[str]:
+    """The modules that are imported with some modules of the package, of the package and of libraries."""
+    found, todo = set[str](), list(begin)
+    while todo:
+        name = todo.pop()
+        while name and name not in found:
+            found.add(name)
+            path = ROOT.joinpath(*name.split("."))
+            file = next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()), None)
+            if file is not None:
+                todo += imported(file, lazy=False)
+            name = name.rpartition(".")[0]
+    return found
+
+
+def test_a_model_is_loaded_without_tables_figures_and_statistics() -> None:
+    """And a first sweep without figures and scipy.stats, which takes as long to import as the sweep to run."""
+    loading, sweeping = closure("mechheads.model.load"), closure("mechheads.patching.activation")
+    assert {"torch", "transformers"} <= loading and {"pandas", "scipy.special"} <= sweeping
+    assert not {"pandas", "xarray", "scipy", "plotly", "mechheads.plots", "mechheads.results.scores"} & loading
+    assert not {"scipy.stats", "plotly", "mechheads.plots"} & sweeping
 
 
 def test_imports_run_down_only() -> None:

@@ -10,7 +10,7 @@ import mechheads as mh
 from benchmarks.tools.base import EPSILON, WithoutPreparing
 from benchmarks.workloads import MIN_PAIRS, UPDATES, Head, Workload
 from mechheads.gating.fit.arguments import FitSettings, Rules
-from mechheads.gating.fit.descent import Pull
+from mechheads.gating.fit.descent import Schedule
 from mechheads.gating.fit.fit import Fit, Stage, TargetLoss, run_stages
 from mechheads.gating.fit.gates import rows_at_once
 from mechheads.interventions.basic import Scale, UniformAttention
@@ -58,7 +58,7 @@ def gates(model: mh.Model, task: mh.Task) -> np.ndarray:
     """Gates [layer, head] after the first updates of ``fit_gates`` with seed 0."""
     tokens = task.tokens(model)
     rules = Rules((0,), len(task), FitSettings(tolerance=None))
-    stage = Stage(("none",), (Pull(0.0, UPDATES, LR),))
+    stage = Stage(("none",), (Schedule(0.0, UPDATES, LR),))
     fit = Fit(model, TargetLoss(tokens, "mean"), len(tokens), [stage], rules, task.name, {})
     return run_stages(fit, rows_at_once(model, tokens), None)["none"][0]
 

@@ -63,7 +63,13 @@ _ATTENDS = {"negative": "induction", "primary": "induction", "backup": "sink"}
 """A backup head rests on the first token, because the primary head has copied."""
 
 
-def make_behaving(seed: int = 0, noise: float = 0.5, plant: Mapping[str, Behaviour] | None = None) -> KnownModel:
+def make_behaving(
+    seed: int = 0,
+    noise: float = 0.5,
+    plant: Mapping[str, Behaviour] | None = None,
+    shape: tuple[int, int] = (N_LAYERS, N_HEADS),
+    length: int = 40,
+) -> KnownModel:
     """A model whose heads behave as they were made to.
 
     Args:
@@ -72,14 +78,23 @@ def make_behaving(seed: int = 0, noise: float = 0.5, plant: Mapping[str, Behavio
         plant: which head behaves how. By default, two random heads have each behaviour but ``primary``, which one has.
             Induction, primary, negative and backup need a previous-token head in layer 0 and are in later layers;
             backup is in a later layer than primary.
+        shape: the numbers of layers and of heads in a layer; only if ``plant`` is given.
+        length: how many words the prompts of the pairs have.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "behaving.npz"
-        write_behaving(path, seed, noise, plant)
+        write_behaving(path, seed, noise, plant, shape, length)
         return read_known(f"behaving-{seed}", path)
 
 
-def write_behaving(path: Path, seed: int = 0, noise: float = 0.5, plant: Mapping[str, Behaviour] | None = None) -> None:
+def write_behaving(
+    path: Path,
+    seed: int = 0,
+    noise: float = 0.5,
+    plant: Mapping[str, Behaviour] | None = None,
+    shape: tuple[int, int] = (N_LAYERS, N_HEADS),
+    length: int = 40,
+) -> None:
     """Write the file of such a model."""
     rng = default_rng([seed, 0])
     given: dict[HeadId, Behaviour] = {HeadId.parse(at): behaviour for at, behaviour in (plant or {}).items()}
@@ -87,15 +102,15 @@ def write_behaving(path: Path, seed: int = 0, noise: float = 0.5, plant: Mapping
     words = _words(_VOCABULARY)
     tokenizer = word_tokenizer(words, "behaving", _CONTEXT)
     sizes = {"vocab_size": len(tokenizer), "n_positions": _CONTEXT}
-    gpt2 = blank_gpt2(N_LAYERS, N_HEADS, N_HEADS * D_HEAD, **sizes)
+    gpt2 = blank_gpt2(*shape, shape[1] * D_HEAD, **sizes)
     writer = Writer(gpt2, tokenizer, rng)
     tells = min((head for head, each in heads.items() if each == "previous-token" and head.layer == 0), default=None)
-    for layer, number in np.ndindex(N_LAYERS, N_HEADS):
+    for layer, number in np.ndindex(shape):
         head = HeadId(layer, number)
         own = default_rng([seed, 1, layer, number])
         writer.write(head, heads.get(head), noise, own, tells_previous=head == tells)
     nodes = {str(at): KnownNode(each, DOES[each], _ATTENDS.get(each, each)) for at, each in sorted(heads.items())}
-    write_known(path, gpt2, tokenizer, nodes, "", _texts(words, seed), _pairs(words, seed))
+    write_known(path, gpt2, tokenizer, nodes, "", _texts(words, seed), _pairs(words, seed, length))
 
 
 def _words(n: int) -> list[str]:
@@ -119,7 +134,7 @@ def _texts(words: Sequence[str], seed: int) -> list[str]:
     return rows
 
 
-def _pairs(words: Sequence[str], seed: int, length: int = 40) -> Pairs:
+def _pairs(words: Sequence[str], seed: int, length: int) -> Pairs:
     """Texts that end with a copy of an earlier word, and the word that followed it as the answer.
 
     In the corrupted text, the last word has no copy. The wrong answer is another word of the text.

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.behaviour import frozen_maps
 from mechheads.behaviour.frozen_maps import FrozenRun
 from support.levels import few
 from support.micro import FRANCE_RUN, micro  # noqa: F401
@@ -200,7 +199,7 @@ def test_bad_arguments_are_errors_before_the_model_runs(llama, monkeypatch):
 
 
 def test_a_model_whose_blocks_do_more_is_refused_with_the_layer(llama, monkeypatch):
-    monkeypatch.setattr(frozen_maps, "_of_attention", lambda *_: None)
+    monkeypatch.setattr(FrozenRun, "_of_attention", lambda *_: None)
     with pytest.raises(ValueError, match=r"does not support logit_attribution: layer 0 does more with its heads"):
         mh.behaviour.logit_attribution(llama, PROMPTS)
 

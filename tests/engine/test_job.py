@@ -107,6 +107,19 @@ def test_a_job_gives_what_its_prompts_give_without_another_run(small, jobs, runs
             np.testing.assert_allclose(each, expected, atol=1e-5, rtol=0)
 
 
+def test_a_job_runs_once_more_for_each_set_of_heads_that_is_given(small, jobs, runs):
+    job = jobs[id(PROMPTS)]
+    asked: list[tuple[Callable[..., Any], int]] = [
+        (lambda *given: mh.ablate(*given, given={"L0H1": "mean"}).values, 1),
+        (lambda *given: mh.patching.backups(*given, heads=["L0H1"], draws=1).values, 2),
+    ]
+    for ask, n in asked:
+        expected = ask(small, PROMPTS)
+        runs.clear()
+        np.testing.assert_allclose(ask(job), expected, atol=1e-5, rtol=0)
+        assert runs == ["whole"] * n
+
+
 def test_prepare_runs_each_side_once(small, runs):
     mh.prepare(small, PAIRS)
     assert runs == ["whole"] * 2

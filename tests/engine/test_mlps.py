@@ -204,7 +204,7 @@ def test_the_plan_counts_mlps(small):
     assert plan.flops == pytest.approx(heads.flops + (3 + 2 + 1) * block + 3 * 2 * n * d * small.d_vocab)
     assert plan.forwards / heads.forwards == pytest.approx(plan.flops / heads.flops)
     assert plan.seconds is not None and plan.seconds > 0
-    assert f"(1 head and {small.n_layers} MLPs x 1 place" in str(plan) and "; 1 more for MLPs" in str(plan)
+    assert f"(1 head and {small.n_layers} MLPs x 1 place" in repr(plan) and "; 1 more for MLPs" in repr(plan)
 
 
 def test_a_patch_without_a_source_run_is_refused_where_it_is_computed(llama):

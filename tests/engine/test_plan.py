@@ -55,18 +55,10 @@ def test_workers_on_gpus_share_the_units_and_those_on_a_cpu_its_cores(
     assert shared[0].hours == pytest.approx(4 * seconds[0] / 3600)
 
 
-def test_money_is_the_hours_of_all_workers_times_the_price(model: mh.Model) -> None:
-    plan = replace(planned(model, price=2.5), seconds=7200.0)
-    assert plan.cost == 5
-    assert repr(plan).endswith("about 2 h 00 min; 2 hours, 5.00 at 2.5 an hour")
+def test_the_hours_are_those_of_all_workers_together(model: mh.Model) -> None:
+    plan = replace(planned(model), seconds=7200.0)
+    assert plan.hours == 2 and repr(plan).endswith("about 2 h 00 min")
     there: Any = SimpleNamespace(device=torch.device("cuda"), backend=model.backend)
     shared = with_workers(plan, there, 2, setup=0.0)
-    assert shared.cost == 5
-    assert repr(shared).endswith("about 60 min 00 s; 2 hours of 2 workers together, 5.00 at 2.5 an hour")
-    assert planned(model).cost is None
-
-
-@pytest.mark.parametrize("price", [-1.0, float("inf"), float("nan"), "2"])
-def test_a_price_that_is_none_is_refused(model: mh.Model, price: Any) -> None:
-    with pytest.raises(ValueError, match=r"^price is .*; give what an hour costs, such as 2.5, or leave it out$"):
-        planned(model, price=price)
+    assert shared.hours == 2
+    assert repr(shared).endswith("about 60 min 00 s; 2 hours of 2 workers together")

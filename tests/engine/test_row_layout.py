@@ -18,10 +18,22 @@ from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 
 PREFERRED = "queries" if TRANSFORMERLENS_4 else "rows"
-SHARED = ("afmoe", "cohere2", "gemma2", "gemma3", "gpt-bigcode", "gpt-j", "gpt-neox", "gpt-oss", "mixtral", "olmo2-mha")
+SHARED = (
+    "afmoe",
+    "cohere2",
+    "falcon-7b",
+    "gemma2",
+    "gemma3",
+    "gpt-bigcode",
+    "gpt-j",
+    "gpt-neox",
+    "gpt-oss",
+    "mixtral",
+    "olmo2-mha",
+)
 SHARED += ("opt", "phi3-longrope", "qwen3", "stablelm-parallel")
 """Families whose copies share rows over cached keys, besides those of ``loaded``."""
-WHOLE = ("bloom", "falcon-7b", "gpt-neo", "llama4", "mpt")
+WHOLE = ("bloom", "gpt-neo", "llama4", "mpt")
 """Families that TransformerBridge cannot resume from cached keys."""
 
 

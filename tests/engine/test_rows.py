@@ -184,9 +184,9 @@ def test_a_plan_says_so(loaded):
     model = loaded("llama")
     planned = mh.plan(model, PROMPTS, intervention=mh.Zero())
     if layout_of(model) != "queries":
-        assert not planned.packed and "positions computed" in str(planned)
+        assert not planned.packed and "positions computed" in repr(planned)
         return
-    assert "rows of" in str(planned) and "their shared first tokens only once" in str(planned)
+    assert "rows of" in repr(planned) and "their shared first tokens only once" in repr(planned)
     lengths = mh.Prompts(PROMPTS).tokens(model).lengths
     shared = mh.Prompts([BEGINNING]).tokens(model).lengths[0]
     assert planned.packed and planned.width == int(shared + (lengths - shared).sum())

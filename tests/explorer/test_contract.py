@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import mechheads as mh
+from docs import terms
 from docs.contract import WRITTEN, text
 from mechheads.explorer import contract
 from mechheads.explorer.collect import collect, patterns_of
-from mechheads.explorer.live import Live, TextAnswer, TextRequest
+from mechheads.explorer.live import Live, TextAnswer, TextRequest, WhyAnswer
 from mechheads.explorer.payload import atlas_payload, run_payload
 from mechheads.explorer.run_columns import run_table
 from support.page_sample import SAMPLE, sent
@@ -90,6 +91,8 @@ def test_the_answer_to_a_text_is_as_the_types_say(llama):
     for head in (None, mh.HeadId(1, 1)):
         answer = json.loads(json.dumps(Live(llama).answer(TextRequest("a", " The cat sat", head))))
         assert not [*faults(answer, TextAnswer, "answer")]
+    answer = json.loads(json.dumps(Live(llama).answer(TextRequest("a", " The cat sat", mh.HeadId(1, 1), (2, 1)))))
+    assert not [*faults(answer, WhyAnswer, "answer")]
 
 
 def test_the_sample_of_the_browser_tests_has_every_part_that_python_sends():
@@ -97,7 +100,7 @@ def test_the_sample_of_the_browser_tests_has_every_part_that_python_sends():
     check(content)
     (model,) = content["page"]["models"]
     cards = [card for name, block in content["blocks"].items() if "heads-0" in name for card in block["heads"]]
-    assert all(any(card[pane] is not None for card in cards) for pane in model["panes"]) and len(model["panes"]) == 9
+    assert all(any(card[pane] is not None for card in cards) for pane in model["panes"]) and len(model["panes"]) == 10
 
 
 @pytest.mark.parametrize(
@@ -116,3 +119,7 @@ def test_what_is_not_of_the_type_is_found(change, says):
     change(content["page"])
     with pytest.raises(AssertionError, match=says):
         check(content)
+
+
+def test_the_page_explains_words_as_the_glossary_does() -> None:
+    assert terms.WRITTEN.read_text("utf-8") == terms.text(), "type python -m docs.terms, and build the page"

@@ -77,6 +77,8 @@ def test_a_card_holds_the_heads_that_it_links_to(atlas, tmp_path):
     paths = [*mine["paths"]["senders"], *mine["paths"]["receivers"]]
     paths += [each for way in mine["paths"]["composition"] for side in ("senders", "receivers") for each in way[side]]
     linked = {each["head"] for each in [*paths, *mine["alike"]["heads"]] if each["head"]}
+    parts = [part["name"] for pair in mine["why"] for side in ("atQuery", "atKey") for part in pair[side]["parts"]]
+    linked |= {part for part in parts if "H" in part}
     assert linked and cards.keys() == linked | {"L2H1"}
 
 

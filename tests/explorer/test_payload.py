@@ -140,6 +140,23 @@ def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
             assert same(relations[row["relation"]]["q"], row["q"])
 
 
+def test_why_there_holds_all_parts_of_the_atlas(heads, payload, atlas):
+    looked, table = unblock(payload.blocks["mh-shared-0"])["looked"], atlas.why.table
+    assert looked == [list(tokens) for tokens in atlas.why.texts]
+    for name, card in heads.items():
+        assert len(card["why"]) == len(table[table["head"] == name].drop_duplicates(["text", "query", "key"]))
+        for pair in card["why"]:
+            of_pair = [f"{column} == {pair[column]}" for column in ("text", "query", "key")]
+            rows = table[table["head"] == name].query(" and ".join(of_pair))
+            assert 0 <= pair["key"] <= pair["query"] < len(looked[pair["text"]])
+            for side in ("query", "key"):
+                mine, shown = rows[rows["side"] == side], pair[f"at{side.title()}"]
+                assert [part["name"] for part in shown["parts"]] == mine["part"].tolist()[:-1]
+                values = [*(part["value"] for part in shown["parts"]), shown["rest"]]
+                assert values == pytest.approx(mine["score"].tolist(), rel=1e-3)
+                assert sum(values) == pytest.approx(pair["total"], abs=1e-2)
+
+
 def test_paths_end_and_begin_at_the_head(heads, atlas):
     data = atlas.paths.dataset
     for receiver in data["receiver"].values.tolist():
@@ -244,7 +261,7 @@ def test_the_landing_has_categories_names_and_agreement(payload, atlas):
     assert [point["value"] for point in circuit["curve"]] == plain(atlas.circuit.table["score"].to_numpy())
     assert circuit["faithfulness"] == circuit["curve"][-1]["value"]
     assert model["citations"].keys() == model["provenance"].keys() >= {"patching", "weights", "examples"}
-    assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct part", "Ships", "Roles"}
+    assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct effect", "Ships", "Roles"}
 
 
 def made(values: np.ndarray, spread: float, n: int = 9, kind: str = "activation_patch") -> mh.HeadScores:

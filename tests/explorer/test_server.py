@@ -95,6 +95,24 @@ def test_a_text_gives_what_the_package_gives(server, small):
     assert len(found["ablation"]["after"]) == 10 and found["notes"] == []
 
 
+def test_a_query_and_a_key_give_the_parts_of_the_score(server, small):
+    status, _, found = ask(server, "POST", "api/text", request(query=4, key=3))
+    assert status == 200 and found.keys() == {"id", "why", "seconds"}
+    whole = mh.behaviour.attention_attribution(small, [TEXT], "L1H2", query=4, key=3)
+    why = found["why"]
+    assert why["weight"] == pytest.approx(float(small.cache([TEXT]).pattern["L1H2"][0, 4, 3]), abs=1e-5)
+    for side, scores in (("atQuery", whole.query), ("atKey", whole.key)):
+        parts = {part["name"]: part["value"] for part in why[side]["parts"]}
+        assert sum(parts.values()) + why[side]["rest"] == pytest.approx(why["total"], rel=1e-2, abs=1e-3)
+        of_heads = [name for name in parts if "H" in name]
+        assert of_heads and all(parts[name] == pytest.approx(scores[name]["score"], rel=1e-3) for name in of_heads)
+    assert why["total"] == pytest.approx(whole.query.dataset["total"].item(), rel=1e-5)
+    status, _, found = ask(server, "POST", "api/text", request(query=400, key=3))
+    assert status == 400 and "query and key must be among them" in found["error"]
+    status, _, found = ask(server, "POST", "api/text", request(query=0, key=0))
+    assert status == 400 and "the query is the first token" in found["error"]
+
+
 def test_without_a_head_there_is_no_pattern_and_no_ablation(server):
     status, _, found = ask(server, "POST", "api/text", request(head=None))
     assert status == 200 and found["attention"] is None and found["ablation"] is None and found["attribution"]
@@ -116,6 +134,12 @@ def test_without_a_head_there_is_no_pattern_and_no_ablation(server):
         (request(head="L99H99"), "out of range"),
         (request(head="l1h1"), "head must be null or a head"),
         (request(head=7), "head must be null"),
+        (request(query=1), "or with query and key too"),
+        (request(query=1, key=2), "the key not after the query"),
+        (request(query=1, key=-1), "the numbers of two tokens"),
+        (request(query=True, key=0), "the numbers of two tokens"),
+        (request(query=10**9, key=0), "the numbers of two tokens"),
+        (request(query=1, key=0, head=None), "query and key need a head"),
     ],
 )
 def test_a_request_is_read_field_by_field(given, message, small):

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import mechheads as mh
 from mechheads.files import checksums
-from mechheads.gating.fit.fitted import Course, Gates
+from mechheads.gating.fit.fitted import Gates, LossCurves
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
 
@@ -38,8 +38,8 @@ def save_scores(path: Path) -> Load:
 
 def save_gates(path: Path) -> Load:
     curve, values = np.zeros((1, 2, 3)), np.moveaxis(VALUES[..., :2], -1, 0)[None]
-    course = Course(loss=curve, objective=curve, updates=np.array([[3, 3]]))
-    Gates.of(values, ["none"], [0, 1], course, name="t", provenance={}).save(path)
+    curves = LossCurves(loss=curve, objective=curve, updates=np.array([[3, 3]]))
+    Gates.of(values, ["none"], [0, 1], curves, name="t", provenance={}).save(path)
     return lambda path: [Gates.load(path).dataset["gate"].values]
 
 

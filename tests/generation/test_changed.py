@@ -1,4 +1,4 @@
-"""Text and log-probabilities with heads off and directions added, against full forward passes with plain hooks."""
+"""Text with heads off and directions added, against full forward passes with plain hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main
-from mechheads.generation import Sampling, continuation_log_probs, sample_texts
+from mechheads.generation import Sampling
 from support import oracles
 from support.levels import ONE_FIRST
 
@@ -23,11 +23,6 @@ ARCHITECTURES = ONE_FIRST
 PROMPTS = [" The capital of France is", " yes", " When John and Mary went to the store John gave a book to"]
 NEW, OFF = 7, ["L0H1", "L1H2", (2, 0)]
 CHANCES = {"temperature": 2.0, "top_k": 5, "seed": 3}
-REQUESTS = [
-    (" The capital of France is", " Paris"),
-    (" The capital of Italy is", " Rome yes no"),
-    (" yes ", "a big dog"),
-]
 
 
 def rows_of(model: mh.Model, prompts: Any = PROMPTS) -> list[list[int]]:
@@ -118,33 +113,6 @@ def test_text_is_passed_on_while_it_is_written(llama: mh.Model) -> None:
     assert len(turns) > len(set(turns))  # prompts are written side by side, none before another
 
 
-@pytest.mark.parametrize("ablation", ["mean", "zero", "uniform"])
-def test_continuations_are_as_likely_as_full_forward_passes_say(small: mh.Model, ablation: str) -> None:
-    steer = {0: direction_for(small)}
-    rows = rows_of(small, [context + continuation for context, continuation in REQUESTS])
-    starts = [len(row) for row in rows_of(small, [context.rstrip() for context, _ in REQUESTS])]
-    found = continuation_log_probs(small, REQUESTS, off=OFF, intervention=ablation, steer=steer)
-    hooks = plain_hooks(small, ablation, steer, rows)
-    for row, start, one in zip(rows, starts, found, strict=True):
-        log_p = oracles.forward(small, torch.tensor([row]), hooks)[0].double().log_softmax(-1)
-        each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
-        assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
-        assert one.greedy == all(int(log_p[at - 1].argmax()) == row[at] for at in range(start, len(row)))
-    small_parts = mh.settings(budget=mh.patching.Limits(run_tokens=1))(continuation_log_probs)(
-        small, REQUESTS, off=OFF, intervention=ablation, steer=steer
-    )
-    assert [one.log_prob for one in small_parts] == pytest.approx([one.log_prob for one in found], abs=1e-3)
-
-
-def test_a_harness_asks_as_the_lm_evaluation_harness_does(llama: mh.Model) -> None:
-    found = continuation_log_probs(llama, [list(request) for request in REQUESTS])  # type: ignore[misc]
-    assert all(isinstance(value, tuple) and len(value) == 2 for value in found)
-    best = int(oracles.forward(llama, torch.tensor(rows_of(llama, [" yes"])))[0, -1].argmax())
-    word = llama.tokenizer.decode([best])
-    if llama.tokenizer(" yes" + word)["input_ids"][-1] == best:
-        assert continuation_log_probs(llama, [(" yes", word)])[0].greedy
-
-
 class Positional:
     """Depends on the position, so it cannot change text that is written token by token."""
 
@@ -168,13 +136,12 @@ def test_keys_that_heads_share_are_changed_once(llama: mh.Model) -> None:
     def turned(value: Tensor, hook: Any) -> Tensor:
         return torch.cat([-value[:, :, :1], value[:, :, 1:]], 2)
 
-    found = continuation_log_probs(llama, REQUESTS, off=["L1H1", "L1H0"], intervention=Keys())
-    rows = rows_of(llama, [context + continuation for context, continuation in REQUESTS])
-    starts = [len(row) for row in rows_of(llama, [context.rstrip() for context, _ in REQUESTS])]
-    for row, start, one in zip(rows, starts, found, strict=True):
-        log_p = oracles.forward(llama, torch.tensor([row]), [(llama.hook_name("k", 1), turned)])[0].log_softmax(-1)
-        each = [float(log_p[at - 1, row[at]]) for at in range(start, len(row))]
-        assert one.log_prob == pytest.approx(sum(each), abs=2e-3)
+    written = mh.generate(llama, PROMPTS, 4, off=["L1H1", "L1H0"], intervention=Keys())
+    for row, ids in zip(rows_of(llama), written.ids, strict=True):
+        for step, token in enumerate(ids):
+            before = torch.tensor([[*row, *ids[:step]]])
+            logits = oracles.forward(llama, before, [(llama.hook_name("k", 1), turned)])[0, -1]
+            assert float(logits.max() - logits[token]) < 1e-4
     with pytest.raises(
         ValueError, match="intervention changes k, which L1H0, L1H1 share; turn off L1H0 too, or give one on"
     ):
@@ -205,34 +172,7 @@ def test_the_mean_of_a_given_run_is_put_in(llama: mh.Model) -> None:
 def test_what_cannot_be_changed_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mh.generate(llama, PROMPTS, 2, **options)
-    with pytest.raises(ValueError, match=message):
-        continuation_log_probs(llama, REQUESTS, **options)
     assert not any(point.has_hooks() for point in llama.model.hook_dict.values())
-
-
-@pytest.mark.parametrize(
-    ("requests", "message"),
-    [
-        ([], "requests is empty; give pairs of a context and a continuation"),
-        ([" yes"], r"requests\[0\] is ' yes'; give a context and a continuation, two texts"),
-        ([(" yes", "")], r"requests\[0\]: the continuation has no tokens"),
-        ([(" yes" * 70, " no")], r"requests\[0\] has 72 tokens; this model's context holds 64"),
-    ],
-)
-def test_requests_that_cannot_be_answered_are_said(llama: mh.Model, requests: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        continuation_log_probs(llama, requests)
-
-
-def test_texts_of_the_models_own_differ_and_begin_as_asked(small: mh.Model) -> None:
-    texts = mh.settings(seed=2)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
-    assert len(set(texts)) == 4 and all(text.startswith(" yes") for text in texts)
-    assert texts == mh.settings(seed=2)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
-    assert texts != mh.settings(seed=3)(sample_texts)(small, 4, start=" yes", max_new_tokens=9)
-    profile = mh.profile_heads(small, sample_texts(small, 3, max_new_tokens=30), window=16)
-    assert profile.provenance["n_windows"] >= 2
-    with pytest.raises(ValueError, match="n is 0; it must be at least 1"):
-        sample_texts(small, 0)
 
 
 def test_the_command_writes_with_heads_off(tiny: Callable[[str], Path], llama: mh.Model) -> None:

@@ -11,7 +11,6 @@ import pytest
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.generation import continuation_log_probs
 from mechheads.interventions.basic import InterventionName
 from mechheads.labels import removal
 from mechheads.patching import Resample, Scale, UniformAttention
@@ -75,6 +74,9 @@ ON_PAIRS: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {
     "ablate": lambda model, rule: mh.ablate(model, PAIRS, intervention=rule).values.values,
     "patch_sets": lambda model, rule: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, OFF], intervention=rule).values,
     "self_repair": lambda model, rule: mh.patching.self_repair(model, PAIRS, intervention=rule).values.values,
+    "backups": lambda model, rule: (
+        mh.patching.backups(model, PAIRS, ["L0H1"], intervention=rule, draws=0).values.values
+    ),
     "faithfulness": lambda model, rule: (
         mh.patching.faithfulness(model, PAIRS, CIRCUIT, intervention=rule).table["circuit"].to_numpy()
     ),
@@ -84,9 +86,6 @@ ON_PAIRS: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {
     "minimal_circuit": lambda model, rule: (
         mh.patching.minimal_circuit(model, PAIRS, threshold=0.1, intervention=rule).trace["faithfulness"].to_numpy()
     ),
-    "circuit_curve": lambda model, rule: (
-        mh.patching.circuit_curve(model, PAIRS, CIRCUIT, sizes=(0.1, 0.5), draws=1, intervention=rule).values
-    ),
 }
 ON_PROMPTS: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {
     "sweep of prompts": lambda model, rule: mh.sweep(model, PROMPTS, intervention=rule).values.values,
@@ -95,9 +94,6 @@ ON_PROMPTS: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {
 }
 ON_TEXT: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {
     "generate": lambda model, rule: np.array(mh.generate(model, TEXTS, 8, off=OFF, intervention=rule).ids),
-    "continuation_log_probs": lambda model, rule: np.array(
-        continuation_log_probs(model, [(text, " Paris") for text in TEXTS], off=OFF, intervention=rule)
-    ),
     "task_log_prob": lambda model, rule: mh.task_log_prob(model, TASK, OFF, intervention=rule),
     "role_curve": curves,
 }

@@ -17,7 +17,7 @@ from mechheads.heads import HeadId
 from mechheads.labels import causal, removal as removals
 from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
-from mechheads.labels.removal import choose_controls, cumulative_removal, removal_limit
+from mechheads.labels.removal import cumulative_removal, removal_limit
 from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
@@ -77,7 +77,7 @@ def test_effects_equal_one_full_forward_each(small: mh.Model) -> None:
     known, short, _ = told_apart(small)
     found = relation_evidence(small, [known, short], heads=SOME, **ASKED)
     assert found.relations == (known.name, short.name)
-    assert found.left_out == found.not_removed == found.removal == {}
+    assert found.left_out == {}
     total, direct = np.asarray(found.total.values), np.asarray(found.direct.values)
     assert total.shape == direct.shape == (3, 4, 2, 3)
     assert np.isnan(total[:, :, 1, 2]).all()
@@ -167,7 +167,6 @@ def test_what_cannot_be_tested_alone_is_an_error(llama: mh.Model) -> None:
         ({"n": 0}, "n is 0; it must be at least 1"),
         ({"shots": -1}, "shots is -1"),
         ({"heads": ["L3H0"]}, "head L3H0 is out of range"),
-        ({"ranking": "phi"}, 'ranking needs scores with the one dimension "relation"'),
     ],
 )
 def test_arguments_are_checked_before_anything_is_run(
@@ -176,12 +175,6 @@ def test_arguments_are_checked_before_anything_is_run(
     monkeypatch.setattr(causal, "few_shot_pairs", lambda *args, **options: pytest.fail("too late"))
     with pytest.raises(ValueError, match=message):
         relation_evidence(llama, turned(0), **options)
-
-
-def test_a_ranking_of_another_model_is_refused(llama: mh.Model) -> None:
-    other = ranking({"turned by 0": ["L0H0"]}, layers=2)
-    with pytest.raises(ValueError, match="ranking has 2 layers x 4 heads, but this model has 3 x 4; give scores"):
-        relation_evidence(llama, turned(0), ranking=other)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -398,60 +391,6 @@ def test_a_stopped_removal_keeps_what_is_done(wordy: mh.Model, monkeypatch: pyte
     np.testing.assert_array_equal(found.values[:5], whole.values[:5])
     assert np.isnan(found.values[5:]).all()
     assert np.isnan(found.table["score"][5:]).all()
-
-
-def ranking(best: dict[str, list[str]], layers: int = 3) -> HeadScores:
-    """Scores of 1, 1/2, 1/3, ... for the heads named, of 0 for others."""
-    score = np.zeros((layers, 4, len(best)))
-    for i, heads in enumerate(best.values()):
-        for place, head in enumerate(map(HeadId.parse, heads)):
-            score[head.layer, head.head, i] = 1 / (1 + place)
-    return HeadScores.from_scores(score, name="phi", unit="", kind="relations", extra={"relation": list(best)})
-
-
-def test_with_a_ranking_the_best_heads_are_removed_too(wordy: mh.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    relations = [
-        spoken(wordy, "capital"),
-        spoken(wordy, "help", wrong=2),
-        spoken(wordy, "help", wrong=10),
-        spoken(wordy, "capital", wrong=1),
-    ]
-    best = {"capital 0": ["L2H1", "L0H3"], "help 2": ["L1H1"], "help 10": ["L0H0"], "capital 1": []}
-    monkeypatch.setattr(causal, "_gap", lambda *args: 1.0)
-    found = mh.settings(seed=2)(relation_evidence)(wordy, relations, heads=SOME[:1], ranking=ranking(best), **NO_SHOTS)
-    assert list(found.removal) == ["capital 0", "help 2"]
-    assert list(found.not_removed) == ["help 10", "capital 1"]
-    assert "gets 9% of its few-shot prompts right" in found.not_removed["help 10"]
-    assert found.not_removed["capital 1"] == "no head of the ranking scores above 0 for it"
-    removal = found.removal["capital 0"]
-    assert removal.heads == (HeadId(2, 1), HeadId(0, 3))
-    assert list(removal.provenance["controls"]) == ["help 2"]
-    alone = mh.settings(seed=2)(cumulative_removal)(
-        wordy, relations[0], removal.heads, controls=relations[1], **NO_SHOTS
-    )
-    np.testing.assert_array_equal(removal.values, alone.values)
-    assert repr(found) == "<CausalEvidence: total and direct effects on 4 relations, 2 with removal>"
-    assert "no head of the ranking" in found._repr_html_()
-
-
-def test_controls_do_as_well_with_other_heads() -> None:
-    """Of seven heads one in common is 0.143 and allowed, of six 0.167 and not; the smaller set counts."""
-    heads = {
-        "it": [f"L0H{i}" for i in range(7)],
-        "one of seven": ["L0H0", *(f"L1H{i}" for i in range(6))],
-        "one of six": ["L0H0", *(f"L1H{i}" for i in range(5))],
-        "hard": ["L2H0"],
-        "as easy": ["L2H1"],
-        "at the edge": ["L2H2"],
-        "unknown": ["L2H3"],
-    }
-    base = {"it": 0.9, "one of seven": 0.8, "one of six": 0.9, "hard": 0.69, "as easy": 1.0, "at the edge": 0.7}
-    assert choose_controls("it", heads, base) == ("one of seven", "as easy", "at the edge")
-    assert choose_controls("it", heads, base, most=1) == ("one of seven",)
-    assert choose_controls("it", heads, base, overlap=0.2, within=0.05) == ("one of six",)
-    for missing in ("unknown", "nowhere"):
-        with pytest.raises(ValueError, match=f"relation is '{missing}', which has no heads in rankings or no accuracy"):
-            choose_controls(missing, heads, base)
 
 
 def test_how_many_heads_are_removed() -> None:

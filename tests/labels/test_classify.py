@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from mechheads.labels import HeadLabels, label_heads
-from mechheads.labels.relations import Relation
 from mechheads.plots.category_map import category_map
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import q_values
@@ -209,14 +208,14 @@ def test_causal_evidence_gives_verdicts_and_changes_no_label() -> None:
     # now its weights speak of capitals, which were patched, and L1H0's of something else
     assert verdicts.sel(layer=[0, 1], head=0, category="Knowledge").values.tolist() == ["confirmed", ""]
     table = labels.table("L1H0")
-    assert table["relation"].tolist() == ["capital", "language", "past", "french"]
-    assert table["phi"].tolist() == [0.90, 0.20, 0.15, 0.00]
+    assert table["relation"].tolist() == ["capital", "past", "language", "french"]  # evidence first
+    assert table["phi"].tolist() == [0.90, 0.15, 0.20, 0.00]
     assert table["total"].iloc[0] == 0.4
     assert table["total_low"].iloc[0] == pytest.approx(0.3)
-    assert np.isnan(table["total"].iloc[1])  # languages were not patched
-    assert table["verdict"].tolist() == ["confirmed", "confirmed", "weights only", ""]
-    assert table["is_evidence"].tolist() == [True, False, True, False]
-    assert table["is_best"].tolist() == [True, False, True, True]
+    assert np.isnan(table["total"].iloc[2])  # languages were not patched
+    assert table["verdict"].tolist() == ["confirmed", "weights only", "confirmed", ""]
+    assert table["is_evidence"].tolist() == [True, True, False, False]
+    assert table["is_best"].tolist() == [True, True, False, True]
     assert set(table["label"]) == {"Knowledge; Linguistic"}
     assert len(labels.table()) == 24
     assert "total" not in plain.table().columns
@@ -248,16 +247,12 @@ def test_a_category_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: maps(scored(RELATIONS | {"past": ""})),
-            "relation 'past' has no category.*Knowledge",
-        ),
         (lambda: label_heads(scored(), rule="best"), "rule is 'best'; choose"),  # type: ignore[arg-type]
         (lambda: maps(scored(), tau=15), "tau is 15"),
         (lambda: maps(scored(), tau=0), "tau is 0"),
         (lambda: label_heads(scored(), floor=2), "floor is 2; it must be at least 0 and at most 1"),
         (lambda: label_heads(scored(), ["capital"], k=5), "relations, k: cannot be used with scores"),
-        (lambda: label_heads(maps(scored())), "holds no relations with categories"),
+        (lambda: label_heads(maps(scored())), "holds no relations; give a model"),
         (lambda: maps(scored()).of("L2H0"), "out of range"),
         (lambda: category_map(scored()), "hold no categories"),
         (lambda: category_map({}), "labels is empty"),
@@ -277,9 +272,37 @@ def test_what_cannot_be_labelled(call: Any, message: str) -> None:
         call()
 
 
-def test_a_relation_without_category_fails_before_the_model_is_read() -> None:
-    with pytest.raises(ValueError, match="relation 'mine' has no category"):
-        label_heads(object(), Relation("mine", None, [("a", "b")]))  # type: ignore[arg-type]
+def test_a_relation_without_a_category_labels_heads_with_its_name() -> None:
+    said = "'past' has no category, so its heads are labelled with its name"
+    with pytest.warns(UserWarning, match=said):
+        labels = maps(scored(RELATIONS | {"past": ""}))
+    assert labels.categories == ("Knowledge", "Translation", "past")
+    assert labels.of("L1H0") == ("Knowledge", "past") and said in labels.provenance["limits"][0]
+
+
+def test_few_pairs_give_no_label_and_say_so() -> None:
+    scores = scored()
+    few = HeadScores(scores.dataset.assign(n_pairs=("relation", [29, 29, 40, 50])))
+    with pytest.warns(UserWarning, match="no head is labelled for '(capital|language)', which has 29 pairs"):
+        labels = maps(few)
+    whole = maps(scores)
+    assert whole.of("L0H0") == ("Knowledge",) and labels.of("L0H0") == ()
+    row = labels.table("L0H0").iloc[0]
+    assert row["relation"] == "language" and row["is_below_floor"] and not row["is_evidence"]
+    assert labels.of("L1H1") == ("Linguistic", "Translation")
+    allowed = few.with_provenance(min_pairs=29)
+    assert maps(allowed).of("L0H0") == ("Knowledge",)
+
+
+def test_the_table_begins_with_what_is_labelled() -> None:
+    labels = maps(scored())
+    table = labels.table()
+    named = [name for name in table["head"].drop_duplicates() if labels.of(name)]
+    assert table["head"].drop_duplicates().tolist()[: len(named)] == named
+    best = table.drop_duplicates("head").set_index("head")["phi"][named]
+    assert table["is_evidence"].iloc[0] and best.is_monotonic_decreasing
+    others = table["head"].drop_duplicates().tolist()[len(named) :]
+    assert others == sorted(others)
 
 
 def drawn(figure: Any) -> dict[str, np.ndarray]:

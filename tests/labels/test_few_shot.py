@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mechheads as mh
-from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts, shuffled_labels
+from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from support.texts import WORD_PAIRS
 
 ARCHITECTURES = ["gpt2", "llama"]
@@ -176,30 +176,3 @@ def test_relations_of_the_package_on_the_default_model(model: mh.Model) -> None:
         assert len(few_shot_prompts(model, name).tokens(model)) == 24
     with pytest.raises(ValueError, match="'year_to_following' has too few usable pairs for this model: 0 of its"):
         few_shot_prompts(model, "year_to_following")
-
-
-def test_shuffled_labels_show_no_pair_and_the_same_words(small: mh.Model) -> None:
-    twice = mh.Relation("twice", None, [*WORD_PAIRS, ("store", "Rome"), ("book", "Rome"), ("gave", "Rome")])
-    for seed in range(3):
-        pairs = shuffled_labels(small, twice, shots=4, n=13, template=TEMPLATE, seed=seed)
-        clean, corrupted = pairs.tokens(small)
-        assert (clean.lengths == corrupted.lengths).all()
-        for right, wrong, answer, cluster in zip(
-            pairs.clean, pairs.corrupted, pairs.answer or (), pairs.cluster or (), strict=True
-        ):
-            (examples, source), (shuffled, same) = read(str(right)), read(str(wrong))
-            assert source == same == cluster and (source, str(answer)[1:]) in twice.pairs
-            assert set(examples) <= set(twice.pairs)
-            assert [s for s, _ in shuffled] == [s for s, _ in examples]
-            assert sorted(t for _, t in shuffled) == sorted(t for _, t in examples)
-            assert all(given != own for (_, given), (_, own) in zip(shuffled, examples, strict=True))
-    orders = {str(shuffled_labels(small, RELATION, shots=4, n=1, seed=seed).corrupted) for seed in range(8)}
-    assert len(orders) > 1
-
-
-def test_labels_that_are_all_the_same_cannot_be_shuffled(small: mh.Model) -> None:
-    same = mh.Relation("same", None, [(source, "Paris") for source, _ in WORD_PAIRS], few_shot=(TEMPLATE,))
-    with pytest.raises(ValueError, match="too few usable pairs"):
-        shuffled_labels(small, same, shots=2)
-    with pytest.raises(ValueError, match="shots is 1; targets can be shuffled among 2 examples or more"):
-        shuffled_labels(small, RELATION, shots=1)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import mechheads
@@ -367,3 +368,78 @@ def test_public_relations_with_a_fault_name_the_line(tmp_path: Path, rows: list[
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         load_relations(file)
+
+
+OPPOSITES = {"hot": "cold", "big": "small"}
+PAIRS_OF = [("hot", "cold"), ("big", "small")]
+FRAME = pd.DataFrame({"word": ["hot", "big"], "opposite": ["cold", "small"]})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        OPPOSITES,
+        PAIRS_OF,
+        [list(pair) for pair in PAIRS_OF],
+        iter(PAIRS_OF),
+        FRAME,
+        FRAME.assign(note="x").rename(columns={"word": "source", "opposite": "target"}),
+        [OPPOSITES],
+        [PAIRS_OF],
+    ],
+)
+def test_pairs_of_ones_own_are_a_relation(given: Any) -> None:
+    (own,) = load_relations(given)
+    assert (own.name, own.category, own.pairs) == ("own pairs", None, tuple(PAIRS_OF))
+
+
+def test_several_relations_of_ones_own_have_names(tmp_path: Path) -> None:
+    file = tmp_path / "plurals.csv"
+    file.write_text("one,many\ncat,cats\ndog,dogs\n", encoding="utf-8")
+    given = {"dict": OPPOSITES, "list": PAIRS_OF, "table": FRAME, "made": Relation("r", pairs=PAIRS_OF), "file": file}
+    found = load_relations(given)
+    assert [relation.name for relation in found] == list(given)
+    assert all(relation.pairs == tuple(PAIRS_OF) for relation in found[:-1])
+    assert found[-1].pairs == (("cat", "cats"), ("dog", "dogs"))
+    beside = load_relations(["name_copying", OPPOSITES, Relation("r", pairs=PAIRS_OF)])
+    assert [relation.name for relation in beside] == ["name_copying", "own pairs", "r"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("opposites.json", '{"hot": "cold", "big": "small"}'),
+        ("opposites.json", '[["hot", "cold"], ["big", "small"]]'),
+        ("opposites.json", '{"name": "opposites", "pairs": [["hot", "cold"], ["big", "small"]]}'),
+        ("opposites.csv", "word,opposite\nhot,cold\nbig,small\n"),
+        ("opposites.tsv", "id\ttarget\tsource\n1\tcold\thot\n2\tsmall\tbig\n"),
+    ],
+)
+def test_files_of_ones_own_pairs(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    own = Relation.load(tmp_path / name)
+    assert (own.name, own.category, own.pairs) == ("opposites", None, tuple(PAIRS_OF))
+    assert Relation.load(tmp_path / name, category="Linguistic").category == "Linguistic"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"capitals": "country_to_capital"}, "'country_to_capital' is a relation's name or file, and a word here"),
+        ([["name_copying", "country_to_capital"]], "a relation's name or file, and a word here"),
+        ({"hot": "cold", "plurals": [("cat", "cats")]}, r"maps 'hot' to 'cold'; map each word to one word, or each"),
+        ({"animals": ["cat", "dog"]}, r"maps 'animals' to \['cat', 'dog'\]; map each word to one word"),
+        ({1: "one"}, "has the pair"),
+        ([("hot", "cold"), "name_copying"], r"the pair \('hot', 'cold'\) beside 'name_copying'"),
+        ([("hot", "cold", "warm")], "two words"),
+        (("hot", "cold"), "no relation 'hot'.*For pairs of your own, give"),
+        ([OPPOSITES, PAIRS_OF], "'own pairs' twice; give each relation its own name"),
+        ({"both": {"one": OPPOSITES, "two": OPPOSITES}}, r"relations\['both'\] holds several relations"),
+        (FRAME.assign(note="x"), r"relations has 3 columns \('word', 'opposite', 'note'\); a table of pairs has two"),
+        ({}, "relations is empty"),
+        (3, "relations is 3; give pairs such as"),
+    ],
+)
+def test_what_is_not_clear_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_relations(given)

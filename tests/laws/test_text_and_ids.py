@@ -108,7 +108,7 @@ def test_openings_of_refusals_are_those_that_the_model_would_write(both: Both):
         assert refusal == pytest.approx(wanted, abs=1e-4)
 
 
-def test_tasks_and_continuations_of_text_are_those_of_their_tokens(both: Both):
+def test_tasks_of_text_are_those_of_their_tokens(both: Both):
     prompts, targets = (
         ["The book is (", "When John and Mary\n", "The capital of Spain is"],
         ["A)", "I gave", " Madrid big"],
@@ -122,9 +122,6 @@ def test_tasks_and_continuations_of_text_are_those_of_their_tokens(both: Both):
     same(*effects)
     gates = [mh.fit_gates(both.model, task, seeds=2, updates=(2, 1, 1)) for task in tasks]
     same(*(fitted.dataset["gate"].values for fitted in gates))
-    asked = list(zip(prompts, targets, strict=True))
-    found = mh.generation.continuation_log_probs(both.model, [asked[0], asked[2]])
-    np.testing.assert_allclose([each.log_prob for each in found], [wanted[0], wanted[2]], atol=1e-4)
 
 
 def test_what_is_read_in_texts_is_read_in_their_tokens(both: Both):
@@ -150,9 +147,7 @@ def test_own_texts_of_the_explorer_are_those_of_the_model(both: Both):
         same(np.array([each["probability"] for each in answer["next"]]), wanted)
 
 
-def test_words_and_needles_are_those_of_a_tokenizer_without_spaces_of_its_own(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-):
+def test_words_are_those_of_a_tokenizer_without_spaces_of_its_own(both: Both, monkeypatch: pytest.MonkeyPatch):
     """Both have the same model and the same tokens; one reads " text" where the other reads "text"."""
     plain = mh.wrap(both.model.model, tokenizer=without_spaces_of_its_own(both.kind))
     words = mh.Relation("words", None, WORD_PAIRS)
@@ -162,13 +157,6 @@ def test_words_and_needles_are_those_of_a_tokenizer_without_spaces_of_its_own(
         with monkeypatch.context() as patched:
             patched.setattr(readings, "OPENINGS", [f" {text}" for text in readings.OPENINGS])
             same(found, mh.relation_scores(plain, words, **asked).scores.values)
-    needles = [("The capital of France is", "Paris", "France"), ("The capital of Spain is", "Madrid", "Spain")]
-    hay = "the store gave a book to Mary and " * 60
-    options = {"n": 2, "length": 60, "needles": needles}
-    found = mh.behaviour.retrieval_heads(both.model, [hay], **options)
-    wanted = mh.behaviour.retrieval_heads(plain, [" " + hay], **options)
-    same(found.values, wanted.values)
-    same(found.dataset["answered"].values, wanted.dataset["answered"].values)
 
 
 def test_a_position_named_by_its_text_is_the_last_token_of_that_text(both: Both):

@@ -31,6 +31,7 @@ from support.settled import settled
 from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
 pytestmark = [
+    pytest.mark.usefixtures("brief_answers"),
     pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*refuses none of:UserWarning"),
 ]

@@ -31,13 +31,17 @@ def test_a_model_loads_onto_it(tiny: Callable[[str], Path], monkeypatch: pytest.
 
 @pytest.mark.parametrize("device", ["automatic", "", "cuda:99"])
 def test_a_device_that_is_not_there_is_named(device: str) -> None:
-    with pytest.raises(ValueError, match=r"device '.*' is not available .* choose \"cpu\", or \"auto\""):
-        mh.load(device=device)
+    for within, given in (("auto", device), (device, "auto")):
+        with (
+            mh.settings(device=within),
+            pytest.raises(ValueError, match=r"device '.*' is not available .* choose \"cpu\", or \"auto\""),
+        ):
+            mh.load(device=given)
 
 
 @pytest.mark.parametrize("command", ["atlas", "label", "safety"])
 def test_every_command_takes_a_device(command: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     options = ["--model", str(tiny("gpt2")), "--out", str(tmp_path), "--device", "toaster"]
     done = CliRunner().invoke(main, [command, *options])
-    assert done.exit_code == 1
-    assert "device 'toaster' is not available" in done.output
+    assert done.exit_code == 2
+    assert "Invalid value for '--device': 'toaster' is no device; choose" in done.output

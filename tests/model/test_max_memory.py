@@ -112,7 +112,7 @@ def test_a_plan_counts_what_is_read(llama: mh.Model) -> None:
     before = on_disk.bytes_read
     mh.ablate(llama, PAIRS.clean, intervention="zero")
     assert planned.bytes_read == on_disk.bytes_read - before == 2 * whole  # one cached run, one wave of all heads
-    assert planned.weights_on_disk == whole and "read 2 times" in str(planned)
+    assert planned.weights_on_disk == whole and "read 2 times" in repr(planned)
 
 
 def test_small_waves_read_the_later_layers_again(llama: mh.Model) -> None:
@@ -128,7 +128,7 @@ def test_small_waves_read_the_later_layers_again(llama: mh.Model) -> None:
 
 def test_in_memory_a_plan_reads_nothing(tiny: Callable[[str], Path]) -> None:
     planned = plan(mh.load(tiny("llama")), CLEAN, intervention=mh.Zero())
-    assert planned.bytes_read == planned.reads == 0 and "weights on disk" not in str(planned)
+    assert planned.bytes_read == planned.reads == 0 and "weights on disk" not in repr(planned)
 
 
 def test_parts_of_the_model_run_too(both: tuple[mh.Model, mh.Model]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.heads import Mlp, Node, every_node
-from mechheads.patching import circuit_curve, faithfulness
+from mechheads.patching import faithfulness
 from support import oracles
 from support.levels import ONE_FIRST
 from support.made_workers import MadeWorkers
@@ -21,7 +20,6 @@ from support.texts import CLEAN, PAIRS
 
 ARCHITECTURES = ONE_FIRST
 
-SOME = (0.1, 0.3, 0.6, 1.0)
 CIRCUITS = [["L0H1", "L1.mlp", "L2H3"], ["L0.mlp", "L1.mlp", "L2.mlp"], ["L1H0", "L1H2"]]
 
 
@@ -70,30 +68,6 @@ def test_all_nodes_are_the_model_and_none_is_the_corrupted_run(small: mh.Model):
     assert whole.score == pytest.approx(1) and none.score == pytest.approx(0)
     heads = faithfulness(small, PAIRS, [node for node in every if isinstance(node, mh.HeadId)])
     np.testing.assert_allclose(whole.table["full"], heads.table["full"], atol=1e-5)
-
-
-def test_a_curve_of_nodes_ranks_heads_and_mlps_together(small: mh.Model, tmp_path: Path):
-    effect = mh.activation_patch(small, PAIRS, nodes="all")
-    found = circuit_curve(small, PAIRS, effect, sizes=SOME, draws=1, nodes="all")
-    order = found.order[effect.name]
-    assert set(order) == set(every_node(small.n_layers, small.n_heads)) and len(order) == 15
-    assert effect.mlps is not None
-    scores = {**effect.to_dataframe()["score"], **effect.mlps["score"]}
-    assert [scores[str(node)] for node in order] == sorted(scores.values(), reverse=True)
-    rows = found.table[found.table["which"] == effect.name]
-    assert rows["k"].tolist() == [1, 4, 9, 15]
-    expected = [faithfulness(small, PAIRS, order[:k], nodes="all").score for k in rows["k"]]
-    np.testing.assert_allclose(rows["score"], expected, atol=1e-4)
-    back = mh.patching.Curves.load(found.save(tmp_path / "curve.nc"))
-    assert back.order == found.order and back.more["areas"].equals(found.more["areas"])
-
-
-def test_a_ranking_of_heads_leaves_the_mlps_for_the_end(llama: mh.Model):
-    effect = mh.activation_patch(llama, PAIRS)
-    found = circuit_curve(llama, PAIRS, {"heads": effect}, sizes=SOME, draws=0, nodes="all")
-    assert {*found.order["heads"][-3:]} == {Mlp(0), Mlp(1), Mlp(2)}
-    named = circuit_curve(llama, PAIRS, {"own": ["L1.mlp", "L0H2"]}, sizes=SOME, draws=0, nodes="all")
-    assert named.order["own"][:2] == (Mlp(1), mh.HeadId(0, 2))
 
 
 def test_workers_give_the_same_circuits(llama: mh.Model):

@@ -48,12 +48,7 @@ def attack() -> Curves:
 
 
 def circuits() -> Curves:
-    """By shares, the smallest without any component, with areas."""
-    curves = made("circuit_curve", "logit_diff", about={"nodes": "edges"})
-    ends = {"cpr_low": [0.4, 0.1], "cpr_high": [0.6, 0.3], "cmd_low": np.nan, "cmd_high": np.nan}
-    areas = pd.DataFrame({"which": list(LINES)[:2], "cpr": [0.5, 0.2], "cmd": [0.1, 0.7], **ends})
-    shares = curves.table["k"].map({0: 0.001, 1: 0.2, 5: 1.0})
-    return replace(curves, table=curves.table.assign(share=shares), more={"areas": areas})
+    return made("faithfulness_curve", "logit_diff")
 
 
 def lines(figure: Any, axis: str = "x") -> dict[str, Any]:
@@ -139,18 +134,12 @@ def test_other_verdicts_are_drawn_beside_attack_success() -> None:
     assert plots.curves(groups).layout.title.text == "Attack success as key/value groups are ablated"
 
 
-def test_circuits_are_drawn_by_their_share_with_their_areas() -> None:
+def test_circuits_have_a_line_at_the_whole_model() -> None:
     figure = plots.curves(circuits())
-    found = lines(figure)
-    assert found["first"].x.tolist() == [20, 100]  # a circuit without edges has no place on a logarithmic axis
-    assert found["first"].y.tolist() == LINES["first"][1:]
-    assert found["random orders, 2 draws"].x.tolist() == [20, 100]
-    assert found["first"].text[1] == (
-        "<b>first</b>, logit_diff, demo<br>5 edges in the circuit, the last L4H1<br>faithfulness -3.00 [-3.50, -2.75]"
-        "<br>CPR 0.50 [0.40, 0.60]<br>CMD 0.10"
+    assert lines(figure)["first"].text[1] == (
+        "<b>first</b>, logit_diff, demo<br>1 head in the circuit, the last L0H1<br>"
+        "faithfulness (share kept) -1.00 [-1.50, -0.75]"
     )
-    assert figure.layout.xaxis.type == "log" and figure.layout.xaxis.range[0] < np.log10(20)
-    assert figure.layout.xaxis.title.text == "edges in the circuit, share of all"
     assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
 
 
@@ -206,9 +195,6 @@ def test_what_cannot_be_drawn() -> None:
     for wrong, said in ((1, "curves holds 1"), (made("mine"), "curves holds curves of mine; what can be drawn are")):
         with pytest.raises(ValueError, match=said):
             plots.curves([wrong])  # type: ignore[list-item]
-    empty = circuits()
-    with pytest.raises(ValueError, match="no circuit of 'logit_diff' has a component; give larger sizes"):
-        plots.curves(replace(empty, table=empty.table.query("k == 0")))
     with pytest.raises(ValueError, match="two of the curves are of 'math' and model 'demo'"):
         plots.curves([made(), made()])
     with pytest.raises(ValueError, match="curves are of attack_curve and role_curves; draw each analysis in its own"):

@@ -38,7 +38,7 @@ def scores(values: np.ndarray, p: np.ndarray, name: str, **variables: Any) -> He
 
 def evidence() -> CausalEvidence:
     small = np.where(np.isnan(TOTAL), np.nan, np.where(TOTAL > 0.3, 1e-6, 1.0))
-    return CausalEvidence(scores(TOTAL, small, "total"), scores(TOTAL / 2, np.ones_like(small), "direct"), {}, {}, {})
+    return CausalEvidence(scores(TOTAL, small, "total"), scores(TOTAL / 2, np.ones_like(small), "direct"), {})
 
 
 def phi() -> HeadScores:
@@ -141,7 +141,7 @@ def test_names_stand_where_there_is_room() -> None:
 
 def test_labels_of_more_relations_than_were_patched_give_a_panel_to_these_alone() -> None:
     found = evidence()
-    part = CausalEvidence(found.total.select(relation=["past"]), found.direct.select(relation=["past"]), {}, {}, {})
+    part = CausalEvidence(found.total.select(relation=["past"]), found.direct.select(relation=["past"]), {})
     figure = part.plot(label_heads(phi(), causal=part))
     assert [note.text for note in figure.layout.annotations] == ["past"]
 

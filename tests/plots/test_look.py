@@ -34,7 +34,6 @@ def safety() -> mh.HeadScores:
     return square(kind="safety", provenance={"ablation": "zero", "k": 1}, variables=angle)
 
 
-VIEWS = {"view": ["phi"], "other": ["direct"], "spearman": [0.4], "ci_low": [0.1], "ci_high": [0.6], "n": [9]}
 EFFECTS = {"head": ["L0H0"], "relation": ["r"], "total": [1.0], "total_low": [0.5], "total_high": [1.5]}
 EFFECTS |= {"direct": [0.5], "direct_low": [0.4], "direct_high": [0.6]}
 DRAWN: dict[str, Callable[..., go.Figure]] = {
@@ -48,7 +47,6 @@ DRAWN: dict[str, Callable[..., go.Figure]] = {
     "safety_grid": lambda **look: plots.safety_grid({"panel": {"zero": safety()}}, **look),
     "safety_map": lambda **look: plots.safety_map(safety(), **look),
     "static_dynamic": lambda **look: plots.static_dynamic(*static_and_dynamic(np.random.default_rng(0)), **look),
-    "view_agreement": lambda **look: plots.view_agreement(pd.DataFrame(VIEWS), **look),
 }
 """Each figure but the map of categories, which needs labels, and the curves."""
 

@@ -13,7 +13,6 @@ import transformers
 from tokenizers import normalizers
 
 import mechheads as mh
-from mechheads.behaviour.recipes import retrieval
 from mechheads.labels.usable_pairs import keep_pairs
 from mechheads.prompts.encoding import ids_after, piece_ids, single_token, text_ids, token_strings
 from mechheads.safety.requests.openings import find_opening
@@ -57,14 +56,12 @@ def test_an_answer_has_the_token_it_has_after_its_prompt(known: Known) -> None:
         assert base == pytest.approx(known.log_prob(wanted[0], len(ids)), abs=1e-4)
 
 
-def test_targets_and_continuations_are_those_of_the_whole_text(known: Known) -> None:
+def test_targets_are_those_of_the_whole_text(known: Known) -> None:
     for prompt, target, _ in ANSWERS:
         whole, start = known.ids(prompt + target), len(known.ids(prompt))
         wanted = known.log_prob(whole, start)
         task = mh.task_log_prob(known.model, mh.Task([prompt], [target]))
         assert task[0] == pytest.approx(wanted, abs=1e-4)
-    (found,) = mh.generation.continuation_log_probs(known.model, [ANSWERS[2][:2]])
-    assert found.log_prob == pytest.approx(wanted, abs=1e-4)
 
 
 def test_what_is_written_follows_the_last_word(known: Known) -> None:
@@ -84,17 +81,11 @@ def test_the_opening_of_a_refusal_is_that_after_the_template(known: Known) -> No
         assert mh.Prompts([prompt], answer=["I"]).tokens(known.model).answer.tolist() == wanted[:1]
 
 
-def test_words_and_needles_have_no_space_of_their_own(known: Known) -> None:
+def test_words_have_no_space_of_their_own(known: Known) -> None:
     pairs = [("Italy", "Romeo"), ("Spain", "Madridista")]
     (kept,) = keep_pairs([mh.Relation("words", "Knowledge", pairs)], known.model.tokenizer, targets="first")
     wanted = [known.ids(f"x {target}")[len(known.ids("x")) :][0] for _, target in pairs]
     assert [target for _, target in kept.tokens] == wanted
-    needles = [("The capital of France is", "Paris", "France"), ("The capital of Spain is", "Madrid", "Spain")]
-    prompt = next(
-        retrieval._prompts(known.model, ["the store gave a book to Mary and " * 60], (2, 60), [0.2, 0.8], needles)
-    )
-    shown = known.tokenizer.convert_ids_to_tokens(prompt.ids)
-    assert "▁" not in shown and shown[-prompt.answer :] in (["▁Paris"], ["▁Madrid"])
 
 
 def test_tokens_are_shown_with_their_spaces(known: Known) -> None:
@@ -154,12 +145,6 @@ def test_a_token_across_answer_and_prompt_is_refused(loaded: Callable[[str], mh.
         mh.Prompts([" The capital of France is "], answer=["Paris"]).tokens(model)
     pairs = mh.PromptPairs([" France is"], [" France is"], answer=[" Paris"], wrong=[" Rome"])
     assert pairs.tokens(model)[0].answer.tolist() == [single_token(" Paris", model.tokenizer)]
-
-
-def test_a_token_across_context_and_continuation_is_refused(loaded: Callable[[str], mh.Model]) -> None:
-    model = loaded("gpt2")
-    with pytest.raises(ValueError, match=r"requests\[0\]: a token spans the context and the continuation"):
-        mh.generation.continuation_log_probs(model, [(" The capital of France is Pa", "ris")])
 
 
 def test_ids_that_the_model_does_not_know_are_refused(

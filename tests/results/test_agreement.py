@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from mechheads.results.agreement import compare_roles, overlap, score_correlations
+from mechheads.results.agreement import compare_roles, overlap, score_correlations, side_by_side
 from mechheads.results.scores import HeadScores
 from support.made_scores import made_scores, static_and_dynamic
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_said_is_nan() -> None:
         ({}, {"b": score(drawn(0))}, "roles is {}; give scores by name"),
         ({"a": score(drawn(0))}, {}, "others is {}; give scores by name"),
         ({"a": score(drawn(0))}, score(drawn(0)), "others is <HeadScores .*>; give scores by name"),
-        ({"a": score(drawn(0))}, {"b": score(drawn(0, (4, 6)))}, r"others\['b'\] has 4 x 6 heads, but the roles"),
+        ({"a": score(drawn(0))}, {"b": score(drawn(0, (4, 6)))}, r"others\['b'\] has 4 x 6 heads, but the first"),
         ({"a": score(drawn(0, (6, 4, 1)), {"x": ["y"]})}, {"b": score(drawn(0))}, r"roles\['a'\] has the extra dim"),
     ],
 )
@@ -218,3 +218,15 @@ def test_one_layer_gives_no_interval() -> None:
     table = score_correlations(static, made_scores(one))
     assert np.isfinite(table["r"]).all()
     assert table["ci_low"].isna().all()
+
+
+def test_heads_of_several_results_stand_side_by_side():
+    total = HeadScores.from_values(np.random.default_rng(0).random((2, 3, 5)), name="total", kind="demo", unit="")
+    direct = HeadScores.from_scores(np.arange(6.0).reshape(2, 3), name="direct", kind="demo", unit="")
+    table = side_by_side({"total": total, "direct": direct}, ["L1H2", "L0H0"])
+    assert table.index.tolist() == ["L1H2", "L0H0"] and table.loc["L1H2", "direct"] == 5
+    assert table.loc["L0H0", "total_low"] == total["L0H0"]["ci_low"]
+    assert str(table).splitlines()[0].split() == ["head", "total", "interval", "direct"]
+    assert side_by_side({"direct": direct, "total": total}, k=2).index.tolist() == ["L1H2", "L1H1"]
+    with pytest.raises(ValueError, match=r"results is \{\}; give scores by name"):
+        side_by_side({})

@@ -26,21 +26,13 @@ from support.same import assert_survives
 CAPITALS: dict[str, Any] = {"n": 2, "shots": 1}
 
 
-def evidence(model: mh.Model) -> mh.labels.CausalEvidence:
-    score = np.zeros((model.n_layers, model.n_heads, 1))
-    score[23, 4], score[29, 2] = 1, 0.5
-    relation = {"relation": ["country_to_capital"]}
-    ranking = mh.HeadScores.from_scores(score, name="phi", unit="share", kind="relations", extra=relation)
-    found = mh.labels.relation_evidence(model, "country_to_capital", heads=["L23H4"], ranking=ranking, **CAPITALS)
-    assert list(found.removal) == ["country_to_capital"]
-    return found
-
-
 MADE_BY_THE_DEFAULT_MODEL: dict[str, Callable[[mh.Model], TableResult]] = {
     "removal": lambda model: mh.labels.cumulative_removal(
         model, "country_to_capital", ["L23H4", "L29H2"], draws=1, **CAPITALS
     ),
-    "CausalEvidence": evidence,
+    "CausalEvidence": lambda model: mh.labels.relation_evidence(
+        model, "country_to_capital", heads=["L23H4"], **CAPITALS
+    ),
 }
 
 

@@ -426,3 +426,20 @@ def test_where_some_heads_have_two_clusters_the_others_keep_their_intervals():
     assert "some with ranges of 2 clusters, not intervals" in repr(scores)
     assert np.isfinite(scores.dataset["ci_low"].values).tolist() == [[False, True]]
     assert np.isfinite(scores.dataset["range_low"].values).tolist() == [[True, False]]
+
+
+def test_a_dimension_of_one_label_does_not_hinder_a_comparison():
+    rng = np.random.default_rng(0)
+    effect = HeadScores.from_scores(rng.random((3, 4)), name="effect", unit="logits", kind="demo")
+    phi = np.stack([effect.scores.values, rng.random((3, 4))], axis=-1)
+    both = HeadScores.from_scores(phi, name="phi", unit="share", kind="demo", extra={"relation": ["mine", "other"]})
+    one = both.select(relation=["mine"])
+    assert one.extra_dims == ("relation",)
+    for found in (one.compare(effect), effect.compare(one), both.select(relation="mine").compare(effect)):
+        assert found.pearson == pytest.approx(1) and found.overlap == 1
+    with pytest.raises(
+        ValueError, match=r"'phi' has several labels of relation \('mine', 'other'\).*select\(relation='mine'"
+    ):
+        both.compare(effect)
+    with pytest.raises(ValueError, match=r"select\(relation='mine'"):
+        effect.compare(both)

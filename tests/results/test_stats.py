@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
-from scipy.stats import binomtest, sem, t as student_t
+from scipy.stats import binomtest, false_discovery_control, sem, t as student_t
 
 from mechheads.results.stats import (
     carried_by,
@@ -278,6 +278,7 @@ def test_q_values_by_hand():
 def test_q_is_at_least_p_and_keeps_its_order(p):
     p = np.array(p)
     q = q_values(p)
+    np.testing.assert_allclose(q, false_discovery_control(p, method="bh"), rtol=1e-12)
     assert (q >= p - 1e-15).all()
     assert (q <= 1).all()
     assert (np.diff(q[np.argsort(p, kind="stable")]) >= -1e-15).all()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
+from mechheads import plots
 from mechheads.limits import Limits, show_bytes
 from mechheads.runs.layer_store import LayerStore
 from support.levels import ONE_FIRST
@@ -265,7 +266,7 @@ def test_a_pickled_run_has_no_model_and_still_shows_patterns(llama):
     run = llama.cache(TEXTS)
     alone = pickle.loads(pickle.dumps(run))
     assert torch.equal(alone.pattern["L1H1"], run.pattern["L1H1"])
-    assert len(alone.attention.plot().data) == 12
+    assert len(menu(alone.attention.plot())) == 12
     for wanted in ("result", "logits"):
         with pytest.raises(ValueError, match=r"pickled, which leaves its model out; run it again"):
             getattr(alone, wanted)
@@ -274,9 +275,14 @@ def test_a_pickled_run_has_no_model_and_still_shows_patterns(llama):
 # -- figures --------------------------------------------------------------------------------------------
 
 
-def drawn(trace: Any) -> np.ndarray:
+def blank_as_0(z: Any) -> np.ndarray:
     """The numbers of a heatmap, with 0 where it is left blank ahead of the token."""
-    return np.nan_to_num(np.asarray(trace.z, dtype=float), nan=0.0)
+    return np.nan_to_num(np.asarray(z, dtype=float), nan=0.0)
+
+
+def menu(figure: Any) -> dict[str, np.ndarray]:
+    """What each entry of the figure's menu draws."""
+    return {button.label: blank_as_0(button.args[0]["z"][0]) for button in figure.layout.updatemenus[0].buttons}
 
 
 def test_attention_of_every_head_is_drawn_as_it_is(llama):
@@ -284,9 +290,10 @@ def test_attention_of_every_head_is_drawn_as_it_is(llama):
     for prompt in range(len(TEXTS)):
         n = int(run.tokens.lengths[prompt])
         figure = run.attention.plot(prompt=prompt)
-        assert [trace.name for trace in figure.data] == [f"L{layer}H{head}" for layer, head in heads_of(llama)]
-        for trace in figure.data:
-            np.testing.assert_allclose(drawn(trace), run.pattern[trace.name][prompt, :n, :n], atol=1e-7)
+        assert list(menu(figure)) == [f"L{layer}H{head}" for layer, head in heads_of(llama)]
+        np.testing.assert_allclose(blank_as_0(figure.data[0].z), run.pattern["L0H0"][prompt, :n, :n], atol=1e-7)
+        for head, z in menu(figure).items():
+            np.testing.assert_allclose(z, run.pattern[head][prompt, :n, :n], rtol=5e-3)
     labels = list(run.attention.plot(prompt=0).layout.xaxis.ticktext)
     assert labels == ["&lt;bos&gt;", "·The", "·capital", "·of", "·France", "·is"]  # escaped, spaces shown
 
@@ -295,9 +302,20 @@ def test_attention_of_every_head_is_drawn_as_it_is(llama):
 def test_attention_of_some_heads(llama, heads):
     run = llama.cache(TEXTS)
     figure = run.attention.plot(heads, prompt=1)
-    assert [trace.name for trace in figure.data] == (["L0H3", "L2H1"] if isinstance(heads, list) else ["L2H1"])
-    assert [trace.visible for trace in figure.data][1:] == [False] * (len(figure.data) - 1)
-    np.testing.assert_allclose(drawn(figure.data[-1]), run.pattern["L2H1"][1], atol=1e-7)
+    (trace,) = figure.data
+    assert trace.name == "L2H1"
+    np.testing.assert_allclose(blank_as_0(trace.z), run.pattern["L2H1"][1], atol=1e-7)
+    if isinstance(heads, list):
+        assert list(menu(figure)) == ["L2H1", "L0H3"]
+    else:
+        assert not figure.layout.updatemenus
+
+
+def test_attention_of_all_heads_of_the_default_models_shape_is_a_light_figure():
+    rng = np.random.default_rng(0)
+    tokens = [f" word{i}" for i in range(24)]
+    patterns = {(layer, head): np.tril(rng.dirichlet(np.ones(24), 24)) for layer in range(30) for head in range(9)}
+    assert len(plots.attention(patterns, tokens).to_json()) < 3e6
 
 
 def test_bad_arguments_of_a_figure_are_refused(llama):

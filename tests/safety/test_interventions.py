@@ -20,7 +20,7 @@ HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Ro
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
 HEADS = ["L0H1", "L2H3"]
 BARE: dict[str, Any] = {"template": "bare"}
-WRITTEN = mh.safety.AnswerSettings(lambda request, answer: "complied", "bare", max_new_tokens=4)
+WRITTEN = mh.safety.AnswerSettings(lambda request, answer: "complied", "bare", max_new_tokens=4, opening=" no")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*hardly any refusal:UserWarning"),
@@ -66,7 +66,7 @@ ONE_HEAD: dict[str, Callable[[mh.Model, Any], Any]] = {
 SETS: dict[str, Callable[[mh.Model, Any], Any]] = {
     "sahara": lambda m, rule: mh.safety.sahara(m, HARMFUL, 2, intervention=rule, heads=HEADS, draws=0, **BARE),
     "refusal test": lambda m, rule: mh.safety.refusal_test(
-        m, HEADS, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"], opening=" no"
+        m, HEADS, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"]
     ),
     "brittleness": lambda m, rule: mh.safety.refusal_brittleness(
         m, 2, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"]

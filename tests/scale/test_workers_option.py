@@ -114,4 +114,4 @@ def test_a_figure_of_weights_says_that_it_takes_no_workers(tmp_path: Path):
     words = ["figure", "recipe", "maps", "--out", str(tmp_path / "out"), "--workers", "2"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1
-    assert done.output == "Error: workers is 2, but this figure only reads weights; leave workers out\n"
+    assert done.output == "Error: --workers is 2, but this figure only reads weights; leave --workers out\n"

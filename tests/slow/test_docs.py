@@ -104,15 +104,10 @@ SHARED = {
     mechheads: ("load", "relation_scores"),
     mechheads.behaviour: (
         "composition_scores",
-        "copy_suppression",
         "copying_scores",
-        "function_vector_heads",
         "head_examples",
         "indirect_object_roles",
-        "retrieval_heads",
-        "successor_scores",
     ),
-    importlib.import_module("mechheads.behaviour.recipes.copy_suppression"): ("copying_scores",),
 }
 """Functions that several examples call with the same arguments."""
 
@@ -125,7 +120,10 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **given: Any) -> Any:
         bound = signature.bind(*args, **given)
         bound.apply_defaults()
-        key = tuple(tuple(value) if isinstance(value, list) else value for value in bound.arguments.values())
+        key = tuple(
+            tuple(value.items()) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
+            for value in bound.arguments.values()
+        )
         if key not in kept:
             kept[key] = function(*args, **given)
         return kept[key]

@@ -84,6 +84,9 @@ def test_runs_from_top_to_bottom(source: Path, tmp_path: Path, kernel: AsyncKern
     NotebookClient(notebook, timeout=600, km=kernel).execute()
     assert [notebooks.printed(cell) for cell in notebooks.tagged(notebook, "check-answer")] == ["No answer yet.\n"] * 3
     assert notebooks.unexpected(checking) == []
+    assert notebooks.errors_told(own) == notebooks.errors_told(stored(source).cells)
+    shown = [output.get("data", {}) for cell in own for output in cell.get("outputs", [])]
+    assert not any(notebooks.WIDGET in data and "%|" in data["text/plain"] for data in shown)  # a bar at 0%
     for cell in own:
         figures = [output for output in cell.get("outputs", []) if notebooks.PLOTLY in output.get("data", {})]
         if cell.cell_type == "code":

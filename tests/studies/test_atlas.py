@@ -143,7 +143,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
     agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
-    # about capitals are phi, patching with and without its sign, direct parts and roles, about requests both Ships
+    # about capitals are phi, patching with and without its sign, direct effects and roles, about requests both Ships
     assert len(agreement) == 7 * 6 / 2 + 1
     pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
 
@@ -180,7 +180,7 @@ def test_summary_names_members_of_a_category_only():
         "The weights alone",
         "- By their weights, 1 of 4 heads has a category: 1 Knowledge (q at most 0.05 over heads and relations); "
         "2 more",
-        "  hint at one.",
+        "  map some pairs, too few for a category.",
         "- Nothing else was measured.",
         "Categories Knowledge 1, Unclassified 3",
         "Knowledge, phi (1 more below the floor of 0.1)",
@@ -447,7 +447,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_any_work(tmp_path):
     (tmp_path / "file").touch()
     done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "file" / "atlas")])
     assert done.exit_code == 2
-    assert "cannot be created" in done.output
+    assert f"atlas cannot be created: {tmp_path / 'file'} is a file" in " ".join(done.output.split())
 
 
 def test_a_command_stopped_before_there_is_a_result_says_so(monkeypatch, tmp_path, tiny):
@@ -498,8 +498,8 @@ def test_the_page_grows_with_the_atlas_as_often_as_it_costs_little(share, second
 def test_the_seeds_of_an_atlas_are_tried_and_fitted_by_workers(small):
     workers = MadeWorkers(2)
     task = capital_task(small)
-    starts, _ = mh.settings(workers=workers)(build.choose_starts)(small, task, 2)
-    assert starts == build.choose_starts(small, task, 2)[0]
+    starts = mh.settings(workers=workers)(build.choose_starts)(small, task)
+    assert starts == build.choose_starts(small, task)
     before = len(workers.computed)
     assert before >= build.TRIED
     assert mh.settings(workers=workers)(build.fit_briefly)(small, task, starts, 2).seeds == tuple(starts)

@@ -54,9 +54,9 @@ def loaded(name: str) -> mh.Model:
     return mh.load(name)
 
 
-def load_once(name: str, *, revision: str | None, device: str, max_memory: str | None = None) -> mh.Model:
+def load_once(name: str, *, revision: str | None, max_memory: str | None = None) -> mh.Model:
     """``mh.load``, but each tiny model is loaded once for all tests."""
-    assert (revision, device) == (None, "auto")
+    assert revision is None
     return loaded(str(name)) if max_memory is None else mh.load(name, max_memory=max_memory)
 
 
@@ -259,15 +259,17 @@ def test_what_is_left_is_told_after_each_panel(asked, capsys):
     assert "loading llama ..." in said and said.count(" more; Ctrl-C keeps finished panels") == 2
 
 
-def test_the_command_draws_and_says_what_is_left_out(asked, relation):
+def test_the_command_draws_and_says_what_is_left_out(asked, relation, tmp_path):
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
     arguments = ["figure", "categories", "--relations", str(relation), "--rule", "maps", "--min-pairs", "2"]
-    arguments += ["--model", str(asked["models"][0]), "--model", "/nowhere/model", "--out", str(asked["out"])]
+    arguments += ["--model", str(asked["models"][0]), "--model", str(nothing), "--out", str(asked["out"])]
     arguments += ["--marks", "dots"]
     done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    assert "llama: Knowledge" in done.output and "model left out: name_or_path '/nowhere/model'" in done.output
+    assert done.exit_code == 3, done.output
+    assert "llama: Knowledge" in done.output and f"nothing left out: --model '{nothing}'" in done.output
     page = (asked["out"] / "index.html").read_text("utf-8")
-    assert "Categories of heads" in page and "/nowhere/model" in page
+    assert "Categories of heads" in page and str(nothing) in page
     assert '[[0,"#d9d9d9"],[1,"#d9d9d9"]]' not in page, "cells are drawn, not dots"
     other = CliRunner().invoke(main, [*arguments, "--source", "first_mlp"])
     assert other.exit_code == 1 and "another study" in other.output
@@ -375,7 +377,7 @@ def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
     for name, curves in made.panels["capitals"].items():
         model = loaded(str(tiny(name)))
         gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2)
-        expected = mh.gating.role_curve(model, tried_on, gates, most=3)
+        expected = mh.gating.role_curve(model, tried_on, gates, counts=3)
         pd.testing.assert_frame_equal(curves.table, expected.table)
         shares = made.tables["shares"].query("model == @name").drop(columns=["model", "task"])
         pd.testing.assert_frame_equal(shares.reset_index(drop=True), mh.head_roles(gates).shares())

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -136,16 +135,15 @@ def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeyp
     assert atlas.done == []
 
 
-@pytest.mark.parametrize(("n", "seconds"), [(2, 74), (4, 74), (8, 44), (16, 29)])
-def test_paths_of_a_few_pairs_are_estimated_as_such(
-    small: mh.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], n: int, seconds: int
+def test_the_time_of_the_rest_is_told(
+    small: mh.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(build, "timed_plan", lambda *args, **options: SimpleNamespace(seconds=100.0))
-    monkeypatch.setattr(build, "activation_patch", stopped_at(1, mh.activation_patch))
-    ids = [[3 + row, 5] for row in range(n)]
+    monkeypatch.setattr(build, "_SHARES", {"patching": 5, "weights": 15, "causes": 20})
+    monkeypatch.setattr(build.Atlas, "about_more", lambda atlas, share: f"{share:.3f} done")
     with mh.settings(progress=True):
-        build_atlas(small, pairs=mh.PromptPairs(ids, [[1, 5]] * n), only=["patching", "causes"])
-    assert f"patching 100 s, causes {seconds} s;" in capsys.readouterr().err
+        build_atlas(small, pairs=mh.PromptPairs([[3, 5], [4, 5]], [[1, 5]] * 2), only=["patching", "weights", "causes"])
+    told = [line for line in capsys.readouterr().err.splitlines() if "Ctrl-C keeps what is done" in line]
+    assert told == ["0.125 done; Ctrl-C keeps what is done", "0.500 done; Ctrl-C keeps what is done"]
 
 
 def test_parts_are_chosen_by_name(small: mh.Model):
@@ -182,13 +180,8 @@ def test_parts_are_chosen_by_name(small: mh.Model):
             "pairs: prompt 0 has 100 tokens; this model's context",
         ),
         ({"pairs": mh.PromptPairs([" one"], [" two"], [" x y z"])}, "pairs: answer[0] = ' x y z' is not one token"),
-        ({"relations": [("one", "two")]}, "relations contains ('one', 'two'); give names, paths of files or"),
-        ({"relations": mh.Relation("mine", None, [("one", "two")])}, "relations: relation 'mine' has no category"),
+        ({"relations": [("one", 2)]}, "relations: relation 'own pairs' has the pair ('one', 2)"),
         ({"relations": mh.Relation("mine", "Mine", [("one", "xyz")])}, "relations: relation 'mine' has no pair whose"),
-        (
-            {"relations": mh.Relation("mine", "Mine", [("one", "two")])},
-            "none has 2 pairs whose words are one token each",
-        ),
         ({"requests": [" one" * 99, " two"]}, "requests: prompt 0 has"),
         ({"requests": [" one"] * 8}, "requests: these are one request; give at least two different ones"),
         ({"texts": [" one two"]}, "texts have no window of at least 16 tokens; give longer texts"),
@@ -205,7 +198,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"own": [3]}, 'own is a list; give a dict with names, such as own={"my sweep": scores}'),
         ({"texts": 3}, "texts is 3; give a list of prompts"),
         ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat or a list of token ids"),
-        ({"relations": 3}, "relations is 3; give names, paths of files or mh.labels.Relation objects"),
+        ({"relations": 3}, "relations is 3; give pairs such as"),
         ({"requests": 3}, "requests is 3; give a list of texts"),
         ({"task": 3}, "the task is 3; give the name of a task, or the path of a file"),
         ({"updates": 0}, "updates is 0; it must be at least 1"),
@@ -460,7 +453,7 @@ def test_roles_and_safety_heads_of_your_own(small: mh.Model, tmp_path: Path):
 def test_the_command_refuses_an_unknown_part_before_it_loads_a_model(tmp_path: Path):
     asked = ["atlas", "--model", "no such model", "--out", str(tmp_path), "--only", "lables"]
     refused = CliRunner().invoke(main, asked)
-    assert refused.exit_code == 1 and "only is 'lables'" in refused.output
+    assert refused.exit_code == 2 and "--only': 'lables' is not one of patching, text" in refused.output
 
 
 def test_a_file_of_your_own_scores_keeps_its_name_whatever_else_is_there(small: mh.Model, tmp_path: Path):

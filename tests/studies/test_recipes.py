@@ -32,7 +32,7 @@ def test_every_setting_is_an_argument_of_its_figure(name: str):
     recipe = load_recipe(name)
     draw, data = FIGURES[recipe.figure]
     given = set(inspect.signature(draw).parameters)
-    assert {*recipe.settings, data, "out", "quick", "device"} <= given
+    assert {*recipe.settings, data, "out", "quick"} <= given
     assert len(recipe.models) in (2, 4) and recipe.differs
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_a_recipe_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         recipe_figure("map")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["figure", "recipe", "map"])
-    assert done.exit_code == 2 and "is not a recipe" in done.output and not list(tmp_path.iterdir())
+    assert done.exit_code == 2 and "is not one of chg, maps, ships" in done.output and not list(tmp_path.iterdir())
 
 
 def test_the_command_draws_a_recipe(tiny: Callable[[str], Path], tmp_path: Path):

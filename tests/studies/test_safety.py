@@ -24,7 +24,7 @@ from mechheads.safety.requests import prompts, texts
 from mechheads.safety.requests.requests import Request
 from mechheads.studies import refusal_stages, refusals
 from mechheads.studies.atlas import ATLAS_FILES
-from mechheads.studies.refusals import FULL, REFUSAL_TABLES, TOGETHER
+from mechheads.studies.refusals import REFUSAL_TABLES, TOGETHER
 from mechheads.studies.study import save_parts
 from support.levels import few
 from support.made_workers import MadeWorkers
@@ -318,11 +318,6 @@ def test_what_does_not_fit_is_refused_before_any_work(small):
         mh.build_atlas(small, only="safety", refusals=mh.studies.RefusalSettings(critical=4, group="kv"))
     with pytest.raises(ValueError, match=r"refusals is True; give mh\.studies\.RefusalSettings\(\)"):
         mh.build_atlas(small, only="safety", refusals=True)  # type: ignore[arg-type]
-
-
-def test_the_answers_are_counted():
-    tests, curve = 40 * (1 + 5 * 3), (20 + 5) * (1 + 3 * 2)
-    assert FULL.answers(20, 20) == 160 + tests + curve
 
 
 def test_a_folder_of_an_earlier_safety_study_is_refused_in_one_sentence(small, tmp_path):

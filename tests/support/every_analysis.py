@@ -6,7 +6,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -16,10 +16,11 @@ import torch
 import xarray as xr
 
 import mechheads as mh
-from mechheads.patching.circuit_curve import faithfulness_curve
+from mechheads.patching.circuits import faithfulness_curve
 from mechheads.results.tables import TableResult
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
+from mechheads.studies.head_why import head_why
 from support.made_gates import made_gates
 from support.texts import CAPITALS, CLEAN, CORRUPTED, PAIRS, WORD_PAIRS
 
@@ -31,15 +32,8 @@ _SMALL = mh.patching.Limits(memory=200_000, tokens=20)
 _CIRCUIT = ["L0H1", "L1H2", "L2H0"]
 _TASK = mh.Task([" The capital of France is", " no"], [" Paris", " yes cat"], name="texts")
 _ROWS = [[1, *range(20)], [*range(3, 33)], [*range(8, 40)]]
-_HAY: dict[str, Any] = {
-    "n": 3,
-    "length": 56,
-    "needles": ((" Paris is the", "big store of John", " Paris"), (" Rome is the", "small book of Mary", " Rome")),
-    "depths": (0.1, 0.5, 0.9),
-}
 _RANKED = mh.HeadScores.from_scores(np.arange(12.0).reshape(3, 4), name="a ranking", unit="share", kind="ablate")
 _LONG = [" When John and Mary went to the store gave a book no I cannot help Sure" * 40]
-_SHOTS: dict[str, Any] = {"shots": 3, "n": 2, "template": " {source} is {target} the"}
 
 
 _GATES = made_gates(*np.random.default_rng(0).random((2, 2, 3, 4)))
@@ -54,7 +48,8 @@ _ANSWERED: dict[str, Any] = {
     "draws": 1,
     "answers": mh.safety.AnswerSettings(_judge, "bare", max_new_tokens=4),
 }
-_TESTED: dict[str, Any] = {"texts": [" a big dog"], "opening": " I", **_ANSWERED}
+_TESTED: dict[str, Any] = {**_ANSWERED, "texts": [" a big dog"]}
+_TESTED["answers"] = replace(_ANSWERED["answers"], opening=" I")
 
 
 def _fitted(model: mh.Model) -> mh.gating.Gates:
@@ -65,12 +60,6 @@ def _named_movers(model: mh.Model) -> mh.behaviour.IndirectObjectRoles:
     templates = [" The {first} and {second} to {subject} gave to"]
     pairs = mh.behaviour.indirect_object_pairs(model, 8, templates=templates, names=NAMES)
     return mh.behaviour.indirect_object_roles(model, pairs, min_share=0)
-
-
-def _described(model: mh.Model) -> mh.studies.Description:
-    space = mh.studies.head_space(model, [[*range(100, 164)], [*range(200, 264)]], n_tokens=128, shown=40)
-    atlas = mh.studies.Atlas("made", examples=mh.behaviour.head_examples(model, _ROWS), space=space)
-    return mh.studies.describe(atlas, "L1H2", lambda prompt: str(len(prompt) % 10), tested=8, others=1)
 
 
 @dataclass(frozen=True)
@@ -183,28 +172,31 @@ FURTHER: dict[str, Analysis] = {
     "circuit by rounds": _A(
         lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.4, order="each"), "trials", of_fewer=True
     ),
-    "curve of circuits": _A(
-        lambda model: mh.patching.circuit_curve(model, PAIRS, _CIRCUIT, sizes=(0.2, 1), draws=1), _REST
-    ),
+    "given": _A(lambda model: mh.activation_patch(model, PAIRS, given=["L0H1"]), _REST, read="values"),
+    "backups": _A(lambda model: mh.patching.backups(model, CLEAN, "L0H1", draws=1), _REST, read="values"),
     "edges by prompt": _A(lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True)),
     "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
+    "attention": _A(
+        lambda model: mh.behaviour.attention_attribution(model, PAIRS, "L2H1", key=-2),
+        _OF_THESE,
+        of_fewer=True,
+        read="query.values",
+    ),
+    "attention by source": _A(
+        lambda model: mh.behaviour.attention_attribution(
+            model, PAIRS, "L2H1", key=-2, against="corrupted", by="source"
+        ),
+        _OF_THESE,
+        of_fewer=True,
+        read="key.values",
+    ),
     "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.75, of_fewer=True),
-    "copy suppression": _A(
-        lambda model: mh.behaviour.copy_suppression(model, _ROWS, window=32, top=1000), _OF_THESE, 0.6, of_fewer=True
-    ),
-    "retrieval": _A(lambda model: mh.behaviour.retrieval_heads(model, _LONG, **_HAY), _OF_THESE),
-    "successors": _A(
-        lambda model: mh.behaviour.successor_scores(model, {"words": ["one", "two", "three", "yes", "no"]}, draws=20),
-        _REST,
-        0.8,
-    ),
-    "function vectors": _A(lambda model: mh.behaviour.function_vector_heads(model, _WORDS, **_SHOTS), _REST, 0.95),
     "indirect objects": _A(_named_movers),
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
+    "why heads look there": _A(lambda model: head_why(model, mh.behaviour.head_examples(model, _ROWS), CLEAN)),
     "space": _A(lambda model: mh.studies.head_space(model, _LONG, shown=40)),
-    "description": _A(_described),
     "weights": _A(lambda model: head_weights(model)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
     "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST, 0.2),
@@ -213,6 +205,13 @@ FURTHER: dict[str, Analysis] = {
     ),
     "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST, 0.25),
     "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
+    "wrapper": _A(
+        lambda model: mh.safety.wrapper_effect(
+            model, CLEAN, wrapper=" no{request} yes", by="contribution", harmless=CORRUPTED, heads=_CIRCUIT
+        ),
+        _REST,
+    ),
+    "tokens of a wrapper": _A(lambda model: mh.safety.wrapper_tokens(model, CLEAN, wrapper=" no{request} yes"), _REST),
     "refusal direction": _A(lambda model: mh.safety.refusal_direction(model, CLEAN, CORRUPTED)),
     "refusal test": _A(
         lambda model: mh.safety.refusal_test(model, _CIRCUIT, CLEAN, CORRUPTED, **_TESTED), "answers are judged"
@@ -245,22 +244,22 @@ FURTHER: dict[str, Analysis] = {
 """The others, which are made of those."""
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "paths of MLPs", "result"}
 REPEATED |= {"edges by prompt", "logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
-REPEATED |= {"angle", "safety heads", "patch k", "description"}
+REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads by contribution", "matrix of paths"}
+REPEATED |= {"attention by source"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
-TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "curve of circuits", "examples")
+TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "examples")
 TABLES += (
     "indirect objects",
     "patterns",
     "space",
-    "description",
     "weights",
     "first heads",
     "refusal test",
     "brittleness",
     "attack curve",
 )
-TABLES += ("gates", "roles", "curves of roles")
+TABLES += ("gates", "roles", "curves of roles", "attention", "why heads look there")
 """One of each class of results about sets of heads."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mechheads.gating import Gates
-from mechheads.gating.fit.fitted import Course
+from mechheads.gating.fit.fitted import LossCurves
 
 
 def made_gates(keep: np.ndarray, drop: np.ndarray, interrupted: bool = False) -> Gates:
@@ -16,7 +16,7 @@ def made_gates(keep: np.ndarray, drop: np.ndarray, interrupted: bool = False) ->
         gates,
         ["none", "keep", "drop"],
         list(range(len(keep))),
-        Course(loss=curve, objective=curve, updates=np.ones((3, len(keep)), int)),
+        LossCurves(loss=curve, objective=curve, updates=np.ones((3, len(keep)), int)),
         name="made",
         provenance={"interrupted": interrupted},
     )

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from beartype import BeartypeConf, beartype
@@ -60,26 +59,12 @@ def run(folder: Path) -> None:
     ships = mh.ships(model, ["cat", "dog"], template="chat")
     mh.safety.overlap({"ships": ships, "safety": safety}), mh.gating.compare_roles({"ships": ships}, {"safety": safety})
 
-    name_heads(model, mh.Relation("words", None, [*words, ("big", "bigger"), ("dog", "cat"), ("one", "two")]))
-
-
-def name_heads(model: Any, relation: Any) -> None:
-    """The recipes for named heads."""
-    import mechheads as mh
-
     behaviour = mh.behaviour
-    found = behaviour.function_vector_heads(model, relation, shots=2, n=2, template=" {source} is {target} the")
-    behaviour.function_vector(model, found, "words", 2)
     names = ["France", "Italy", "Spain", "Germany", "Paris"]
     pairs = behaviour.indirect_object_pairs(
         model, 4, templates=[" The {first} and {second} to {subject} gave"], names=names
     )
     behaviour.indirect_object_roles(model, pairs, min_share=0).heads("induction")
-    behaviour.successor_scores(model, {"places": names})
-    needles = [(" Paris", "big", " is"), (" Rome", "small", " is")]
-    text = [" When John and Mary went to the store gave a book" * 20]
-    behaviour.retrieval_heads(model, text, n=2, length=45, needles=needles)
-    behaviour.copy_suppression(model, text, window=32, n_tokens=64, top=1000).plot()
 
 
 if __name__ == "__main__":

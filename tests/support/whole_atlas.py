@@ -8,7 +8,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.labels.static import RelationScorer, Scoring
-from mechheads.studies import build, questions
+from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
 
 
@@ -16,7 +16,6 @@ def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
     scoring = Scoring(k=10, k_copying=1, min_pairs=2)
     patch.setattr(build, "RelationScorer", partial(RelationScorer, scoring=scoring))
-    patch.setattr(questions, "LEAST_PAIRS", scoring.min_pairs)
 
 
 def whole_atlas(model: mh.Model) -> Atlas:

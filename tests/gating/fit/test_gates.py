@@ -22,7 +22,7 @@ import mechheads as mh
 from mechheads.gating import FitSettings, Gates, LossNotFinite, Task, contrast_gates, fit_gates, task_log_prob
 from mechheads.gating.fit import fit, gates as gates_module
 from mechheads.gating.fit.arguments import Rules
-from mechheads.gating.fit.descent import Descent, Pull, State, _mini_batch, _on_plateau, descend
+from mechheads.gating.fit.descent import Descent, Schedule, State, _mini_batch, _on_plateau, descend
 from mechheads.gating.fit.gates import (
     Rows,
     _final_states,
@@ -377,12 +377,12 @@ def test_each_set_stops_on_its_own_plateau() -> None:
         return ((1 - gates) * (1 - done)[:, None, None]).sum((1, 2))[:, None].expand(-1, len(items)) + 0 * gates.sum()
 
     start = State.begin(torch.tensor([[[9.0]], [[-9.0]]]), 400)
-    pulls = [Pull(0, 400, (0.01, 0.01))] * 2
+    schedules = [Schedule(0, 400, (0.01, 0.01))] * 2
     quiet: dict[str, Any] = {"seen": lambda state: None, "name": ""}
-    end = descend(Descent(objective, 4, pulls, settings(tolerance=1e-6), ALL), start, **quiet)
+    end = descend(Descent(objective, 4, schedules, settings(tolerance=1e-6), ALL), start, **quiet)
     assert end.stopped.tolist() == [150, 400] and end.done == 400
     assert end.loss[0, 150:].isnan().all() and not end.loss[1].isnan().any()
-    every = descend(Descent(objective, 4, pulls, settings(), ALL), start, **quiet)
+    every = descend(Descent(objective, 4, schedules, settings(), ALL), start, **quiet)
     assert every.stopped.tolist() == [400, 400]
 
 

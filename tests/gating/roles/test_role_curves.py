@@ -118,7 +118,7 @@ def test_the_band_is_of_the_random_orders(llama: mh.Model) -> None:
 
 
 def test_counts_left_out(llama: mh.Model) -> None:
-    few = role_curve(llama, TEXTS, random_gates(llama), most=4, draws=0)
+    few = role_curve(llama, TEXTS, random_gates(llama), counts=4, draws=0)
     assert sorted(set(few.table["k"])) == [0, 1, 2, 3, 4]
     every = role_curve(llama, TEXTS, random_gates(llama), draws=0)
     assert sorted(set(every.table["k"])) == [*range(11), 12]
@@ -167,7 +167,7 @@ def test_ctrl_c_finishes_the_curves_in_flight(llama: mh.Model) -> None:
         ({"counts": [13]}, r"counts are \[13\]; give numbers of heads from 0 to 12, at least one above 0"),
         ({"counts": [0]}, "counts are"),
         ({"counts": []}, "counts are"),
-        ({"most": 0}, "most is 0"),
+        ({"counts": 0}, "counts is 0"),
         ({"over": "heads"}, "over is 'heads'"),
         ({"draws": -1}, "draws is -1"),
         ({"reduce": "max"}, "reduce is 'max'"),

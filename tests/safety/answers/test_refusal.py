@@ -56,7 +56,7 @@ def as_said(request: str, answer: str) -> str:
     return answer
 
 
-SAID = AnswerSettings(judge=as_said, max_new_tokens=8)
+SAID = AnswerSettings(judge=as_said, max_new_tokens=8, opening=OPENING)
 
 
 class Stub:
@@ -113,7 +113,7 @@ def run(
     llama: mh.Model, stub: Stub, monkeypatch: pytest.MonkeyPatch, harmful: Any = HARMFUL, **options: Any
 ) -> mh.safety.RefusalTest:
     stub.put(monkeypatch)
-    given: dict[str, Any] = {"draws": 2, "answers": SAID, "texts": TEXTS, "opening": OPENING}
+    given: dict[str, Any] = {"draws": 2, "answers": SAID, "texts": TEXTS}
     return refusal_test(llama, HEADS, harmful, HARMLESS, **(given | options))
 
 
@@ -275,13 +275,13 @@ def refused(request: str, answer: str) -> Verdict:
     return "refused"
 
 
-BRIEF = AnswerSettings(template="bare", max_new_tokens=4, judge=refused)
+BRIEF = AnswerSettings(template="bare", max_new_tokens=4, judge=refused, opening=OPENING)
 SHORT: dict[str, Any] = {"intervention": "zero", "draws": 1, "answers": BRIEF}
 FEW, FEW_HARMLESS = HARMFUL[:3], HARMLESS[:2]
 
 
 def short(llama: mh.Model, **options: Any) -> mh.safety.RefusalTest:
-    return refusal_test(llama, HEADS, FEW, FEW_HARMLESS, texts=TEXTS, opening=OPENING, **(SHORT | options))
+    return refusal_test(llama, HEADS, FEW, FEW_HARMLESS, texts=TEXTS, **(SHORT | options))
 
 
 def check_interrupted(part: mh.safety.RefusalTest, llama: mh.Model) -> None:
@@ -360,7 +360,7 @@ def test_harmless_requests_that_are_too_long_are_named_before_anything_is_writte
     monkeypatch.setattr(WRITING, "Batch", None)
     long = [" no", " yes" * 60]
     with pytest.raises(ValueError, match="prompt 1 has 61 tokens; this model's context holds 64: give at most 3"):
-        refusal_test(llama, HEADS, FEW, long, opening=OPENING, texts=TEXTS, **SHORT)
+        refusal_test(llama, HEADS, FEW, long, texts=TEXTS, **SHORT)
     with pytest.raises(ValueError, match="prompt 1 has 61 tokens"):
         attack_curve(llama, HEADS, FEW, long, **SHORT)
 
@@ -374,7 +374,11 @@ def test_one_answer_to_everything_is_told_and_is_no_compliance(llama: mh.Model, 
         def generate_under(self, *args: Any, **options: Any) -> list[Generated]:
             return [Generated(tuple(each), ((),) * N, (True,) * N) for each in said.values()]
 
-    asked: dict[str, Any] = {"harmful": requests, "draws": 1, "answers": AnswerSettings(max_new_tokens=8)}
+    asked: dict[str, Any] = {
+        "harmful": requests,
+        "draws": 1,
+        "answers": AnswerSettings(max_new_tokens=8, opening=OPENING),
+    }
     found = run(llama, Fixed([]), monkeypatch, **asked)
     assert found.table["attack_success"].tolist() == pytest.approx([0.2, 0, 0])
     assert found.table["deflected"].tolist() == pytest.approx([0, 1, 0])
@@ -458,9 +462,8 @@ def test_a_whole_test_is_what_copies_with_scaled_weights_do(
         harmless,
         intervention=rule_of(ablation, epsilon=0.2),
         draws=1,
-        answers=AnswerSettings(judge, "bare", max_new_tokens=5),
+        answers=AnswerSettings(judge, "bare", max_new_tokens=5, opening=OPENING),
         texts=TEXTS,
-        opening=OPENING,
     )
     ends = end_tokens(llama)
     for name, heads in heads_of(found).items():
@@ -498,7 +501,6 @@ def test_a_mean_is_taken_over_the_harmful_requests(llama: mh.Model):
         draws=0,
         answers=replace(BRIEF, max_new_tokens=2),
         texts=TEXTS,
-        opening=OPENING,
     )
     rows = weight_surgery.rows(llama, HARMFUL[:3])
     hooks = oracles.mean_z_hooks(llama, rows, found.heads)
@@ -548,7 +550,7 @@ def test_a_curve_of_the_model_itself_begins_and_ends_as_a_test(llama: mh.Model):
 
     options: dict[str, Any] = {"answers": replace(BRIEF, judge=judge), "intervention": "zero"}
     curve = attack_curve(llama, HEADS, HARMFUL, HARMLESS, draws=0, **options)
-    test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, opening=OPENING, **options)
+    test = refusal_test(llama, HEADS, HARMFUL, HARMLESS, draws=0, texts=TEXTS, **options)
     assert curve.table["score"].tolist()[::2] == test.table["attack_success"].tolist()
     ends = curve.more["answers"].query("condition == 'heads 2'")
     assert ends["answer"].tolist() == test.answers.loc[test.answers["condition"] == "ablated", "answer"].tolist()
@@ -576,7 +578,7 @@ def test_text_loss_is_that_of_each_text_alone(llama: mh.Model, tiny: Callable[[s
         ({"intervention": "poem"}, "intervention is 'poem'"),
         ({"harmful": []}, "harmful is empty"),
         ({"harmless": "text"}, "requests: .text. is neither a file nor one of"),
-        ({"opening": ""}, "opening is ''; give the beginning of a refusal"),
+        ({"answers": AnswerSettings(opening="")}, "opening is ''; give the beginning of a refusal"),
         ({"texts": ["When John went", " no"], "model": "gpt2"}, r"texts\[1\] has a single token"),
         ({"texts": []}, "texts is empty"),
         ({"texts": "It rains."}, "texts must be a list of texts"),
@@ -684,7 +686,7 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
 @mh.settings(seed=4)
 def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"one": ["L1H2"], "two": ["L0H0", "L2H3"]}
-    options: dict[str, Any] = {"draws": 1, "answers": SAID, "opening": OPENING, "texts": TEXTS}
+    options: dict[str, Any] = {"draws": 1, "answers": SAID, "texts": TEXTS}
     stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
     found = mh.settings(seed=4)(refusal_tests)(
         llama, sets, HARMFUL, HARMLESS, intervention={"one": "scaling", "two": "undifferentiated"}, **options

@@ -1,0 +1,217 @@
+"""Effects of heads while others are ablated, against full forward passes through TransformerLens with hooks on both."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechheads as mh
+from mechheads.results.words import words_of
+from support import oracles
+from support.levels import TWO_FIRST
+from support.texts import CLEAN, PAIRS
+
+ARCHITECTURES = TWO_FIRST
+TOLERANCE = 1e-4
+GONE = ["L0H1", "L2H2"]
+SEED = 3
+RULES = {"zero": mh.Zero(), "mean": mh.Mean(), "resample": "resample", "scaled": mh.patching.Scale(0.4)}
+
+
+class Without:
+    """One prompt's run in which some heads keep a z that was computed before, by TransformerLens alone."""
+
+    def __init__(self, model: mh.Model, ids: Tensor, z: dict[tuple[int, int], Any]) -> None:
+        self.model, self.ids, self.hooks = model, ids, oracles.z_hooks(z)
+        self.logits = oracles.forward(model, ids, self.hooks)
+        self.seen = self.under(lambda: oracles.activations(model, ids))
+
+    def under(self, run: Any) -> Any:
+        with self.model.model.hooks(fwd_hooks=self.hooks):
+            return run()
+
+    def changed(self, layer: int, head: int, z: Any) -> Tensor:
+        """Logits when another head has a new z too."""
+        return oracles.forward(self.model, self.ids, [*oracles.z_hooks({(layer, head): z}), *self.hooks])
+
+
+def z_of(kind: str, runs: list[dict[str, Tensor]], prompt: int, head: mh.HeadId) -> Any:
+    """What an ablation makes of a head's z in a prompt, from the runs of all prompts."""
+    every = [run[oracles.name(head.layer, "z")][0, :, head.head] for run in runs]
+    if kind == "zero":
+        return 0.0
+    if kind in ("scaled", "patch"):
+        return (0.4 if kind == "scaled" else 1.0) * every[prompt]
+    if kind == "mean":
+        return torch.cat(every).mean(0).expand_as(every[prompt])
+    order = torch.randperm(len(runs), generator=torch.Generator().manual_seed(SEED)).tolist()
+    donor = every[{order[i]: order[i - 1] for i in range(len(order))}[prompt]]
+    return torch.stack([donor[min(i, len(donor) - 1)] for i in range(len(every[prompt]))])
+
+
+def runs_without(
+    model: mh.Model, tokens: Any, kinds: dict[str, str], taken: list[dict[str, Tensor]] | None = None
+) -> list[Without]:
+    """Every prompt's run without some heads, whose z comes from its intact runs, or from those that are given."""
+    ids = [oracles.ids_of(tokens, prompt) for prompt in range(len(tokens))]
+    intact = taken or [oracles.activations(model, each) for each in ids]
+    heads = {mh.HeadId.parse(name): kind for name, kind in kinds.items()}
+    z = [{(h.layer, h.head): z_of(kind, intact, i, h) for h, kind in heads.items()} for i in range(len(ids))]
+    return [Without(model, *each) for each in zip(ids, z, strict=True)]
+
+
+def others(model: mh.Model, prompts: int) -> list[list[int]]:
+    gone = [mh.HeadId.parse(name) for name in GONE]
+    turns = np.argwhere(oracles.turns(model, prompts)).tolist()
+    return [turn for turn in turns if mh.HeadId(*turn[:2]) not in gone]
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_an_effect_given_heads_is_the_change_of_the_run_without_them(small, kind):
+    given = dict.fromkeys(GONE, RULES[kind])
+    found = mh.ablate(small, CLEAN, given=given, seed=SEED, intervention="mean" if kind == "mean" else "zero")
+    runs = runs_without(small, mh.Prompts(CLEAN).tokens(small), dict.fromkeys(GONE, kind))
+    for layer, head, prompt in others(small, len(CLEAN)):
+        own = z_of("mean" if kind == "mean" else "zero", [run.seen for run in runs], prompt, mh.HeadId(layer, head))
+        changed = runs[prompt].changed(layer, head, own)[0]
+        expected = oracles.kl(runs[prompt].logits[0], changed)
+        assert float(found.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("site", "direction", "kind"),
+    [
+        ("z", "denoising", "zero"),
+        ("z", "noising", "mean"),
+        ("z", "noising", "patch"),
+        ("q", "denoising", "patch"),
+        ("k", "noising", "zero"),
+        ("pattern", "denoising", "mean"),
+    ],
+)
+def test_patching_given_heads_is_between_two_runs_without_them(small, site, direction, kind):
+    found = mh.activation_patch(small, PAIRS, site=site, direction=direction, given=dict.fromkeys(GONE, kind))
+    clean, corrupted = PAIRS.tokens(small)
+    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    if kind == "patch":
+        sources = runs_without(small, source, {})
+        bases = runs_without(small, base, dict.fromkeys(GONE, kind), [run.seen for run in sources])
+    else:
+        bases, sources = (runs_without(small, tokens, dict.fromkeys(GONE, kind)) for tokens in (base, source))
+    for layer, head, prompt in others(small, len(PAIRS))[:: 1 if site == "z" else 3]:
+        run, other = bases[prompt], sources[prompt].seen
+        patch = partial(oracles.patched_logits, small, run.ids, run.seen, other, layer, head, site)
+        expected = oracles.logit_diff(run.under(patch), base, prompt) - oracles.logit_diff(run.logits[0], base, prompt)
+        assert float(found.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["resample", "mean"])
+def test_prompts_in_one_row_share_only_what_the_ablated_heads_leave_alike(small, kind):
+    frames = (
+        " When John and Mary went to the store the capital of {} is",
+        " John gave one big cat to Mary and the dog of {} is",
+    )
+    words = ("France", "Italy", "Spain", "Germany")
+    prompts = mh.Prompts([frame.format(word) for frame in frames for word in words])
+    given = dict.fromkeys(GONE, RULES[kind])
+    plan = mh.plan(small, prompts, intervention="zero", given=given)
+    assert plan.packed or plan.layout != "queries"  # no other layout puts several prompts into a row
+    found = mh.ablate(small, prompts, given=given, heads=["L0H0", "L1H3"], seed=SEED)
+    runs = runs_without(small, prompts.tokens(small), dict.fromkeys(GONE, kind))
+    for layer, head in ((0, 0), (1, 3)):
+        for i, run in enumerate(runs):
+            expected = oracles.kl(run.logits[0], run.changed(layer, head, 0.0)[0])
+            assert float(found.values[layer, head, i]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_shares_are_of_the_difference_between_the_runs_without_the_heads(small):
+    options = {"given": {"L0H1": "mean"}, "heads": ["L1H0", "L2H3"]}
+    share = mh.activation_patch(small, PAIRS, normalize=True, **options)
+    plain = mh.activation_patch(small, PAIRS, **options)
+    clean, corrupted = (runs_without(small, side, {"L0H1": "mean"}) for side in PAIRS.tokens(small))
+    tokens = PAIRS.tokens(small)[0]
+    both = [[oracles.logit_diff(run.logits[0], tokens, i) for i, run in enumerate(runs)] for runs in (clean, corrupted)]
+    np.testing.assert_allclose(
+        np.asarray(share.values) * (np.mean(both[0]) - np.mean(both[1])), plain.values, atol=TOLERANCE
+    )
+
+
+def test_mlps_are_measured_without_the_heads_too(small):
+    found = mh.ablate(small, CLEAN, nodes="all", heads="L0H0", given=GONE)
+    runs = runs_without(small, mh.Prompts(CLEAN).tokens(small), dict.fromkeys(GONE, "zero"))
+    for layer in range(small.n_layers):
+        run = runs[layer % len(runs)]
+        zero = (oracles.mlp(layer), lambda value, hook: torch.zeros_like(value))
+        expected = oracles.kl(run.logits[0], oracles.forward(small, run.ids, [*run.hooks, zero])[0])
+        found_here = found.dataset["mlp_values"].values[layer, layer % len(runs)]
+        assert float(found_here) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_result_says_what_was_given_and_leaves_these_heads_out(small):
+    found = mh.activation_patch(small, PAIRS, given={"L0H1": "zero", "L2H2": mh.Mean()})
+    assert found.name.endswith(", given that L0H1 is zeroed and L2H2 is mean-ablated")
+    assert found.provenance["given"] == {"L0H1": "Zero()", "L2H2": "Mean()"}
+    assert found.missing == () and found.provenance["heads"] == "all"
+    absent = [str(mh.HeadId(*at)) for at in np.argwhere(found.scores.isnull().values).tolist()]
+    assert absent == ["L0H1", "L2H2"]
+    words = words_of(found)
+    assert words.sentence.startswith("Given that L0H1 is zeroed and L2H2 is mean-ablated, with its output from")
+    assert words.label.endswith("given that L0H1 is zeroed and L2H2 is mean-ablated")
+    assert "given that L0H1 and L2H2 are ablated" in repr(mh.plan(small, CLEAN, intervention="zero", given=GONE))
+
+
+def test_nothing_given_leaves_no_trace(small):
+    found = mh.ablate(small, CLEAN, heads="L0H0")
+    assert "given" not in found.provenance and "given" not in found.name
+
+
+def test_a_ledger_keeps_the_effects_given_different_heads_apart(small, tmp_path):
+    store, given = tmp_path / "kept.ledger", [None, "L0H1", ["L0H1", "L2H2"], {"L0H1": "mean"}]
+    options = {"heads": ["L1H0", "L2H3"], "intervention": "zero"}
+    apart = [mh.ablate(small, CLEAN, given=each, **options).values for each in given]
+    assert len({each.values.tobytes() for each in apart}) == len(given)
+    for _ in range(2):
+        for each, expected in zip(given, apart, strict=True):
+            found = mh.ablate(small, CLEAN, given=each, store=store, **options)
+            np.testing.assert_allclose(found.values, expected, atol=1e-6)
+
+
+def test_ships_are_those_of_the_model_without_the_heads(small):
+    options = {"template": "bare", "intervention": "zero"}
+    found = mh.ships(small, CLEAN, given=GONE, **options)
+    np.testing.assert_allclose(found.values, mh.ablate(small, CLEAN, given=GONE).values, atol=1e-6)
+    assert found.name == "Ships, zero, given that L0H1 and L2H2 are zeroed"
+    ranked = mh.safety_heads(small, CLEAN, k=2, given=GONE, **options)
+    np.testing.assert_allclose(ranked.values, found.values, atol=1e-6)
+    angle = mh.safety.generalized_ships(small, CLEAN, given=GONE, **options)
+    assert np.isnan(angle.scores.values[0, 1]) and ranked.provenance["given"] == found.provenance["given"]
+
+
+def test_a_group_is_left_out_as_a_whole(loaded):
+    llama = loaded("llama")
+    size = llama.n_heads // llama.n_kv_heads
+    found = mh.ships(llama, CLEAN, group="kv", given="L1H1", template="bare")
+    assert list(found.provenance["given"]) == [f"L1H{head}" for head in range(size)]
+    assert np.argwhere(found.scores.isnull().values).tolist() == [[1, head] for head in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: mh.ablate(m, CLEAN, given="L9H0"), "given: head L9H0 is out of range"),
+        (lambda m: mh.ablate(m, CLEAN, given=[]), "given: heads is empty"),
+        (lambda m: mh.ablate(m, CLEAN, given={"L0H1": "zer"}), r"given\['L0H1'\] is 'zer'"),
+        (lambda m: mh.ablate(m, CLEAN, given={"L0H1": "patch"}), r"given\['L0H1'\] is Patch.*source run of a pair"),
+        (lambda m: mh.ablate(m, CLEAN, given="L0H1", heads="L0H1"), "heads names only heads that given ablates"),
+        (lambda m: mh.ships(m, CLEAN, given={"L0H1": "patch"}), r"given\['L0H1'\] is Patch.*requests have only one"),
+        (lambda m: mh.safety_heads(m, given="L0H1"), 'given: score="refusal_attribution" is of the intact model'),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(small, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(small)

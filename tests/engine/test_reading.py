@@ -1,0 +1,317 @@
+"""Metrics of a head's pattern or z against one full forward pass a head, in which a hook reads it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from benchmarks.tiny_families import build
+from mechheads.engine.row_layout import layout_of
+from mechheads.metrics.attention import attention_to
+from mechheads.metrics.base import MetricInfo
+from mechheads.testing import check_metric
+from support import oracles
+from support.levels import TWO_FIRST, few
+from support.releases import TRANSFORMERLENS_4, only_on_4
+from support.texts import CLEAN, PAIRS
+
+ARCHITECTURES = TWO_FIRST
+TOLERANCE = 2e-5
+TO = attention_to("L2H1", 2)
+
+
+def read(model: mh.Model, ids: torch.Tensor, site: str, layer: int, head: int, hooks: Any = ()) -> torch.Tensor:
+    """A head's pattern [query, key] or z [pos, d_head] in a full forward pass of TransformerLens."""
+    seen: list[torch.Tensor] = []
+
+    def see(value: torch.Tensor, hook: Any) -> None:
+        seen.append(value[0, head].clone() if site == "pattern" else value[0, :, head].clone())
+
+    oracles.forward(model, ids, [*hooks, (oracles.name(layer, site), see)])
+    return seen[0]
+
+
+class Loop:
+    """Changes of a number read from L2H1, by one full forward pass for each head and prompt."""
+
+    def __init__(self, model: mh.Model, of: Callable[[torch.Tensor], torch.Tensor], site: str = "pattern") -> None:
+        self.model, self.of, self.site = model, of, site
+        clean, corrupted = PAIRS.tokens(model)
+        self.ids = [[oracles.ids_of(tokens, i) for i in range(len(PAIRS))] for tokens in (corrupted, clean)]
+        self.runs = [[oracles.activations(model, ids) for ids in side] for side in self.ids]
+
+    def value(self, prompt: int, hooks: Any = (), side: int = 0) -> float:
+        return float(self.of(read(self.model, self.ids[side][prompt], self.site, 2, 1, hooks)))
+
+    def restored(self, prompt: int, layer: int, head: int, site: str, pos: int | None = None) -> float:
+        """The change if the head gets an activation of the clean run in the corrupted one."""
+        here, there = (runs[prompt] for runs in self.runs)
+        old, new = here[oracles.name(layer, site)], there[oracles.name(layer, site)]
+        z = oracles.blend(here[oracles.name(layer, "z")][0, :, head], there[oracles.name(layer, "z")][0, :, head], pos)
+        if site != "z":
+            value = new if site == "q" else oracles.blend(old[0], new[0], pos)[None]
+            z = oracles.z_when(self.model, self.ids[0][prompt], layer, head, site, value)
+        return self.value(prompt, oracles.z_hooks({(layer, head): z})) - self.value(prompt)
+
+
+def each(model: mh.Model, prompts: int = 3) -> list[tuple[int, int, int]]:
+    """Heads before layer 2, each with some of the prompts."""
+    return [tuple(at) for at in np.argwhere(oracles.turns(model, prompts)).tolist() if at[0] < 2]
+
+
+@pytest.mark.parametrize(
+    ("metric", "of"),
+    [
+        (attention_to("L2H1", 2), lambda pattern: pattern[-1, 2]),
+        (attention_to("L2H1", 1, query=3, log=True), lambda pattern: pattern[3, 1].log()),
+        (attention_to("L2H1", -2, query=-1), lambda pattern: pattern[-1, -2]),
+    ],
+    ids=["last", "log, inside", "from the end"],
+)
+def test_patching_equals_one_full_forward_a_head(small, metric, of):
+    effect, loop = mh.activation_patch(small, PAIRS, metric=metric), Loop(small, of)
+    for layer, head, prompt in each(small):
+        assert effect.values[layer, head, prompt] == pytest.approx(
+            loop.restored(prompt, layer, head, "z"), abs=TOLERANCE
+        )
+    assert not effect.values[2:].any()
+    np.testing.assert_allclose(
+        effect.dataset["base_metric"], [loop.value(prompt) for prompt in range(3)], atol=TOLERANCE
+    )
+    assert effect.unit == metric.unit and np.abs(effect.values[:2]).max() > 1e-4
+
+
+@pytest.mark.parametrize("site", ["q", "k", "v"])
+def test_sites_are_measured_and_the_head_itself_is_not(small, site):
+    effect = mh.activation_patch(small, PAIRS, site=site, metric=TO)
+    loop = Loop(small, lambda pattern: pattern[-1, 2])
+    for layer, head, prompt in each(small):
+        wanted = loop.restored(prompt, layer, head, site)
+        assert effect.values[layer, head, prompt] == pytest.approx(wanted, abs=TOLERANCE)
+    own = effect.values[2, 1]
+    assert not own.any() if site == "v" else np.isnan(own).all()
+    assert not np.delete(effect.values[2], 1, 0).any()
+
+
+def test_each_position_equals_the_loop(small):
+    effect, loop = mh.activation_patch(small, PAIRS, positions="each", metric=TO), Loop(small, lambda p: p[-1, 2])
+    for prompt, ids in enumerate(loop.ids[0]):
+        for pos in range(ids.shape[1]):
+            head = (prompt + pos) % small.n_heads
+            wanted = loop.restored(prompt, 1, head, "z", pos)
+            assert effect.values[1, head, pos, prompt] == pytest.approx(wanted, abs=TOLERANCE)
+
+
+def test_a_metric_of_ones_own_may_read_every_row_of_a_pattern_or_z(small):
+    @mh.metric(activation="L2H1.pattern", reads="all", unit="nats")
+    def entropy(pattern, context):
+        of_each = -(pattern * pattern.clamp_min(1e-30).log()).sum(-1)
+        return (of_each * context.mask).sum(1) / context.mask.sum(1)
+
+    @mh.metric(activation="L2H1.z", reads=2)
+    def size(z, context):
+        return (z - context.base + 1).square().sum((1, 2))
+
+    effect = mh.activation_patch(small, PAIRS, metric=entropy)
+    loop = Loop(small, lambda pattern: -(pattern * pattern.clamp_min(1e-30).log()).sum(-1).mean())
+    for layer, head, prompt in each(small):
+        assert effect.values[layer, head, prompt] == pytest.approx(loop.restored(prompt, layer, head, "z"), abs=5e-5)
+    effect, loop = mh.activation_patch(small, PAIRS, metric=size), Loop(small, lambda z: z, "z")
+    for layer, head, prompt in each(small):
+        new = oracles.activations(small, loop.ids[1][prompt])[oracles.name(layer, "z")][0, :, head]
+        base, z = (
+            read(small, loop.ids[0][prompt], "z", 2, 1, hooks)[-2:]
+            for hooks in ((), oracles.z_hooks({(layer, head): new}))
+        )
+        wanted = float((z - base + 1).square().sum() - torch.ones_like(z).sum())
+        assert effect.values[layer, head, prompt] == pytest.approx(wanted, abs=1e-4)
+    assert np.isnan(effect.values[2, 1]).all()
+
+
+@pytest.mark.parametrize("receiver", ["L2H1.q", "L2H1.k", "L1H2.v", "L1.mlp"])
+def test_paths_to_a_head_equal_two_full_runs(small, receiver):
+    if receiver.endswith("mlp") and not small.has_mlps:
+        return  # there is no such receiver
+    effect = mh.path_patch(small, PAIRS, receivers=receiver, direction="denoising", metric=TO)
+    loop = Loop(small, lambda pattern: pattern[-1, 2])
+    layer, site = int(receiver[1]), receiver.rpartition(".")[2]
+    for sender_layer, head, prompt in each(small):
+        here, there = (runs[prompt] for runs in loop.runs)
+        _, seen = oracles.path_first_run(small, loop.ids[0][prompt], here, there, (sender_layer, head))
+        at = oracles.mlp(layer) if site == "mlp" else oracles.name(layer, site)
+        hooks = [(at, lambda value, hook, new=seen[at]: new)]
+        if site == "v":
+            z = oracles.z_when(small, loop.ids[0][prompt], layer, 2, "v", seen[at])
+            hooks = oracles.z_hooks({(layer, 2): z})
+        wanted = loop.value(prompt, hooks) - loop.value(prompt)
+        assert effect.values[sender_layer, head, prompt] == pytest.approx(wanted, abs=TOLERANCE)
+    assert np.abs(effect.values).max() > 1e-5
+
+
+def test_paths_that_cannot_change_the_pattern_are_refused(llama):
+    for receivers in ("final", "L2H1.v", "L2H2.q", "L2.mlp"):
+        with pytest.raises(ValueError, match=f'a path to "{receivers}" cannot change L2H1.pattern.*give "L2H1.q"'):
+            mh.path_patch(llama, PAIRS, receivers=receivers, metric=TO)
+
+
+def test_heads_stacked_packed_and_in_small_parts_give_the_same(llama):
+    whole = mh.ablate(llama, CLEAN, metric=TO, nodes="all")
+    small = mh.ablate(llama, CLEAN, metric=TO, nodes="all", budget="100 KB")
+    alone = mh.ablate(llama, CLEAN[1:2], metric=TO)
+    packed = mh.prepare(llama, [CLEAN[0] + end for end in (" big", " small", " of the", " is")])
+    np.testing.assert_allclose(whole.values, small.values, atol=1e-6)
+    mlps, parts = (scores.dataset["mlp_values"].values for scores in (whole, small))
+    np.testing.assert_allclose(mlps, parts, atol=1e-6)
+    np.testing.assert_allclose(whole.values[..., 1], alone.values[..., 0], atol=1e-6)
+    assert not mlps[2:].any() and np.abs(mlps[:2]).min() > 0
+    together = mh.ablate(packed, metric=TO)
+    one = [mh.ablate(llama, [CLEAN[0] + end], metric=TO).values[..., 0] for end in (" big", " small", " of the", " is")]
+    np.testing.assert_allclose(together.values, np.stack(one, -1), atol=1e-6)
+
+
+@only_on_4
+def test_prompts_that_share_a_row_are_read_apart(llama):
+    texts = [" The capital of France is the" + end for end in (" big", " small", " of the", " is", " dog yes", " one")]
+    options = {"metric": attention_to("L2H1", 3), "positions": [1]}
+    plan = mh.plan(llama, texts, intervention="zero", **options)
+    assert plan.packed
+    found = mh.ablate(llama, texts, **options).values
+    alone = [mh.ablate(llama, [text], **options).values[..., 0] for text in texts]
+    np.testing.assert_allclose(found, np.stack(alone, -1), atol=1e-6)
+
+
+def test_the_plan_shows_where_runs_end(llama):
+    plan = mh.plan(llama, CLEAN, intervention="zero", metric=TO, nodes="all")
+    late = (llama.n_layers - 2) * llama.n_heads
+    assert f"runs end at L2H1.pattern, which the metric reads, and compute no logits; {late} heads come" in repr(plan)
+    assert plan.unreached == late and plan.units == 2 * (llama.n_heads + 1)
+    same, at_1 = (
+        {"intervention": "zero", "heads": [(0, head) for head in range(llama.n_heads)]},
+        attention_to("L1H1", 2),
+    )
+    early, late = mh.plan(llama, CLEAN, metric=at_1, **same), mh.plan(llama, CLEAN, **same)
+    assert (early.blocks, late.blocks) == (2 * llama.n_heads, 3 * llama.n_heads) and early.flops < late.flops
+
+
+def test_no_later_block_and_no_logits_are_computed(llama, monkeypatch):
+    ran: list[int] = []
+    hooks = [(f"blocks.{i}.hook_resid_pre", lambda value, hook, i=i: ran.append(i)) for i in range(llama.n_layers)]
+    hooks += [("blocks.1.attn.hook_z", lambda value, hook: ran.append(99))]
+    monkeypatch.setattr(type(llama.backend), "unembed", lambda *_, **__: ran.append(100))
+    effect = llama.backend.under(hooks, partial(mh.ablate, llama, CLEAN, metric=attention_to("L1H1", 2)))
+    after_the_cached_run = ran[len(ran) - ran[::-1].index(2) :]
+    assert np.abs(effect.values).max() > 0 and 0 in ran
+    assert set(after_the_cached_run) == {0, 1}
+
+
+def test_normalised_named_and_stored(llama, tmp_path):
+    pairs = mh.PromptPairs.from_templates(
+        " The capital of{subject} is the",
+        {"subject": [(" France", " Italy"), (" Spain", " Germany")]},
+        answer=[(" Paris", " Rome"), (" Madrid", " Berlin")],
+    )
+    named, at = attention_to("L2H1", "subject"), attention_to("L2H1", 4)
+    assert int(pairs.tokens(llama)[0].positions["subject"][0]) == 4
+    shares = mh.activation_patch(llama, pairs, metric=named, normalize=True)
+    plain = mh.activation_patch(llama, pairs, metric=at)
+    gap = np.mean(
+        [
+            float(read(llama, side.ids[i : i + 1], "pattern", 2, 1)[-1, 4]) * sign
+            for side, sign in zip(pairs.tokens(llama), (2, -2), strict=True)
+            for i in range(2)
+        ]
+    )
+    np.testing.assert_allclose(shares.values * gap, plain.values, atol=1e-5)
+    store = tmp_path / "ledger.sqlite"
+    first = mh.activation_patch(llama, pairs, metric=named, store=store)
+    again = mh.activation_patch(llama, pairs, metric=named, store=store)
+    other = mh.activation_patch(llama, pairs, metric=attention_to("L2H2", "subject"), store=store)
+    log = mh.activation_patch(llama, pairs, metric=attention_to("L2H1", "subject", log=True), store=store)
+    assert np.array_equal(first.values, again.values)
+    for differs in (other, log):
+        assert not np.allclose(first.values, differs.values, atol=1e-7)
+    assert first.provenance["metric"] == "attention of L2H1 from last to subject"
+    assert MetricInfo.of(named).bounds_of_changes() == (-1, 1, False)
+    assert MetricInfo.of(attention_to("L2H1", 1, log=True)).bounds_of_changes() == (-np.inf, np.inf, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: attention_to("L2", 2), "is not a head"),
+        (lambda: attention_to("L9H1", 2), "L9H1 is out of range"),
+        (lambda: attention_to("L0H1", 2), "none of them comes before L0H1.pattern.*choose a head of a later layer"),
+        (lambda: attention_to("L2H1", 4, query=3), "L2H1 gives token 4 of prompt 0 no attention at all from token 3"),
+        (lambda: attention_to("L2H1", "subject"), "key: position 'subject'; these prompts have last"),
+        (lambda: attention_to("L2H1", 99), "key: token 99, but the shortest prompt has"),
+        (lambda: attention_to("L2H1", 0, query=-99), "metric reads token -99, but the shortest prompt has"),
+        (lambda: mh.metric(activation="L2H1.q"), "activation is 'L2H1.q'; give the pattern or the z of a head"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_a_sentence(llama, make, message):
+    with pytest.raises(ValueError, match=message):
+        mh.ablate(llama, CLEAN, metric=make())
+
+
+def test_functions_that_need_logits_say_what_to_use(llama):
+    for function in (mh.patching.attribution_patch, mh.patching.self_repair, mh.patching.attribute_edges):
+        with pytest.raises(ValueError, match=r"reads L2H1.pattern, and mh.patching.* needs a metric of logits"):
+            function(llama, PAIRS, metric=TO)
+
+
+def test_sets_of_heads_are_measured_too(llama):
+    found = mh.patching.patch_sets(llama, PAIRS, [["L0H1", "L1H2", "L2H0"]], metric=TO)
+    without = mh.patching.patch_sets(llama, PAIRS, [["L0H1", "L1H2"], ["L2H0"]], metric=TO)
+    np.testing.assert_allclose(found.values[0], without.values[0], atol=1e-7)
+    assert not np.asarray(without.values[1]).any() and np.abs(found.values[0]).max() > 1e-5
+
+
+def test_metrics_that_read_a_head_pass_their_checks(llama):
+    z = mh.metric(activation="L1H2.z", reads=2)(lambda z, context: z.square().sum((1, 2)))
+    for metric in (attention_to("L1H2", 1), attention_to("L1H2", 0, log=True), z):
+        assert check_metric(metric).passed
+
+    @mh.metric(activation="L1H2.pattern", reads="all")
+    def padded(pattern, context):
+        return pattern[:, :, 1].sum(1)
+
+    with pytest.raises(AssertionError, match="padding"):
+        check_metric(padded)
+
+
+FAMILIES = ("qwen3", "gemma2", "gemma3", "gpt-neox", "bloom", "gpt-oss", "mistral", "olmo2-mha", "cohere2", "falcon-7b")
+ON_3 = ("qwen3", "gemma2", "gpt-neox", "gpt-oss", "mistral")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("family", few(FAMILIES if TRANSFORMERLENS_4 else ON_3, "gemma2", "qwen3"))
+def test_every_kind_of_attention(family, fused, tmp_path):
+    build(family, tmp_path / family)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = mh.load(tmp_path / family, attn_implementation="sdpa" if fused else "eager")
+        ids = [[5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 3]]
+        last = model.n_layers - 1
+        metric = attention_to((last, 1), -1, query=-2 + 1)
+        effect = mh.ablate(model, ids, metric=metric)
+    for prompt, row in enumerate(ids):
+        whole = torch.tensor([row])
+        before = float(read(model, whole, "pattern", last, 1)[-1, -1])
+        zero = torch.zeros(len(row), model.d_head)
+        after = read(model, whole, "pattern", last, 1, oracles.z_hooks({(last - 1, 0): zero}))[-1, -1]
+        assert effect.values[last - 1, 0, prompt] == pytest.approx(float(after) - before, abs=5e-5)
+    layout_of(model)
+
+
+def test_a_key_outside_the_window_is_refused(tmp_path):
+    build("mistral", tmp_path / "mistral")
+    model = mh.load(tmp_path / "mistral")
+    with pytest.raises(ValueError, match="gives token 0 of prompt 0 no attention at all from last, because it comes"):
+        mh.ablate(model, [list(range(3, 30))], metric=attention_to("L1H1", 0))

@@ -1,0 +1,178 @@
+"""What a result looks like as the last line of a notebook cell or in a terminal."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mechheads as mh
+from mechheads.results.shown import Rows, html_table, tidy
+
+ABOUT = {"name": "effect", "unit": "logits", "kind": "demo"}
+
+
+def cells(html: str) -> list[list[str]]:
+    """The texts of a table in HTML, row by row."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html)
+    return [re.findall(r"<t[dh]>(.*?)</t[dh]>", row) for row in rows]
+
+
+def test_tables_show_heads_first_no_noise_and_no_empty_columns():
+    table = pd.DataFrame(
+        {
+            "relation": ["a", "b"],
+            "layer": [23, 0],
+            "head": [4, 11],
+            "score": [0.51234567, 3.469e-18],
+            "ci_low": [np.nan, np.nan],
+            "note": ["", None],
+            "p_value": [1e-20, 0.5],
+            "n": [3, 0],
+        }
+    )
+    assert cells(html_table(table)) == [
+        ["head", "relation", "score", "p_value", "n"],
+        ["L23H4", "a", "0.5123", "&lt; 0.001", "3"],
+        ["L0H11", "b", "0", "0.5", "0"],
+    ]
+    assert table.columns.tolist()[:3] == ["relation", "layer", "head"]  # the table itself stays as it is
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        ([3.469e-18, -1e-17], ["0", "0"]),
+        ([1e-8, 2e-8], ["1e-08", "2e-08"]),
+        ([1e-8, 50.0], ["0", "50"]),
+        ([-0.0, 1.0], ["0", "1"]),
+        ([np.nan, 1.25], ["", "1.25"]),
+        ([np.inf, 1.0], ["inf", "1"]),
+        (["x", 0.5], ["x", "0.5"]),
+        ([True, False], ["True", "False"]),
+    ],
+)
+def test_cells(column, shown):
+    assert tidy(pd.DataFrame({"value": column}))["value"].tolist() == shown
+
+
+def test_an_index_with_names_is_kept_and_an_empty_table_keeps_its_headings():
+    table = pd.DataFrame({"value": [1.0]}, index=pd.Index(["keep"], name="fit"))
+    assert cells(html_table(table)) == [["fit", "value"], ["keep", "1"]]
+    assert cells(html_table(pd.DataFrame({"value": []}))) == [["value"]]
+    assert "<b>" not in html_table(pd.DataFrame({"<b>": ["<b>"]}))
+
+
+def test_scores_show_the_head_and_the_score_first():
+    score = np.array([[0.25, 3.469e-18], [np.nan, -0.5]])
+    scores = mh.HeadScores.from_scores(score, **ABOUT)
+    assert cells(scores._repr_html_()) == [["head", "score"], ["L1H1", "-0.5"], ["L0H0", "0.25"], ["L0H1", "0"]]
+    labelled = mh.HeadScores.from_scores(np.array([[[0.25, 0.5]]]), extra={"relation": ["x", "y"]}, **ABOUT)
+    assert cells(labelled._repr_html_())[:2] == [["head", "relation", "score"], ["L0H0", "y", "0.5"]]
+
+
+def frame(**columns) -> pd.DataFrame:
+    heads = {"layer": [23, 0], "head": [4, 11]}
+    return pd.DataFrame(heads | columns, index=["L23H4", "L0H11"])
+
+
+def test_the_score_its_interval_and_the_family_p_come_first():
+    table = frame(
+        p_value=[0.25, 1e-9],
+        relation=["a", "b"],
+        score=[0.5, 0.25],
+        ci_low=[0.123456, 1e-20],
+        ci_high=[0.9, 0.30],
+        **{f"more_{i}": [1.0, 2.0] for i in range(5)},
+        p_family=[0.0078, 0.0],
+    )
+    lines = str(Rows(table)).splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["L23H4", "0.25", "a", "0.5", "[0.123,", "0.9]", "0.0078", "1", "1"],
+        ["L0H11", "<", "0.001", "b", "0.25", "[0,", "0.3]", "<", "0.001", "2", "2"],
+    ]
+    assert lines[0].split() == ["head", "p_value", "relation", "score", "interval", "p_family", "more_0", "more_1"]
+    assert lines[3] == "not shown: more_2, more_3, more_4 (choose with columns=[...])"
+    assert [len(row) for row in cells(html_table(table))] == [8, 8, 8]
+
+
+def test_the_score_stays_in_sight_beside_long_texts():
+    rows = Rows(
+        frame(
+            relation=["r" * 60, "s"], template=["t" * 60, "u"], score=[0.5, 0.25], ci_low=[0.1, 0.1], ci_high=[1.0, 1.0]
+        )
+    )
+    shown = str(rows)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "0.5  [0.1, 1]" in shown and "rrr..." in shown
+
+
+def test_columns_are_chosen_by_name():
+    scores = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), p_value=np.array([[0.5, 1e-5]]), **ABOUT)
+    top = scores.top(1, columns=["q_value", "score"])
+    assert top.columns.tolist() == ["q_value", "score"] and top.loc["L0H1", "score"] == 3
+    assert str(top).splitlines() == ["head  q_value  score", "L0H1  < 0.001      3"]
+    with pytest.raises(ValueError, match=r"there is no 'p_valu'; choose among .*p_value.* Did you mean"):
+        scores.top(columns=["p_valu"])
+    with pytest.raises(ValueError, match=r"columns is the text 'score'; give a list, such as \['score'\]"):
+        scores.top(columns="score")
+
+
+def test_rows_are_a_dataframe_like_any_other():
+    rows = mh.HeadScores.from_scores(np.array([[1.0, 3.0]]), **ABOUT).to_dataframe()
+    assert isinstance(rows, pd.DataFrame) and isinstance(rows.head(1), Rows)
+    same = pd.DataFrame(rows)
+    pd.testing.assert_frame_equal(rows, same)
+    assert pickle.loads(pickle.dumps(rows)).equals(rows) and copy.deepcopy(rows).equals(rows)
+    assert rows.query("score > 2")["head"].tolist() == [1]
+    long = Rows(pd.DataFrame({"score": np.arange(1000.0)}))
+    assert "and 990 more rows" in str(long) and len(str(long).splitlines()) == 12
+
+
+def test_cells_of_a_terminal_are_one_line_and_as_wide_as_they_look():
+    lines = str(Rows(pd.DataFrame({"text": ["a\nb", "\u6f22\u5b57"], "n": ["x", "y"]}))).splitlines()
+    assert lines == ["text  n", "a\\nb  x", "\u6f22\u5b57  y"]
+
+
+def test_rows_of_tables_are_named_after_their_heads():
+    scores = mh.HeadScores.from_scores(np.array([[1.0, 3.0], [2.0, 0.0]]), **ABOUT)
+    assert scores.top(2).index.tolist() == ["L0H1", "L1H0"]
+    assert str(scores.top(1)).splitlines()[1].startswith("L0H1")
+    table = scores.to_dataframe()
+    assert table.loc["L1H0", "score"] == 2.0 and table.columns.tolist()[:3] == ["layer", "head", "score"]
+    labelled = mh.HeadScores.from_scores(np.ones((1, 2, 2)), extra={"relation": ["x", "y"]}, **ABOUT)
+    assert labelled.to_dataframe().loc["L0H1", "relation"].tolist() == ["x", "y"]
+
+
+def test_what_is_asked_for_is_a_few_lines(loaded):
+    small = loaded("llama")
+    plan = mh.plan(small, [" The capital of France is"], intervention=mh.Zero())
+    assert (
+        repr(plan).split() == str(plan).split()
+        and 3 <= len(repr(plan).splitlines()) <= 6
+        and "HeadId" not in repr(plan)
+    )
+    pairs = mh.PromptPairs.from_templates(
+        "The capital of {subject} is",
+        {"subject": [("France", "Italy"), ("Spain", "Japan")]},
+        answer=[(" Paris", " Rome"), (" Madrid", " Tokyo")],
+    )
+    task = mh.Task(["The capital of France is"] * 40, [" Paris"] * 40, name="capitals", cluster=["a", "b"] * 20)
+    tokens = mh.Prompts([" The capital of France is"], positions={"subject": [" France"]}).tokens(small)
+    items = mh.Task([" The capital of France is"], [" Paris"]).tokens(small)
+    assert [repr(each) for each in (pairs, mh.Prompts(["Hi"]), task, tokens, items)] == [
+        "<PromptPairs: 2 pairs, position subject, 2 clusters\n"
+        "  clean:     'The capital of France is' -> ' Paris', ...\n"
+        "  corrupted: 'The capital of Italy is' -> ' Rome', ...>",
+        "<Prompts: 1 prompt\n  'Hi'>",
+        "<Task 'capitals': 40 items in 2 clusters\n  'The capital of France is' -> ' Paris', ...>",
+        "<Tokens of 1 prompt, up to 6 each; positions last, subject>",
+        "<TaskTokens of 1 item, up to 7 each>",
+    ]
+    long = "word " * 500
+    for each in (mh.Prompts([long] * 100), mh.Prompts([list(range(500))]), mh.Task([long], ["x"])):
+        assert len(repr(each)) < 200
