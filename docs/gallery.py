@@ -89,10 +89,18 @@ GALLERY: dict[str, Shown] = {
         "circuits",
         ("mh.plots.path_map",),
     ),
+    "pair_map": Shown(
+        "Why a head looks there",
+        'mh.behaviour.attention_attribution(model, prompts, "L17H5", query=15, key=6).plot()',
+        "The parts of the query go down, those of the keys across, the largest first. A dot marks pairs whose interval "
+        "excludes 0.",
+        "attention",
+        ("mh.plots.pair_map",),
+    ),
     "curves": Shown(
         "How many heads it takes",
         "mh.build_atlas(model).circuit.plot()",
-        "How much of the behaviour the first k heads keep on their own. `mh.patching.circuit_curve`, "
+        "How much of the behaviour the first k heads keep on their own. `mh.gating.role_curve`, "
         "`mh.safety.attack_curve` and `mh.labels.cumulative_removal` draw such curves too, beside random orders.",
         "circuits",
         ("mh.plots.curves",),
@@ -127,13 +135,6 @@ GALLERY: dict[str, Shown] = {
         "the paper's axis.",
         "roles",
         ("mh.studies.roles_figure",),
-    ),
-    "view_agreement": Shown(
-        "Do two scores name the same heads?",
-        "mh.plots.view_agreement(mh.build_atlas(model).agreement())",
-        "Rank correlations of every two views of a model's heads. Pale numbers have an interval that includes 0.",
-        "explorer",
-        ("mh.plots.view_agreement",),
     ),
 }
 

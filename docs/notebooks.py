@@ -26,6 +26,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 PLOTLY, PNG, WIDGET = "application/vnd.plotly.v1+json", "image/png", "application/vnd.jupyter.widget-view+json"
 WIDTH, HEIGHT = 700, 450
 KERNEL_FILE = re.compile(r"^/\S*ipykernel\S*: ", re.MULTILINE)
+BAR = re.compile(r"\r[^\r\n]*")
 SOLUTION = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -60,6 +61,14 @@ def checking_cells(notebook: NotebookNode, source: Path) -> list[NotebookNode]:
 def printed(cell: NotebookNode) -> str:
     """All text that a cell printed."""
     return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+
+
+def errors_told(cells: list[NotebookNode]) -> list[str]:
+    """What is printed by the cells that catch an error, without its numbers, which differ between processors."""
+    catching = [
+        cell for cell in cells if cell.cell_type == "code" and re.search(r"^except ", cell.source, re.MULTILINE)
+    ]
+    return [re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", printed(cell)) for cell in catching]
 
 
 def unexpected(cells: list[NotebookNode]) -> list[str]:
@@ -101,11 +110,13 @@ def store(source: Path) -> None:
         cell.metadata.pop("execution", None)
         if "outputs" in cell:  # without progress bars
             cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+            cell.outputs = [each for each in cell.outputs if BAR.sub("", each.get("text", "text"))]
         for output in cell.get("outputs", []):
             if PLOTLY in (data := output.get("data", {})):
                 data[PNG] = png(data[PLOTLY])
                 data.pop("text/html", None)
             if output.get("name") == "stderr":
+                output.text = BAR.sub("", output.text)
                 output.text = KERNEL_FILE.sub("", output.text)
                 print(f"{source.stem} wrote to stderr: {output.text}", file=sys.stderr)
     for name in ("language_info", "widgets"):

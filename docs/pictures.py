@@ -92,6 +92,7 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
         "static_dynamic": mh.plots.static_dynamic(phi, dynamic, mh.labels.score_correlations(phi, dynamic)),
         "effect_scatter": mh.labels.relation_evidence(model, "country_to_capital").plot(),
         "path_map": atlas.paths.plot(),
+        "pair_map": induction(model).plot(),
         "curves": atlas.circuit.plot(),
         "safety_map": mh.plots.safety_map([*atlas.safety.values()]),
         "safety_grid": mh.plots.safety_grid(
@@ -99,8 +100,13 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
         ),
         "role_map": mh.plots.role_map(atlas.roles),
         "roles_figure": mh.studies.roles_figure(name, "country_to_capital", out=folder / "roles", quick=True).figure,
-        "view_agreement": mh.plots.view_agreement(atlas.agreement()),
     }
+
+
+def induction(model: mh.Model) -> mh.behaviour.AttentionAttribution:
+    """Why an induction head looks at the token after an earlier copy."""
+    rows = [[*range(start, start + 10)] * 2 for start in range(1000, 9000, 1000)]
+    return mh.behaviour.attention_attribution(model, rows, "L17H5", query=15, key=6)
 
 
 def first_figure() -> Any:

@@ -22,13 +22,14 @@
 #
 # We do it once by hand, with a dozen lines of hooks. Then the package does the same for all 270 heads. The rest of the
 # notebook is about what is harder than the code: which run to patch, what to patch, and three common mistakes. The
-# notebook takes about a minute without a GPU. You should know what a head, the residual stream and a logit are.
+# notebook takes about a minute on two free cores. You should know what a head, the residual stream and a logit are.
 
 # %%
 import pandas as pd
 import torch
 
 import mechheads as mh
+from mechheads.patching import side_by_side
 
 model = mh.load()
 capital = dict(mh.Relation.load("country_to_capital").pairs)
@@ -40,11 +41,6 @@ def capital_pairs(countries: str) -> mh.PromptPairs:
     answers = [(f" {capital[clean]}", f" {capital[corrupted]}") for clean, corrupted in rows]
     template = "The capital of {country} is"
     return mh.PromptPairs.from_templates(template, {"country": rows}, answer=answers)
-
-
-def show(scores: mh.HeadScores, k: int = 5) -> pd.DataFrame:
-    """The heads with the largest effects, up or down."""
-    return scores.top(k, by="absolute").drop(columns=["layer", "head"]).round(3)
 
 
 pairs = capital_pairs(
@@ -121,7 +117,7 @@ print(mh.plan(model, pairs, intervention=mh.Patch(), metric=mh.logit_diff, base=
 effect = mh.activation_patch(model, pairs)
 ours = effect.values.sel(layer=23, head=4).values
 print(f"largest difference from the numbers by hand: {abs(ours - by_hand.numpy()).max():.0e} logits")
-show(effect)
+effect.top(5, by="absolute")
 
 # %%
 effect.plot()
@@ -151,19 +147,9 @@ print(f"{len(found)} of the five strongest heads are among the 27 that were run.
 
 # %%
 stars = effect.heads(5, by="absolute")
-
-
-def side_by_side(**results) -> pd.DataFrame:
-    """The scores of the same heads in several results."""
-    table = pd.DataFrame(index=[str(head) for head in stars])
-    for name, scores in results.items():
-        table[name] = [scores[head]["score"] for head in stars]
-    return table
-
-
 noising = mh.activation_patch(model, pairs, heads=stars, direction="noising")
-both_ways = side_by_side(denoising=effect, noising=noising)
-both_ways.round(2)
+both_ways = side_by_side({"denoising": effect, "noising": noising}, stars)
+both_ways
 
 # %% [markdown]
 # Here the two nearly mirror each other: what a head adds in one direction it takes away in the other. This is the
@@ -177,8 +163,8 @@ both_ways.round(2)
 
 # %%
 sites = {site: mh.activation_patch(model, pairs, site=site, heads=stars) for site in ("q", "k", "pattern", "v")}
-by_site = side_by_side(**sites, z=effect)
-by_site.round(2)
+by_site = side_by_side({**sites, "z": effect}, stars)[[*sites, "z"]]
+by_site
 
 # %% [markdown]
 # The effect of L23H4 is in v: it attends to the same position in both runs, and reads something else there. Which
@@ -266,17 +252,18 @@ per_pair.round(1)
 
 # %%
 one = mh.activation_patch(model, capital_pairs("France/Italy"), heads=stars)
-show(one, 3)
+one.top(3, by="absolute")
 
 # %% [markdown]
 # With eight pairs there is an interval, and some heads can be told from chance:
 
 # %%
-show(effect)
+effect.top(5, by="absolute")
 
 # %% [markdown]
-# - `ci_low` to `ci_high`: where the mean effect over *all* pairs like these is likely to lie, if these eight are a fair
-#   sample of them. It is no interval for the effect in another pair, nor for the mean of eight others: both vary more.
+# - `interval`, from `ci_low` to `ci_high`: where the mean effect over *all* pairs like these is likely to lie, if these
+#   eight are a fair sample of them. It is no interval for the effect in another pair, nor for the mean of eight others:
+#   both vary more.
 # - `p_value`: how often random signs would give a mean this far from 0. With eight pairs it cannot be less than 2/256,
 #   however strong the head is.
 # - `p_family`: how often random signs would make *any* of the 270 heads stand out as clearly as this one. It is no
@@ -297,7 +284,7 @@ proposed = effect.heads(18, by="absolute")
 decided = mh.activation_patch(model, fresh, heads=proposed)
 confirmed = int((decided.dataset["q_value"] < 0.05).sum())
 print(f"{confirmed} of {len(proposed)} heads have q below 0.05 on fresh pairs.")
-show(decided, 18)
+decided.top(18, by="absolute")
 
 # %% [markdown]
 # Most of the heads pass the test. The last one, L28H5, does not: its interval excluded 0 on the first pairs, and
@@ -321,8 +308,8 @@ readings = {}
 for metric in (mh.log_prob, probability, mh.patching.accuracy, mh.kl_divergence):
     found = mh.activation_patch(model, pairs, heads=stars, metric=metric)
     readings[metric.__name__] = found
-by_metric = side_by_side(logit_diff=effect, **readings)
-by_metric.round(4)
+by_metric = side_by_side({"logit_diff": effect, **readings}, stars)[["logit_diff", *readings]]
+by_metric
 
 # %% [markdown]
 # - **Probability saturates.** In the corrupted run the right capital has a probability near 0. L29H1 makes its odds

@@ -29,6 +29,7 @@ import pandas as pd
 import torch
 
 import mechheads as mh
+from mechheads.patching import side_by_side
 
 model = mh.load()
 capital = dict(mh.Relation.load("country_to_capital").pairs)
@@ -52,7 +53,7 @@ pairs = mh.PromptPairs.from_templates(
 
 # %%
 total = mh.activation_patch(model, pairs, direction="noising")
-total.top(5, by="absolute").drop(columns=["layer", "head"]).round(2)
+total.top(5, by="absolute")
 
 # %% [markdown]
 # Without the clean output of L23H4, more than ten logits are lost. But how does this output get from layer 23 to the
@@ -170,17 +171,9 @@ ours = direct.values.sel(layer=23, head=4).values
 print(f"largest difference from the numbers by hand: {abs(ours - direct_by_hand.numpy()).max():.0e} logits")
 
 
-def side_by_side(senders, **results) -> pd.DataFrame:
-    """The scores of the same heads in several results."""
-    table = pd.DataFrame(index=senders)
-    for name, scores in results.items():
-        table[name] = [scores[head]["score"] for head in senders]
-    return table
-
-
 senders = ["L23H4", "L29H1", "L29H0", "L24H4", "L10H6", "L10H8"]
-effects = side_by_side(senders, total=total, direct=direct)
-effects.round(2)
+effects = side_by_side({"total": total, "direct": direct}, senders)
+effects
 
 # %% [markdown]
 # - **L29H1 and L29H0** are in the last layer. No head comes after them, so the two effects are equal.
@@ -203,8 +196,8 @@ through_heads.plot(title="total minus direct effect")
 
 # %%
 edge = mh.path_patch(model, pairs, senders=senders[:4], mlps="frozen")
-with_mlps = side_by_side(senders[:4], recomputed=direct, frozen=edge)
-with_mlps.round(2)
+with_mlps = side_by_side({"recomputed": direct, "frozen": edge}, senders[:4])
+with_mlps
 
 # %% [markdown]
 # More than half of the "direct" effect of L23H4 is the reaction of MLPs. Neither number is wrong. If you compare with a

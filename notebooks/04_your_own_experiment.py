@@ -36,7 +36,7 @@ import pandas as pd
 import torch
 
 import mechheads as mh
-from mechheads.ledger.ledger import Ledger
+from mechheads.scale import Ledger
 from mechheads.testing import CheckFailed, check_intervention, check_metric
 
 model = mh.load()

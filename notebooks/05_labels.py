@@ -155,7 +155,7 @@ paper = {"source": "first_mlp", "norm": "raw"}
 phi = mh.relation_scores(model, relations, **paper)
 of_capitals = phi.select(relation="country_to_capital")
 print(f"L23H4: by hand {by_hand:.3f}, with mechheads {of_capitals['L23H4']['score']:.3f}")
-of_capitals.top(5).drop(columns=["layer", "head"]).round(3)
+of_capitals.top(5)
 
 # %% [markdown]
 # Four heads have a large phi, all in layer 23; the others have almost none. `phi.provenance["ledger"]` says which pairs
@@ -277,7 +277,7 @@ labels.plot(title="four relations, with a null")
 
 
 # %%
-labels.table("L23H4")[["relation", "category", "phi", "null_phi", "q", "is_evidence"]].round(3)
+labels.table("L23H4", columns=["relation", "category", "phi", "null_phi", "q", "is_evidence"])
 
 # %% [markdown]
 # ## In a text
@@ -400,7 +400,7 @@ print(f"{pair.clean[0]}\n\nand the other run: ... {pair.corrupted[0].splitlines(
 late = [(layer, head) for layer in range(20, 30) for head in range(model.n_heads)]
 options = {"heads": late, "n": 12, "shots": 1}
 causal = mh.labels.relation_evidence(model, "country_to_capital", **options)
-causal.total.top(5, by="absolute").drop(columns=["layer", "head"]).round(3)
+causal.total.top(5, by="absolute")
 
 # %% [markdown]
 # If you pass this evidence to `label_heads`, each label gets a verdict. The labels do not change.

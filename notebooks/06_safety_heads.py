@@ -32,12 +32,11 @@ import pandas as pd
 import torch
 
 import mechheads as mh
-from mechheads.generation.generate import Sampling, generate
-from mechheads.model.deltas import Delta, shipped
-from mechheads.safety import folded, load_requests, ordinary_texts, request_prompts, verdict
+from mechheads.generation import Sampling, generate
+from mechheads.safety import folded, load_requests, ordinary_texts, request_prompts, taught_heads, verdict
 
 model, untaught = mh.load("smollm2-135m-refusal"), mh.load()
-HEADS = Delta.load(shipped("smollm2-135m-refusal")).heads
+HEADS = taught_heads("smollm2-135m-refusal")
 
 # %% [markdown]
 # ## A model whose safety heads are known
@@ -244,9 +243,10 @@ first.assign(direct=direct, taught=first.index.isin(taught))[
 ].round(2)
 
 # %% [markdown]
-# The direct parts are small. None of these heads writes much of "I'm sorry" to the logits. Each makes the model refuse
-# through later heads and MLPs. The last two in the table were never taught. The score says that refusing depends on a
-# head, not that the head was trained to refuse. Look at the intervals, too: they are wide, and five requests are few.
+# The direct effects are small. None of these heads writes much of "I'm sorry" to the logits. Each makes the model
+# refuse through later heads and MLPs. The last two in the table were never taught. The score says that refusing
+# depends on a head, not that the head was trained to refuse. Look at the intervals, too: they are wide, and five
+# requests are few.
 # (With five requests no p can be below 0.06, which is what five signs that agree have, so no head is told from chance.)
 #
 # ## Refusal attribution: refusing in any words
@@ -350,7 +350,8 @@ print(nothing.verdict)
 # all heads of a model, and its page shows every head. It answers five questions: does the model refuse at all; how
 # brittle are its refusals to the loss of *any* heads; which heads do they depend on, how sure is that, and by how many
 # scores; what else breaks without them; and what may not be concluded. It says that heads carry refusals only if the
-# tests allow it. If compliance rises no more than without random heads, it says that no few heads carry the refusals.
+# tests allow it. If attack success rises no more than without random heads, it says that no few heads carry the
+# refusals.
 # With `--group kv` it ablates all query heads that share a key/value head together.
 #
 # ## What a score does not say

@@ -42,11 +42,6 @@ import mechheads as mh
 model = mh.load()
 
 
-def show(scores: mh.HeadScores, k: int = 8) -> pd.DataFrame:
-    """The heads with the largest effects, up or down."""
-    return scores.top(k, by="absolute").drop(columns=["layer", "head"]).round(2)
-
-
 # %% [markdown]
 # ## Part 1: induction
 #
@@ -134,8 +129,9 @@ for name, ids in {"clean": repeats.clean[0], "corrupted": repeats.corrupted[0]}.
 estimated = mh.patching.attribution_patch(model, repeats)
 later = [(layer, head) for layer in range(14, model.n_layers) for head in range(model.n_heads)]
 measured = mh.activation_patch(model, repeats, heads=later)
-both = show(measured).assign(estimate=[estimated[head]["score"] for head in measured.heads(8, by="absolute")])
-both.round(2)
+first = measured.heads(8, by="absolute")
+both = measured.top(8, by="absolute").assign(estimate=[estimated[head]["score"] for head in first])
+both
 
 # %%
 measured.plot().update_xaxes(range=[13.5, 29.5])
@@ -275,7 +271,8 @@ where = mh.activation_patch(job, heads=strong, positions=["subject", "last"])
 by_place = pd.DataFrame(
     [where[head].set_index("pos")["score"] for head in strong], index=[str(head) for head in strong]
 )
-show(effect, 10).assign(subject=by_place["subject"], last=by_place["last"]).round(2)
+strongest = effect.top(10, by="absolute", columns=["score", "ci_low", "ci_high", "p_family"])
+strongest.assign(subject=by_place["subject"], last=by_place["last"])
 
 # %%
 effect.plot().update_xaxes(range=[13.5, 29.5])

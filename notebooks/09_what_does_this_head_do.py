@@ -29,18 +29,13 @@ from itertools import islice
 import pandas as pd
 
 import mechheads as mh
-from mechheads.behaviour.windows import default_texts
+from mechheads.behaviour import default_texts
+from mechheads.patching import side_by_side
 
 pd.set_option("display.max_colwidth", None)
 
 model = mh.load()
 HEADS = ["L16H0", "L18H6", "L23H4"]
-
-
-def with_interval(scores: mh.HeadScores, head: str) -> str:
-    """The score of a head with its interval, as text."""
-    found = scores[head]
-    return f"{found['score']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f})"
 
 
 # %% [markdown]
@@ -225,7 +220,7 @@ prompts = {
     "everyday": mh.Prompts(list(everyday), answer=list(everyday.values())),
 }
 parts = {name: mh.behaviour.logit_attribution(model, some) for name, some in prompts.items()}
-pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in parts.items()})
+side_by_side(parts, HEADS)
 
 # %% [markdown]
 # These numbers are logits of the right answer, with intervals over prompts. L23H4 adds a lot to the capital, and next
@@ -253,12 +248,41 @@ by_token.plot()
 lost = {
     name: mh.ablate(model, some, intervention="mean", metric=mh.log_prob, heads=HEADS) for name, some in prompts.items()
 }
-pd.DataFrame({name: {head: with_interval(found, head) for head in HEADS} for name, found in lost.items()})
+side_by_side(lost, HEADS)
 
 # %% [markdown]
 # L18H6 is not idle. Without it, the model predicts the copies much worse. It writes nothing to the answer itself, so
 # later layers must use what it writes. And L16H0, which no logit shows, matters most. For the capitals, of
 # these three only L23H4 matters. In the everyday sentences we see no effect, but eight sentences are few.
+#
+# ### Why does L18H6 look there?
+#
+# Do L18H6 and L16H0 work together? Two questions tell more than the weights did. **What is the score made of?**
+# `mh.behaviour.attention_attribution` splits the score of L18H6 for the token after the earlier copy, compared with the
+# other tokens, over what earlier heads added to the stream, here at that token (its key). **What is lost without a
+# head?** `mh.patching.attention_to` is a metric on where a head looks. We ablate each earlier head and see how the log
+# of this attention changes.
+
+# %%
+copied = mh.Prompts([row[:-6] for row in rows], positions={"next": [10] * len(rows)})  # row[9] has come again
+why = mh.behaviour.attention_attribution(model, copied, "L18H6", key="next")
+looks = mh.patching.attention_to("L18H6", "next", log=True)
+without = mh.ablate(model, copied, intervention="mean", metric=looks)
+largest = [(-abs(scores.to_dataframe()["score"])).nsmallest(3).index for scores in (why.key, without)]
+some = dict.fromkeys([*largest[0], *largest[1]])
+pd.DataFrame(
+    {
+        "part of the score, key": {head: with_interval(why.key, head) for head in some},
+        "change of log attention without it": {head: with_interval(without, head) for head in some},
+    }
+)
+
+# %% [markdown]
+# Both put L16H0 first, by far: what it wrote at the token after the copy is most of the score, and without it L18H6
+# looks there much less. After that they differ. L17H8 has the second part of the score, and almost nothing is lost
+# without it. Early heads come next if heads are ablated, and have no such part: what they do reaches L18H6 through
+# later heads and MLPs, and differs so much between eight rows that the interval includes 0. The parts say exactly what
+# a score consists of. Ablation says what depends on a head.
 #
 # Would you notice this in what the model writes?
 
@@ -310,8 +334,8 @@ summary.round(2).T
 # - **Not:** "Everyday text does not need these heads." Eight sentences cannot show that there is no effect. And if one
 #   head is gone, others may do its work.
 # - **Not:** "L18H6 is a sink." It rests on the first token most of the time, and this is not what it is needed for.
-# - **Not:** "L16H0 and L18H6 work together, because their weights fit." `mh.path_patch` tests whether one uses what the
-#   other wrote (notebook 08 does this).
+# - **Not:** "L16H0 and L18H6 work together, because their weights fit." What L18H6 reads of L16H0, and what it loses
+#   without it, say so. `mh.path_patch` tests single paths (notebook 08 does this).
 # - **Not:** "L23H4 is the head for capitals." We asked about capitals, so we found capitals. In text it is active where
 #   no country is named.
 #
@@ -371,7 +395,7 @@ mh.testing.check_answer(
 # ```python
 # fits_too = next(str(head) for head in keys.select(receiver="L18H6").heads(2) if str(head) != "L16H0")
 # other = mh.ablate(model, prompts["copies"], intervention="mean", metric=mh.log_prob, heads=fits_too)
-# print(with_interval(other, fits_too))
+# print(other.top(1))
 # ```
 #
 # The loss is small. That two heads share directions does not say how much flows there, or whether it is of use.

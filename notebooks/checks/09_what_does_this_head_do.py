@@ -41,6 +41,11 @@ assert max(loss["copies"][head]["ci_high"] for head in ("L16H0", "L18H6")) < -0.
 assert loss["capitals"]["L23H4"]["ci_high"] < -0.1
 assert max(abs(loss["capitals"][head]["score"]) for head in ("L16H0", "L18H6")) < 0.2
 assert all(found["ci_low"] < 0.01 and found["ci_high"] > -0.01 for found in loss["everyday"].values())
+assert largest[0][0] == largest[1][0] == "L16H0" and largest[0][1] == "L17H8"
+assert why.key["L16H0"]["score"] > 3 * why.key["L17H8"]["score"] > 3 and without["L16H0"]["ci_high"] < -0.5
+assert abs(without["L17H8"]["score"]) < 0.1
+for head in largest[1][1:]:
+    assert without[head]["ci_high"] > 0 and abs(why.key[head]["score"]) < 1 and mh.HeadId.parse(head).layer < 5
 assert {str(head) for head in profile.named("sink") if measured(str(head)).loc["first", "moved"] < 0.3} & {
     "L23H0",
     "L23H3",
