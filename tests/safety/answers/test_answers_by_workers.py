@@ -16,9 +16,9 @@ from support.made_workers import MadeWorkers, pressing
 from support.rules import changes_of
 
 HARMFUL, HARMLESS = [" The capital of France is", " When John went to the"], [" a big dog gave Mary a", " no"]
-BRIEF = AnswerSettings(template="bare", max_new_tokens=4)
+BRIEF = AnswerSettings(template="bare", max_new_tokens=4, opening=" no")
 FEW: dict[str, Any] = {"answers": BRIEF}
-TEST: dict[str, Any] = {"texts": [" Paris and Rome"], "opening": " no", "draws": 1}
+TEST: dict[str, Any] = {"texts": [" Paris and Rome"], "draws": 1}
 
 
 @pytest.mark.parametrize(
