@@ -63,7 +63,8 @@ class Loop:
 
 def each(model: mh.Model, prompts: int = 3) -> list[tuple[int, int, int]]:
     """Heads before layer 2, each with some of the prompts."""
-    return [tuple(at) for at in np.argwhere(oracles.turns(model, prompts)).tolist() if at[0] < 2]
+    found = np.argwhere(oracles.turns(model, prompts)).tolist()
+    return [(layer, head, prompt) for layer, head, prompt in found if layer < 2]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_normalised_named_and_stored(llama, tmp_path):
             for i in range(2)
         ]
     )
-    np.testing.assert_allclose(shares.values * gap, plain.values, atol=1e-5)
+    np.testing.assert_allclose(shares.dataset["values"] * gap, plain.dataset["values"], atol=1e-5)
     store = tmp_path / "ledger.sqlite"
     first = mh.activation_patch(llama, pairs, metric=named, store=store)
     again = mh.activation_patch(llama, pairs, metric=named, store=store)

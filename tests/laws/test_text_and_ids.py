@@ -140,6 +140,8 @@ def test_own_texts_of_the_explorer_are_those_of_the_model(both: Both):
     live = Live(both.model)
     for text in ("The capital of France is", "<bos>When John", "A (B)\n"):
         answer = live.answer(check({"id": "a", "text": text, "head": "L1H1"}, live.n_layers, live.n_heads))
+        if "next" not in answer:
+            pytest.fail("a text without a query is answered with its next tokens")
         ids = [0, *both.ids(text)[1:][text.startswith("<bos>") :]]
         with torch.no_grad():
             wanted = both.own(torch.tensor([ids])).logits[0, -1].softmax(-1).topk(10).values
