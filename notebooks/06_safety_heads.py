@@ -299,9 +299,9 @@ rank_table(views)
 # - **random heads**: the same number of heads from the same layers.
 
 # %%
-answering = {"answers": mh.safety.AnswerSettings(max_new_tokens=9), "draws": 1}
+answering = {"answers": mh.safety.AnswerSettings(max_new_tokens=9, opening=opening), "draws": 1}
 ordinary = ordinary_texts()[::8]
-testing = answering | {"opening": opening, "texts": ordinary}
+testing = answering | {"texts": ordinary}
 test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], intervention="scaling", **testing)
 print(test.verdict)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)

@@ -270,12 +270,7 @@ looks = mh.patching.attention_to("L18H6", "next", log=True)
 without = mh.ablate(model, copied, intervention="mean", metric=looks)
 largest = [(-abs(scores.to_dataframe()["score"])).nsmallest(3).index for scores in (why.key, without)]
 some = dict.fromkeys([*largest[0], *largest[1]])
-pd.DataFrame(
-    {
-        "part of the score, key": {head: with_interval(why.key, head) for head in some},
-        "change of log attention without it": {head: with_interval(without, head) for head in some},
-    }
-)
+side_by_side({"part of the score, key": why.key, "change of log attention without it": without}, list(some))
 
 # %% [markdown]
 # Both put L16H0 first, by far: what it wrote at the token after the copy is most of the score, and without it L18H6

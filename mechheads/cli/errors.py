@@ -88,7 +88,7 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
 
     >>> from mechheads.cli.errors import in_options
     >>> in_options("rule is 'foo'; leave rule out, or use mh.load(rule='null')", {"rule": "--rule"})
-    "--rule is 'foo'; leave --rule out, or use mh.load(rule='null')"
+    "--rule is 'foo'"
     >>> in_options('n is 0. Use source="all"; load it with mh.load', {"n": "--n", "source": "--source"})
     '--n is 0. Use --source all'
     """

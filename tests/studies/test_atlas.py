@@ -128,7 +128,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
-        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns", "space", "circuit"]),
+        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns", "space", "why", "circuit"]),
         "heads.csv",
         "agreement.csv",
         "atlas.json",
@@ -288,7 +288,7 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     """The fit itself catches the interruption and gives back gates that say nothing yet."""
 
     def stops(asked: fit.Descent, *args: Any, **rest: Any) -> Any:
-        if asked.pulls[0].updates > 2:  # the first fit, of two updates, chooses the starts
+        if asked.schedules[0].updates > 2:  # the first fit, of two updates, chooses the starts
             raise KeyboardInterrupt
         return descend(asked, *args, **rest)
 

@@ -430,7 +430,7 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
     code, said = run(*common, *given[2:])
     assert code == 1 and "pairs is '4 of your own" in said and "there and 'of the package' here. Give another" in said
     code, said = run("--model", str(tiny("llama")), "--out", str(out), *given, "--only", "rolls")
-    assert code == 1 and 'Did you mean "roles"?' in said
+    assert code == 2 and 'Did you mean "roles"?' in said
     code, said = run("--model", str(tiny("llama")), "--out", str(out), *given, "--only", "roles,safety", "--quick")
     assert code == 1 and "quick is 'False' there and 'True' here" in said
 
