@@ -11,6 +11,7 @@ from torch import Tensor
 from mechheads.engine.job import Job
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import read_positions
+from mechheads.model.backends.devices import moved
 from mechheads.prompts.encoding import single_token, token_strings
 
 _MUCH_MORE_LIKELY = 10.0
@@ -31,12 +32,12 @@ def warn_of_answers(job: Job) -> None:
     would not say in the middle of a sentence. And if the model prefers the wrong answer, there is no right answer
     to restore or to remove.
     """
-    tokens = job.clean.tokens
+    tokens = job.clean.tokens.on_cpu
     if "answer" not in job.answers or tokens.answer is None or job.spec.held:
         return
     spaced = _with_space(tokens.answer, job)
-    columns = [tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced]
-    right, wrong, with_space = _probabilities(job, torch.stack(columns, dim=1)).unbind(1)
+    columns = torch.stack([tokens.answer, tokens.answer if tokens.wrong is None else tokens.wrong, spaced], dim=1)
+    right, wrong, with_space = _probabilities(job, moved(columns, job.at.device)).cpu().unbind(1)
     prompts = ["".join(strings)[-_PROMPT_SHOWN:] for strings in tokens.strings]
     if (no_space := with_space > _MUCH_MORE_LIKELY * right).any():
         shown = _shown(no_space, prompts, (spaced, with_space), (tokens.answer, right), job)
@@ -63,7 +64,7 @@ def _with_space(answer: Int[Tensor, " prompt"], job: Job) -> Int[Tensor, " promp
         text = token_strings([token], tokenizer)[0]
         spaced = single_token(" " + text, tokenizer) if text.strip() and not text[0].isspace() else None
         found[token] = token if spaced is None else spaced
-    return torch.tensor([found[token] for token in answer.tolist()], device=answer.device)
+    return torch.tensor([found[token] for token in answer.tolist()])
 
 
 @torch.no_grad()

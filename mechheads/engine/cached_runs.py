@@ -20,6 +20,7 @@ from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId
 from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
+from mechheads.model.backends.devices import moved
 from mechheads.model.backends.state import ModelState
 from mechheads.model.backends.structure import Structure
 from mechheads.model.core import ModelCore
@@ -42,11 +43,11 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> He
         tokens: the same number of prompts, each as long as its counterpart in ``base``.
     """
     model, ids = base.need_model(), tokens.ids
-    last = (tokens.lengths - 1)[:, None]
-    differs = ids != base.tokens.ids
+    last = (tokens.on_cpu.lengths - 1)[:, None]
+    differs = tokens.on_cpu.ids != base.tokens.on_cpu.ids
     other = differs.any(1)
     first = torch.where(other, differs.long().argmax(1), last[:, 0])
-    window = Window.from_start(first, last, layout_of(model), ids.shape[1])
+    window = Window.from_start(first, last, layout_of(model), ids.shape[1], ids.device)
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
         return HeadCache.run(model, tokens, sites=("z",), limits=limits)
     store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)
@@ -56,17 +57,19 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> He
         for begin in range(0, len(tokens), step):
             rows = slice(begin, begin + step)
             part = window.rows(rows)
-            real = part.start[:, None] + torch.arange(part.width, device=ids.device) <= last[rows]
-            real &= other[rows, None]
-            where = real.nonzero()[:, 0], part.positions[real]
+            real = part.start[:, None] + torch.arange(part.width) <= last[rows]
+            prompt, inside = (real & other[rows, None]).nonzero().T
+            prompt, inside, pos = (moved(x, ids.device) for x in (prompt, inside, part.start[prompt] + inside))
 
-            def keep(layer: int, z: Tensor, rows: slice = rows, real: Tensor = real, where: Any = where) -> None:
+            def keep(
+                layer: int, z: Tensor, rows: slice = rows, to: Any = (prompt, pos), of: Any = (prompt, inside)
+            ) -> None:
                 whole = base.stores["z"][layer][rows].clone()
-                whole[where[0], :, where[1]] = z[real]
+                whole[to[0], :, to[1]] = z[of]
                 store.add(layer, whole)
 
             new = Wave(base, rows, part).follow(part.take(model.backend.embed(ids[rows])[0]), keep)
-            final[rows][where] = new[real]
+            final[rows][prompt, pos] = new[prompt, inside]
     return HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))
 
 
@@ -86,10 +89,10 @@ def values_after(
 
     with torch.no_grad():
         for some in prompts.split(_PROMPTS_AT_ONCE):
-            last = torch.full((len(some), 1), len(opening), device=device)
-            window = Window.from_start(last[:, 0], last, layout, some.shape[1])
+            last = torch.full((len(some), 1), len(opening))
+            window = Window.from_start(last[:, 0], last, layout, some.shape[1], device)
             residual = window.take(model.backend.embed(some)[0])
-            Wave(base, torch.zeros_like(last[:, 0]), window).follow(residual, keep, "v")
+            Wave(base, torch.zeros_like(some[:, 0]), window).follow(residual, keep, "v")
     return [torch.cat(found) for found in parts]
 
 

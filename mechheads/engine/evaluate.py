@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from mechheads.engine.reading import Reading
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
+from mechheads.metrics.basic import IN_CACHE
+from mechheads.model.backends.devices import moved
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 
@@ -33,6 +36,7 @@ class Evaluator:
         self.model = base.need_model()
         self.reading = Reading.of(metric, self.model, base.tokens.ids.shape[1])
         self.at, self.mask = read_positions(metric, base.tokens)
+        self._takes_copies = MetricInfo.of(metric).copies
         few = self.reading.activation is None and MetricInfo.of(metric).vocab == "answers"
         self._tokens, self._vocab = _answer_vocab(base.tokens) if few else (base.tokens, None)
         self._logits_a_prompt = self.at.shape[1] * (self.reading.width if self._vocab is None else len(self._vocab))
@@ -42,7 +46,8 @@ class Evaluator:
         self._rows = [slice(start, start + step) for start in range(0, len(self.mask), step)]
         self._shared: dict[int, dict[str, Tensor]] = {}
         self._kept = self._read(self.base_states[self._rows[0]]) if len(self._rows) == 1 else None
-        self.base_value = self._finite(self.value(self.base_states[None])[0], "the unchanged run")
+        self._base = self.value(self.base_states[None])[0]
+        self.base_value = self._finite(self._base, "the unchanged run")
 
     def __call__(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[np.ndarray, "copy prompt"]:
         """metric(final) - metric(base) for each copy and prompt; exactly 0 for a copy that equals the base run.
@@ -50,9 +55,12 @@ class Evaluator:
         If the metric is not finite for one prompt of a copy, the whole copy is NaN.
         """
         change = torch.zeros(len(final), len(self.mask), dtype=torch.float64, device=final.device)
-        changed = (final != self.base_states).flatten(1).any(1)
-        if changed.any():
-            change[changed] = self.value(final[changed]) - self.base_value
+        changed = (final != self.base_states).flatten(1).any(1).cpu()
+        if changed.all():
+            change = self.value(final) - self._base
+        elif changed.any():
+            some = moved(changed.nonzero()[:, 0], final.device)
+            change[some] = self.value(final[some]) - self._base
         return change.masked_fill(~change.isfinite().all(1, keepdim=True), torch.nan).cpu().numpy()
 
     def value(self, final: Float[Tensor, "copy prompt position d_model"]) -> Float[Tensor, "copy prompt"]:
@@ -67,13 +75,28 @@ class Evaluator:
                 self._memory = self.model.backend.logit_memory(copies * mask.numel())
             values, shared = [], self._shared.setdefault(rows.start, {}) if len(self._rows) == 1 else {}
             for some in final[:, rows].split(copies):
-                for logits in self._read(some, self._memory):
-                    value = self.metric(logits, MetricContext(base.clone(), tokens, mask, shared))
-                    values.append(check_value(self.metric, value, len(mask)).double().clone())
-            parts.append(torch.stack(values))
+                values.append(self._of_copies(self._read(some, self._memory), base, tokens, mask, shared).double())
+            parts.append(torch.cat(values))
         return torch.cat(parts, dim=1)
 
+    def _of_copies(
+        self, logits: Float[Tensor, "copy prompt position d"], base: Tensor, *context: Any
+    ) -> Float[Tensor, "copy prompt"]:
+        """The metric of some copies, in memory of its own; on a CPU, of as many at a time as its cache holds."""
+        if not self._takes_copies:
+            values = [self.metric(one, MetricContext(base.clone(), *context)) for one in logits]
+            return torch.stack([check_value(self.metric, value, logits.shape[1]) for value in values])
+        at_once = max(1, IN_CACHE // max(1, logits[0].numel())) if logits.device.type == "cpu" else len(logits)
+        return torch.cat(
+            [
+                check_value(self.metric, self.metric(some, MetricContext(base, *context)), logits.shape[1], len(some))
+                for some in logits.split(at_once)
+            ]
+        )
+
     def _finite(self, value: Tensor, of: str) -> Tensor:
+        """The values on the CPU, which are checked."""
+        value = value.cpu()
         if not value.isfinite().all():
             raise ValueError(f"metric {name_of(self.metric)} gave values that are not finite for {of}")
         return value
@@ -107,6 +130,8 @@ class Evaluator:
 
 def _answer_vocab(tokens: Tokens) -> tuple[Tokens, Int[Tensor, " some"]]:
     """The prompts with their answers renumbered within the answer tokens, and these tokens."""
-    given = {name: ids for name in ("answer", "wrong") if (ids := getattr(tokens, name)) is not None}
-    vocab = torch.cat(list(given.values())).unique() if given else tokens.ids.new_zeros(1)
-    return replace(tokens, **{name: torch.searchsorted(vocab, ids) for name, ids in given.items()}), vocab
+    here, device = tokens.on_cpu, tokens.ids.device
+    given = {name: ids for name in ("answer", "wrong") if (ids := getattr(here, name)) is not None}
+    vocab = torch.cat(list(given.values())).unique() if given else here.ids.new_zeros(1)
+    renumbered = {name: torch.searchsorted(vocab, ids) for name, ids in given.items()}
+    return replace(here, **renumbered).on(device), moved(vocab, device)

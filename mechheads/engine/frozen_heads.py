@@ -74,7 +74,7 @@ class Frozen:
     ) -> None:
         self.base, self.rows, self.where, self.mlps = base, rows, where, mlps
         self.model = base.need_model()
-        self._ready: dict[tuple[int, int], Blocks] = {}
+        self._ready: dict[int, Blocks] = {}
         self._row = torch.arange(len(where), device=where.device)[:, None]
 
     def run(
@@ -180,7 +180,7 @@ class Frozen:
         hooks: list[Hook] = []
         if backend.d_mlp and (see_mlp or give_mlp is not None):
             hooks.append((self.model.hook_name("mlp_out", layer), mlp))
-        block = partial(self._blocks(len(rows)), layer, rows)
+        block = partial(backend.blocks_between_heads(len(rows), self.where.shape[1]), layer, rows)
         given = partial(backend.with_attention, layer, attention.reshape(rows.shape), block)
         out = backend.under(hooks, given)
         return out.view(stream.shape), seen[0].view(stream.shape) if seen else None
@@ -216,32 +216,31 @@ class Frozen:
         return inputs
 
     def _blocks(self, rows: int) -> Blocks:
-        key = (rows, self.where.shape[1])
-        if key not in self._ready:
-            self._ready[key] = self.model.backend.blocks_for(*key)
-        return self._ready[key]
+        if rows not in self._ready:
+            self._ready[rows] = self.model.backend.blocks_for(rows, self.where.shape[1])
+        return self._ready[rows]
 
-    def _take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "prompt position *rest"]:
+    def take(self, values: Float[Tensor, "all_prompts pos *rest"]) -> Float[Tensor, "prompt position *rest"]:
+        """The values of these prompts at the positions that are computed."""
         return values[self.rows][self._row, self.where]
 
     def _residual(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
-        return self._take(self.base.stores["resid_pre"][layer])
+        return self.take(self.base.stores["resid_pre"][layer])
 
     def _attention(self, layer: int) -> Float[Tensor, "prompt position d_model"]:
         """The attention output of a layer in the base run, b_O included."""
-        return self.model.attention_out(layer, self._take(self.base.stores["z"][layer].transpose(1, 2)))
+        return self.model.attention_out(layer, self.take(self.base.stores["z"][layer].transpose(1, 2)))
 
     def _difference(
         self, senders: Sequence[tuple[HeadId, Float[Tensor, "prompt position z"]]]
     ) -> Float[Tensor, "sender prompt position d_model"]:
-        """How much each sender's new z changes what it adds to the residual stream."""
-        written = []
-        for head, new in senders:
-            changed = slice(head.head, head.head + new.shape[-1] // self.model.d_head)
-            old = self._take(self.base.stores["z"][head.layer][:, changed].transpose(1, 2)).flatten(-2)
-            weight = self.model.W_O[head.layer][changed].flatten(0, 1)
-            written.append((new - old) @ weight)
-        return torch.stack(written)
+        """How much the new z of each sender of a layer changes what it adds to the residual stream."""
+        layer = senders[0][0].layer
+        stored, weight = self.take(self.base.stores["z"][layer].transpose(1, 2)), self.model.W_O[layer]
+        changed = [slice(head.head, head.head + new.shape[-1] // self.model.d_head) for head, new in senders]
+        old = torch.stack([stored[:, :, heads].flatten(-2) for heads in changed])
+        change = torch.stack([new for _, new in senders]) - old
+        return torch.stack([each @ weight[heads].flatten(0, 1) for each, heads in zip(change, changed, strict=True)])
 
 
 def _joining(senders: Sequence[Sender], layer: int) -> tuple[list[tuple[HeadId, Tensor]], Tensor | None]:
@@ -259,7 +258,7 @@ def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
     """
     model, same = base.need_model(), HeadId(0, 0)
     frozen = Frozen(base, slice(0, 1), at[:1], "recomputed")
-    final = frozen.run([(same, frozen._take(base.z[same]))], final=True).final
+    final = frozen.run([(same, frozen.take(base.z[same]))], final=True).final
     old = base.final_at(at)[:1].float()
     off = float((final.float() - old).abs().max() / old.std()) if final is not None else torch.inf
     if not off < model.backend.tolerance:

@@ -21,6 +21,7 @@ from mechheads.engine.run import edit_of, new_output, new_z_of_all, z_of
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
 from mechheads.heads import HeadId, HeadLike, Mlp, N, Node, NodeLike, Nodes, check_head, check_node, in_order
+from mechheads.interventions.new_z import Finite, first_change
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
@@ -57,12 +58,13 @@ class _SetRun:
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             window = job.window(self._first, rows)
-            edits: dict[Node, Edit] = {
-                head: edit_of(head, window.take(self.z[head.layer][rows, head.head])) for head in job.heads
-            }
+            wave, edits = job.wave(rows, window), dict[Node, Edit]()
+            for layer in sorted({head.layer for head in job.heads}):
+                new = wave.take(self.z[layer].transpose(1, 2))
+                edits |= {h: edit_of(h, new[:, :, h.head]) for h in job.heads if h.layer == layer}
             for mlp in map(Mlp, range(job.model.n_layers) if job.spec.nodes == "all" else ()):
-                edits[mlp] = edit_of(mlp, window.take(new_output(job, mlp.layer, 0)[rows]))
-            self._ready = begin, job.wave(rows, window), edits
+                edits[mlp] = edit_of(mlp, wave.take(new_output(job, mlp.layer, 0)))
+            self._ready = begin, wave, edits
         return self._ready[1], self._ready[2]
 
 
@@ -147,16 +149,17 @@ class SetRuns:
 
 def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
     """The new z of a job's heads, by layer [prompt, head, pos, d_head], and the first position that changes."""
-    of_all = new_z_of_all(job, 0)
-    on_disk, starts = job.base.stores["z"].on_disk, []
-    store = LayerStore(job.model.n_layers, len(job.tokens), on_disk)
+    of_all, finite, differs = new_z_of_all(job, 0), Finite(job.intervention), []
+    store = LayerStore(job.model.n_layers, len(job.tokens), job.base.stores["z"].on_disk)
     for layer in sorted({head.layer for head in job.heads}):
+        heads = [member for first in job.heads if first.layer == layer for member in job.members(first)]
+        z, changed = z_of(job, heads, 0, finite, of_all)
         new = job.base.z.layer(layer).clone()
-        for head in (member for first in job.heads if first.layer == layer for member in job.members(first)):
-            new[:, head.head], start = z_of(job, head, 0, of_all)
-            starts.append(start)
+        for i, head in enumerate(heads):
+            new[:, head.head] = z[:, i]
+        differs.append(changed.any(1))
         store.add(layer, new)
-    return store, torch.stack(starts).amin(0)
+    return store, first_change(differs, finite)
 
 
 def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId, ...]:

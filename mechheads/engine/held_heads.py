@@ -17,7 +17,7 @@ from mechheads.engine.cached_runs import CachedRuns, other_side
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention, needs_of, site_of
 from mechheads.interventions.basic import InterventionLike, Zero, as_intervention
-from mechheads.interventions.new_z import all_new_z, new_z
+from mechheads.interventions.new_z import Finite, all_new_z, new_z
 from mechheads.limits import Limits
 from mechheads.model.core import ModelCore
 from mechheads.runs.head_cache import tokens_in_run
@@ -72,5 +72,7 @@ def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> Cache
         for head, rule in held:
             on_z = site_of(rule) == "z"
             of_all = None if on_z else all_new_z(runs.model, run, source, rule, None, [head.layer], rows)
-            z[side][head] = new_z(rule, run, source, head, None, of_all)[0]
+            finite = Finite(rule)
+            z[side][head] = new_z(rule, run, source, [head], None, finite, of_all)[0][:, 0]
+            finite.check()
     return runs.with_held(z)

@@ -25,7 +25,7 @@ from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
 from mechheads.interventions.basic import InterventionLike, Mean, Patch, Resample, Scale, Zero, as_intervention
-from mechheads.interventions.new_z import new_z
+from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current, show_bytes
@@ -203,11 +203,17 @@ class Job(Wrapped):
 
     def window(self, start: Int[Tensor, " prompt"], rows: slice | Int[Tensor, " row"] = slice(None)) -> Window:
         """The positions that are computed of some prompts if changes start here, with a row for each prompt."""
-        return Window.from_start(start[rows], self.at[rows], layout_of(self.model), self.tokens.ids.shape[1])
+        pos, at = self.tokens.ids.shape[1], self.at_on_cpu[rows]
+        return Window.from_start(start[rows], at, layout_of(self.model), pos, self.at.device)
 
     def wave(self, rows: slice | Int[Tensor, " row"], window: Rows) -> Wave:
         """Runs changed copies of some prompts to what the metric reads."""
         return Wave(self.base, rows, window, self.reading, self.evaluator.base_states[rows])
+
+    @cached_property
+    def at_on_cpu(self) -> Int[Tensor, "prompt position"]:
+        """The positions that the metric reads, where windows are made."""
+        return read_positions(self.spec.metric, self.tokens.on_cpu)[0]
 
     @property
     def measured(self) -> tuple[HeadId, ...]:
@@ -339,9 +345,10 @@ def make_ready(
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
     layout, pos, on_disk = layout_of(model), tokens.ids.shape[1], model.backend.on_disk is not None
-    windows = [Window.from_start(first, at, layout, pos) for first in starts]
+    read = read_positions(spec.metric, tokens.on_cpu)[0]
+    windows = [Window.from_start(first, read, layout, pos) for first in starts]
     may_pack = layout == "queries" and len(places) == 1 and not on_disk  # weights on disk would be read for each row
-    packing = Packing.find(tokens.ids, windows[0]) if may_pack else None
+    packing = Packing.find(tokens.on_cpu.ids, windows[0]) if may_pack else None
     plan = make_plan((base, source), site, reached, reading, windows, spec.limits, packing)
     plan = replace(plan, unreached=len(heads) - len(reached))
     if plan.over_budget:
@@ -427,17 +434,18 @@ def _first_change(
     runs, or the first z of a head that is ablated all the time. For any other intervention on z between two runs, a
     sample of the heads shows where changes begin.
     """
-    ids = base.tokens.ids
-    first = torch.zeros(len(ids), dtype=torch.long, device=ids.device)
+    ids = base.tokens.on_cpu.ids
+    first = torch.zeros(len(ids), dtype=torch.long)
     if place.at is not None:
-        first = place.at.long().argmax(1)
+        first = place.at.long().argmax(1).cpu()
     if isinstance(intervention, Patch) and source is not None:
-        differs = ids != source.tokens.ids
+        differs = ids != source.tokens.on_cpu.ids
         for head in base.held:
-            differs = differs | (base.z[head] != source.z[head]).any(-1)
+            differs = differs | (base.z[head] != source.z[head]).any(-1).cpu()
         first = first.maximum(differs.long().argmax(1))
     elif source is not None and site == "z":
         some = heads[:: max(1, len(heads) // _HEADS_TRIED)]
-        starts = [new_z(intervention, base, source, head, place.at)[1] for head in some]
-        first = first.maximum(torch.stack(starts).amin(0).clamp_max(ids.shape[1] - 1))
+        finite = Finite(intervention)
+        found = [new_z(intervention, base, source, [head], place.at, finite)[1][:, 0] for head in some]
+        first = first.maximum(first_change(found, finite).clamp_max(ids.shape[1] - 1))
     return first

@@ -15,7 +15,7 @@ from mechheads.limits import Limits
 from mechheads.metrics.base import Activation, Metric, MetricInfo
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.core import ModelCore
-from mechheads.runs.head_cache import HeadCache, states_at, tokens_in_run
+from mechheads.runs.head_cache import HeadCache, holding, states_at, tokens_in_run
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class Reading:
             return run.final_at(at)
         model, ids, parts = run.need_model(), run.tokens.ids, list[Tensor]()
         head, site = self.activation.head, self.activation.site
+        held = {each: run.z[each] for each in run.held}
         at_once = max(1, tokens_in_run(model, limits, ids.shape[1]) // ids.shape[1])
         for rows in torch.arange(len(ids), device=ids.device).split(at_once):
 
@@ -90,6 +91,7 @@ class Reading:
                 parts.append(states_at(value[:, head.head] if site == "pattern" else value[:, :, head.head], at[rows]))
                 raise Stopped
 
-            whole = partial(model.backend.run, ids[rows], [(model.hook_name(site, head.layer), stop)])
+            hooks = [*holding(model, held, rows), (model.hook_name(site, head.layer), stop)]
+            whole = partial(model.backend.run, ids[rows], hooks)
             until_stopped(head.layer, whole)
         return torch.cat(parts)

@@ -78,7 +78,7 @@ def _resume_error(run: HeadCache, layout: Layout) -> float:
     """The error of a run resumed with two heads' own z, in standard deviations of its final states."""
     model = run.need_model()
     at = run.tokens.lengths[:, None] - torch.tensor([[2, 1]], device=model.device)
-    window = Window.from_start(torch.tensor([2, 3], device=model.device), at, layout, run.tokens.ids.shape[1])
+    window = Window.from_start(torch.tensor([2, 3]), at, layout, run.tokens.ids.shape[1])
     same = [Edit(0, "z", 0, window.take(run.z.layer(0)[:, 0]))]
     try:
         if layout != "whole":

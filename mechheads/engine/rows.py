@@ -14,7 +14,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechheads.model.backends.base import Layout
+from mechheads.model.backends.devices import moved
 
+_CPU = torch.device("cpu")
 _PACKED_WIDTH = 256
 """The most tokens in a row of packed prompts."""
 _ATTENTION_DOUBLES = 2048
@@ -37,6 +39,9 @@ class Window:
         alike: whether all rows hold the same positions.
         positions: the position of each token.
         inside: the index in its row of each read position; ``read_positions``: its position in the prompt.
+        unchanged: whether a read position comes before the first that changes [prompt, position, 1].
+        device: where activations are. What says where they change is worked out on the CPU, so that nothing waits for a
+            GPU, and what indexes them is moved there once.
     """
 
     start: Int[Tensor, " prompt"]
@@ -44,57 +49,74 @@ class Window:
     at: Int[Tensor, "prompt position"]
     layout: Layout
     narrowest: int = 0
+    device: torch.device = _CPU
 
     @classmethod
     def from_start(
-        cls, start: Int[Tensor, " prompt"], at: Int[Tensor, "prompt position"], layout: Layout, pos: int
+        cls,
+        start: Int[Tensor, " prompt"],
+        at: Int[Tensor, "prompt position"],
+        layout: Layout,
+        pos: int,
+        device: torch.device | None = None,
     ) -> Window:
-        """The narrowest window for these changes; wider if the layout needs all rows to start at one position."""
+        """The narrowest window for these changes; wider if the layout needs all rows to start at one position.
+
+        Args:
+            device: where activations are; by default, where ``at`` is.
+        """
+        device, start, at = device or at.device, start.cpu(), at.cpu()
         last = at.amax(1)
         start = torch.minimum(start, last)
         narrowest = int((last - start).amax()) + 1
         if layout == "whole":
-            return cls(torch.zeros_like(start), pos, at, layout, narrowest)
+            return cls(torch.zeros_like(start), pos, at, layout, narrowest, device)
         if layout == "rows":
             start = start.amin().expand_as(start)
-        return cls(start, int((last - start).amax()) + 1, at, layout, narrowest)
+        return cls(start, int((last - start).amax()) + 1, at, layout, narrowest, device)
 
     @property
     def n(self) -> int:
         return len(self.start)
 
-    @property
+    @cached_property
     def n_past(self) -> int:
-        return self._starts[1]
-
-    @property
-    def alike(self) -> bool:
-        return self._starts[0] == self._starts[1]
+        return int(self.start.amax())
 
     @cached_property
-    def _starts(self) -> tuple[int, int]:
-        """The earliest and the latest start; the CPU waits for them once."""
-        first, last = self.start.aminmax()
-        return int(first), int(last)
+    def alike(self) -> bool:
+        return int(self.start.amin()) == self.n_past
 
-    @property
+    @cached_property
+    def same(self) -> bool:
+        """Whether all rows hold the same positions, and the same of them are read."""
+        return self.alike and bool((self.at == self.at[:1]).all())
+
+    @cached_property
     def positions(self) -> Int[Tensor, "prompt width"]:
         """The computed positions; after the last position that a prompt reads, that position is repeated."""
-        ahead = torch.arange(self.width, device=self.start.device)
-        return torch.minimum(self.start[:, None] + ahead, self.at.amax(1, keepdim=True))
+        ahead = self.start[:, None] + torch.arange(self.width)
+        return moved(torch.minimum(ahead, self.at.amax(1, keepdim=True)), self.device)
 
-    @property
+    @cached_property
     def inside(self) -> Int[Tensor, "prompt position"]:
-        return (self.at - self.start[:, None]).clamp_min(0)
+        return moved((self.at - self.start[:, None]).clamp_min(0), self.device)
 
-    @property
+    @cached_property
     def read_positions(self) -> Int[Tensor, "prompt position"]:
-        return self.at
+        return moved(self.at, self.device)
+
+    @cached_property
+    def unchanged(self) -> Bool[Tensor, "prompt position 1"]:
+        return moved((self.at < self.start[:, None])[..., None], self.device)
+
+    @cached_property
+    def _row(self) -> Int[Tensor, "prompt 1"]:
+        return moved(torch.arange(self.n)[:, None], self.device)
 
     def take(self, values: Float[Tensor, "prompt pos *rest"]) -> Float[Tensor, "prompt width *rest"]:
         """The values at the positions that are computed."""
-        row = torch.arange(len(values), device=values.device)[:, None]
-        return values[row, self.positions]
+        return values[self._row, self.positions]
 
     def past(self, values: Float[Tensor, "prompt kv pos d_head"]) -> Float[Tensor, "prompt kv past d_head"]:
         """Cached keys or values of the positions before each row."""
@@ -105,7 +127,7 @@ class Window:
     ) -> tuple[Bool[Tensor, "prompt width past"], Bool[Tensor, "prompt width width"]]:
         """Which past positions and which tokens of its row each token sees; ``visible`` gives it for positions."""
         where = self.positions
-        before = torch.arange(self.n_past, device=where.device) < self.start[:, None]
+        before = moved(torch.arange(self.n_past) < self.start[:, None], self.device)
         past = visible[where][..., : self.n_past] & before[:, None]
         ahead = torch.ones(self.width, self.width, dtype=torch.bool, device=where.device).tril()
         own = visible[where[:, :, None], where[:, None, :]] & ahead
@@ -136,31 +158,33 @@ class Packed:
     first: Int[Tensor, " prompt"]
 
     @classmethod
-    def of(cls, start: int, shared: int, at: Int[Tensor, "prompt position"]) -> Packed:
+    def of(
+        cls, start: int, shared: int, at: Int[Tensor, "prompt position"], device: torch.device | None = None
+    ) -> Packed:
         """Pack prompts whose first ``shared`` tokens, and their activations, are the same.
 
         Args:
-            start: the first position that changes.
+            start: the first position that changes; ``at`` is on the CPU.
+            device: where activations are; by default, where ``at`` is.
         """
         last = at.amax(1)
         shared = min(shared, int(last.amin()))
         start = min(start, shared)
         rest = last - shared + 1
-        common = torch.arange(start, shared, device=at.device)
-        prompt = torch.arange(len(at), device=at.device).repeat_interleave(rest)
+        common = torch.arange(start, shared)
+        prompt = torch.arange(len(at)).repeat_interleave(rest)
         first = len(common) + rest.cumsum(0) - rest
-        ahead = torch.arange(int(rest.sum()), device=at.device) + len(common) - first[prompt]
-        return cls(
-            start, shared, at, torch.cat([torch.zeros_like(common), prompt]), torch.cat([common, shared + ahead]), first
-        )
+        position = torch.cat([common, shared + torch.arange(int(rest.sum())) + len(common) - first[prompt]])
+        made = (at, torch.cat([torch.zeros_like(common), prompt]), position, first)
+        return cls(start, shared, *(moved(each, device or at.device) for each in made))
 
     @property
     def layout(self) -> Layout:
         return "queries"  # no other puts several prompts into a row
 
     @property
-    def start(self) -> Int[Tensor, " prompt"]:
-        return torch.full_like(self.first, self.n_past)
+    def unchanged(self) -> Bool[Tensor, "prompt position 1"]:
+        return (self.at < self.n_past)[..., None]
 
     @property
     def n(self) -> int:
@@ -173,6 +197,8 @@ class Packed:
     @property
     def alike(self) -> bool:
         return True
+
+    same = alike
 
     @property
     def positions(self) -> Int[Tensor, "1 width"]:

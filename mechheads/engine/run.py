@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.dispatch import Batch
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.plan import batches_at_least
-from mechheads.engine.rows import Packed, Rows, shared_start
+from mechheads.engine.rows import Packed, shared_start
 from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId, Mlp, Node
-from mechheads.interventions.base import Context
 from mechheads.interventions.basic import Patch
-from mechheads.interventions.new_z import AllNewZ, all_new_z, apply, new_z
+from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
+from mechheads.model.backends.devices import moved
 from mechheads.runs.head_cache import KEY_SITES
 
-NewValues = list[tuple[Node, Tensor, Tensor]]
-"""The nodes that a unit changes, each with its new z or output, and the first position that changes."""
+NewValues = list[tuple[Node, Tensor, int | None]]
+"""The nodes that a unit changes, and where each one's new value is: in a tensor [prompt, pos, head, d_head] that the
+heads of a layer share, and its index there; or, without an index, an MLP's new output [prompt, pos, d_model]."""
 
 
 class UnitRuns:
@@ -34,14 +35,30 @@ class UnitRuns:
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
         """The final states at the read positions, as the only entry; the units are heads, or MLPs at one place."""
-        return [carry(self.job, [self.changes(unit) for unit in units])]
+        return [carry(self.job, *self.changes(units))]
 
-    def changes(self, unit: Unit) -> NewValues:
-        """What a unit changes."""
-        node, place = unit
-        if isinstance(node, Mlp):
-            return [(node, new_output(self.job, node.layer, place), self.job.starts[place])]
-        return [(head, *z_of(self.job, head, place, self.all_new_z(place))) for head in self.job.members(node)]
+    def changes(self, units: Sequence[Unit]) -> tuple[list[NewValues], Int[Tensor, " prompt"]]:
+        """What each unit changes, and the first position that any of them changes, on the CPU."""
+        job, finite = self.job, Finite(self.job.intervention)
+        heads: dict[tuple[int, int], list[HeadId]] = {}
+        for node, place in units:
+            if isinstance(node, HeadId):
+                heads.setdefault((node.layer, place), []).extend(job.members(node))
+        found: dict[tuple[Node, int], tuple[Tensor, int]] = {}
+        differs = []
+        for (_, place), of_layer in heads.items():
+            new, changed = z_of(job, of_layer, place, finite, self.all_new_z(place))
+            by_pos = new.transpose(1, 2)
+            found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
+            differs.append(changed.any(1))
+        starts = [job.starts[place] for node, place in units if isinstance(node, Mlp)]
+        first = torch.stack([*starts, *([first_change(differs, finite)] if differs else [])]).amin(0)
+        return [
+            [(node, new_output(job, node.layer, place), None)]
+            if isinstance(node, Mlp)
+            else [(head, *found[head, place]) for head in job.members(node)]
+            for node, place in units
+        ], first
 
     def all_new_z(self, place: int) -> AllNewZ | None:
         """See ``new_z_of_all``."""
@@ -50,6 +67,24 @@ class UnitRuns:
             self._kept = None
             self._kept = key, new_z_of_all(self.job, place)
         return self._kept[1]
+
+
+def taken(
+    units: Sequence[NewValues], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
+) -> list[list[tuple[Node, Tensor]]]:
+    """The nodes of each unit with their new values at some positions, which are taken for all heads of a layer at once.
+
+    Args:
+        take: takes the values at these positions.
+    """
+    every: dict[int, Tensor] = {}
+
+    def of_node(values: Tensor, index: int | None) -> Tensor:
+        if id(values) not in every:
+            every[id(values)] = take(values)
+        return every[id(values)] if index is None else every[id(values)][:, :, index]
+
+    return [[(node, of_node(values, index)) for node, values, index in unit] for unit in units]
 
 
 def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
@@ -62,10 +97,10 @@ def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
 
 
 def z_of(
-    job: Job, head: HeadId, place: int, of_all: AllNewZ | None
-) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
-    """A head's new z for a place, and the first position at which it differs from the old z."""
-    return new_z(job.intervention, job.base, job.source, head, job.places[place].at, of_all)
+    job: Job, heads: Sequence[HeadId], place: int, finite: Finite, of_all: AllNewZ | None
+) -> tuple[Float[Tensor, "prompt head pos d_head"], Bool[Tensor, "prompt head pos"]]:
+    """The new z of heads of one layer for a place, and where it differs from the old z."""
+    return new_z(job.intervention, job.base, job.source, heads, job.places[place].at, finite, of_all)
 
 
 def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
@@ -79,7 +114,9 @@ def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_
     if isinstance(rule, Patch) and job.source is not None:
         new = job.source.stores["mlp_out"][layer]
     else:
-        new = apply(rule, old, Context(HeadId(layer, 0), job.base, job.source, mask))
+        finite = Finite(rule)
+        new = apply(rule, old[:, None], [HeadId(layer, 0)], job.base, job.source, finite)[:, 0]
+        finite.check()
     return torch.where((mask if at is None else mask & at)[..., None], new, old)
 
 
@@ -90,44 +127,56 @@ def edit_of(node: Node, value: Float[Tensor, "prompt width d"]) -> Edit:
     return Edit(node.layer, "z", node.head, value)
 
 
-def carry(job: Job, units: Sequence[NewValues]) -> Float[Tensor, "unit prompt position d_model"]:
-    """The final states at the read positions, of units that change this."""
-    first = torch.stack([start for unit in units for _, _, start in unit]).amin(0)
+def carry(
+    job: Job, units: Sequence[NewValues], first: Int[Tensor, " prompt"]
+) -> Float[Tensor, "unit prompt position d_model"]:
+    """The final states at the read positions, of units that change this.
+
+    Args:
+        first: the first position that any of them changes.
+    """
     of_mlps = isinstance(units[0][0][0], Mlp)
+    if job.plan.groups is not None and not of_mlps:
+        return _carry_packed(job, units, first, job.plan.groups)
     step = mlps_at_once(job, first)[0] if of_mlps else job.plan.rows
-    groups = torch.arange(len(job.tokens), device=first.device).split(step)
-    packed = job.plan.groups is not None and not of_mlps
-    if packed:
-        groups = tuple(torch.tensor(group, device=first.device) for group in job.plan.groups or ())
-    of_heads = [(node, new) for unit in units for node, new, _ in unit if isinstance(node, HeadId)]
     parts = []
-    for rows in groups:
-        if packed:
-            window: Rows = _packed(job, rows, first[rows], of_heads)
-        else:
-            window = job.window(first, rows)
-        wave = job.wave(rows, window)
-        parts.append(wave.run([[edit_of(node, wave.take(new)) for node, new, _ in unit] for unit in units]))
-    return torch.cat(parts, dim=1)[:, torch.cat(groups).argsort()]
+    for begin in range(0, len(job.tokens), step):
+        rows = slice(begin, begin + step)
+        wave = job.wave(rows, job.window(first, rows))
+        parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(units, wave.take)]))
+    return torch.cat(parts, dim=1)
+
+
+def _carry_packed(
+    job: Job, units: Sequence[NewValues], first: Int[Tensor, " prompt"], groups: Sequence[Sequence[int]]
+) -> Float[Tensor, "unit prompt position d_model"]:
+    """The final states of heads, with the prompts of each group in one row."""
+    parts, device = [], job.at.device
+    for group in groups:
+        some = torch.tensor(group)
+        rows = moved(some, device)
+        wave = job.wave(rows, _packed(job, rows, some, int(first[some].amin()), units))
+        parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(units, wave.take)]))
+    order = torch.tensor([prompt for group in groups for prompt in group]).argsort()
+    return torch.cat(parts, dim=1)[:, moved(order, device)]
 
 
 def _packed(
-    job: Job,
-    rows: Int[Tensor, " row"],
-    first: Int[Tensor, " prompt"],
-    new: Sequence[tuple[HeadId, Float[Tensor, "prompt pos d_head"]]],
+    job: Job, rows: Int[Tensor, " row"], some: Int[Tensor, " row"], first: int, units: Sequence[NewValues]
 ) -> Packed:
     """The rows of prompts that share their first positions while tokens and new z are equal.
 
     Args:
-        new: the new z of all prompts.
+        rows: the prompts, as an index of the device's tensors; ``some``: of those on the CPU.
     """
-    shared = shared_start(job.tokens.ids[rows])
-    for head, z in new:
-        shared = shared_start(z[rows, :shared], _rounding(job.base.z[head][rows, :shared]))
+    shared = shared_start(job.tokens.on_cpu.ids[some])
+    for node, values, index in (new for unit in units for new in unit):
+        if isinstance(node, HeadId):
+            z = values[rows, :, index]
+            shared = shared_start(z[:, :shared], _rounding(job.base.z[node][rows, :shared]))
     for head in job.base.held:
         shared = shared_start(job.base.z[head][rows, :shared])
-    return Packed.of(int(first.amin()), shared, job.at[rows])
+    return Packed.of(first, shared, job.at_on_cpu[some], rows.device)
 
 
 def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:

@@ -122,8 +122,8 @@ class Wave:
         self.model, self.layout = base.need_model(), window.layout
         self.n_past = window.n_past
         self._ready: dict[tuple[int, int, bool], Blocks] = {}
-        self._masks: dict[tuple[int, int, int, bool], Tensor] = {}
-        self._old = states_at(base.final[rows], window.at) if old is None else old
+        self._masks: dict[tuple[int, int, bool], Tensor] = {}
+        self._old = states_at(base.final[rows], window.read_positions) if old is None else old
         self._held = [(head, self.take(base.z[head])) for head in base.held]
 
     def run(self, copies: Sequence[Copy]) -> Float[Tensor, "copy prompt position d"]:
@@ -201,8 +201,7 @@ class Wave:
 
     def _where_changed(self, states: Tensor) -> Float[Tensor, "copy prompt position d"]:
         """What was read of the copies, or of the base run at positions before the window."""
-        unchanged = (self.window.at < self.window.start[:, None])[..., None]
-        return torch.where(unchanged, self._old, states.view(-1, *self._old.shape))
+        return torch.where(self.window.unchanged, self._old, states.view(-1, *self._old.shape))
 
     def _read(self, values: Float[Tensor, "*copy row width d"]) -> Float[Tensor, "*copy row read d"]:
         index = self.window.inside[..., None].expand(*values.shape[:-3], -1, -1, values.shape[-1])
@@ -297,35 +296,42 @@ class Wave:
 
     def _blocks(self, fold: _Fold, read: bool) -> Blocks:
         backend = self.model.backend
-        alike = self.window.alike and not read
-        key = (fold.per_row, fold.groups, read)
+        one = self.layout != "whole" and (self.window.same or (self.window.alike and not read))
+        key = (fold.per_row, 0 if one else fold.groups, read)
         if key not in self._ready:
             if self.layout == "whole":
                 self._ready[key] = backend.blocks_for(fold.groups * fold.prompts, self.window.width)
             else:
                 positions = self.window.read_positions if read else self.window.positions
-                positions = positions.amax(0, keepdim=True) if alike else positions.repeat(fold.groups, 1)
+                positions = positions.amax(0, keepdim=True) if one else positions.repeat(fold.groups, 1)
                 self._ready[key] = backend.blocks_at(positions.repeat(1, fold.per_row))
         return self._ready[key]
 
     def _mask(self, layer: int, fold: _Fold, read: bool) -> Float[Tensor, "row 1 query key"] | None:
-        """Which keys each query sees: the prompt's past and, in the window, its own copy up to itself."""
+        """Which keys each query sees: the prompt's past and, in the window, its own copy up to itself.
+
+        It is made once for rows of as many copies, and repeated for as many rows as were needed so far.
+        """
         if self.layout != "queries":
             return None
-        visible = self.model.backend.visible(layer, self.base.tokens.ids.shape[1])
-        key = (id(visible), fold.per_row, fold.groups, read)
-        if key not in self._masks:
-            past, own = self.window.seen(visible)
-            if read:
-                index = self.window.inside[..., None]
-                past = past.gather(1, index.expand(-1, -1, past.shape[-1]))
-                own = own.gather(1, index.expand(-1, -1, own.shape[-1]))
-            same = torch.eye(fold.per_row, dtype=torch.bool, device=own.device)
-            own = einops.einsum(same, own, "c other, prompt q k -> prompt c q other k")
-            own = einops.rearrange(own, "prompt c q other k -> prompt (c q) (other k)")
-            seen = torch.cat([past.repeat(1, fold.per_row, 1), own], -1)[:, None]
-            self._masks[key] = mask_of(seen, self.model.dtype).repeat(fold.groups, 1, 1, 1)
-        return self._masks[key]
+        visible, rows = self.model.backend.visible(layer, self.base.tokens.ids.shape[1]), fold.groups * fold.prompts
+        key = (id(visible), fold.per_row, read)
+        mask = self._masks[key] if key in self._masks else self._mask_of_a_group(visible, fold.per_row, read)
+        if len(mask) < rows and not self.window.same:
+            mask = mask[: fold.prompts].repeat(fold.groups, 1, 1, 1)
+        self._masks[key] = mask
+        return mask[:1].expand(rows, -1, -1, -1) if self.window.same else mask[:rows]
+
+    def _mask_of_a_group(self, visible: Tensor, per_row: int, read: bool) -> Float[Tensor, "prompt 1 query key"]:
+        past, own = self.window.seen(visible)
+        if read:
+            index = self.window.inside[..., None]
+            past = past.gather(1, index.expand(-1, -1, past.shape[-1]))
+            own = own.gather(1, index.expand(-1, -1, own.shape[-1]))
+        same = torch.eye(per_row, dtype=torch.bool, device=own.device)
+        own = einops.einsum(same, own, "c other, prompt q k -> prompt c q other k")
+        own = einops.rearrange(own, "prompt c q other k -> prompt (c q) (other k)")
+        return mask_of(torch.cat([past.repeat(1, per_row, 1), own], -1)[:, None], self.model.dtype)
 
     def past(self, layer: int) -> tuple[Tensor, Tensor]:
         """Cached keys and values before the window [row, kv, past, d_head]."""

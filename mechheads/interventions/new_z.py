@@ -1,13 +1,17 @@
-"""The new z of a head under an intervention, whichever activation the intervention replaces."""
+"""The new z of heads under an intervention, whichever activation the intervention replaces.
+
+Heads are computed layer by layer, and what an intervention gave is checked once for all: on a GPU, every call that
+computes something takes time to start, and every check waits for the device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechheads.heads import HeadId, kv_head
@@ -57,12 +61,19 @@ def all_new_z(
     site = site_of(intervention)
     on_disk = base.stores["z"].on_disk
     store, changed = (LayerStore(len(layers), len(base.tokens), on_disk) for _ in range(2))
+    finite = Finite(intervention)
+    mask = base.tokens.mask
 
     def hooks(part: slice, layer: int) -> list[Hook]:
         def change(value: Tensor, hook: Any) -> Tensor:
-            new = _changed(model, base, source, intervention, at, layer)[part]
-            old = base.site(site).layer(layer)[part]
-            changed.add(layer, (new != old).any(-1) & base.tokens.mask[part, None])
+            old = base.site(site).layer(layer)
+            group = model.n_heads // old.shape[1]
+            heads = [HeadId(layer, i * group) for i in range(old.shape[1])]
+            new = apply(intervention, old, heads, base, source, finite).to(old.dtype)
+            new, old = new[part], old[part]
+            if at is not None:
+                new = torch.where(at[part, None, :, None], new, old)
+            changed.add(layer, (new != old).any(-1) & mask[part, None])
             return new if site == "pattern" else new.transpose(1, 2)
 
         def take(value: Tensor, hook: Any) -> Tensor:
@@ -74,69 +85,121 @@ def all_new_z(
     for start in range(0, len(base.tokens), rows):
         part = slice(start, start + rows)
         model.backend.run(base.tokens.ids[part], [hook for layer in layers for hook in hooks(part, layer)])
+        finite.check()
     return AllNewZ(store, changed)
-
-
-def _changed(
-    model: Model, base: HeadCache, source: HeadCache | None, intervention: Intervention, at: Tensor | None, layer: int
-) -> Float[Tensor, "prompt stored *rest"]:
-    """A layer's q, k, v or pattern with the intervention applied, one entry for each stored head."""
-    site = site_of(intervention)
-    old = base.site(site).layer(layer)
-    group = model.n_heads // old.shape[1]
-    new = torch.stack(
-        [
-            apply(intervention, old[:, i], Context(HeadId(layer, i * group), base, source, base.tokens.mask))
-            for i in range(old.shape[1])
-        ],
-        dim=1,
-    ).to(old.dtype)
-    return new if at is None else torch.where(at[:, None, :, None], new, old)
 
 
 def new_z(
     intervention: Intervention,
     base: HeadCache,
     source: HeadCache | None,
-    head: HeadId,
+    heads: Sequence[HeadId],
     at: Bool[Tensor, "prompt pos"] | None,
+    finite: Finite,
     of_all: AllNewZ | None = None,
-) -> tuple[Float[Tensor, "prompt pos d_head"], Int[Tensor, " prompt"]]:
-    """A head's new z, and the first position where it differs from the old one; the row's width if it never does.
+) -> tuple[Float[Tensor, "prompt head pos d_head"], Bool[Tensor, "prompt head pos"]]:
+    """The new z of some heads of one layer, and whether it differs from the old one.
 
     Args:
         at: the positions to change; None changes all.
+        finite: checks later what the intervention gives.
         of_all: from ``all_new_z``, for an intervention that does not act on z itself.
     """
-    old = base.z.layer(head.layer)[:, head.head]
+    layer, some = heads[0].layer, [head.head for head in heads]
+    mask, old = base.tokens.mask[:, None], _of_heads(base.z.layer(layer), some)
     if of_all is None:
-        new = apply(intervention, old, Context(head, base, source, base.tokens.mask))
-        new = torch.where(base.tokens.mask[..., None], new, old)
+        new = torch.where(mask[..., None], apply(intervention, old, heads, base, source, finite), old)
         differs = (new != old).any(-1)
     else:
-        new = torch.where(base.tokens.mask[..., None], of_all[head.layer][:, head.head], old)
-        changed = of_all.differs[head.layer]
-        differs = changed[:, kv_head(head.head, base.n_heads, changed.shape[1])]
+        new = torch.where(mask[..., None], _of_heads(of_all[layer], some), old)
+        changed = of_all.differs[layer]
+        differs = _of_heads(changed, [kv_head(head, base.n_heads, changed.shape[1]) for head in some])
     if at is not None and site_of(intervention) not in KEY_SITES:
-        new, differs = torch.where(at[..., None], new, old), differs & at
-    never = torch.full((len(old),), old.shape[1], device=old.device)
-    return new, torch.where(differs.any(1), differs.long().argmax(1), never)
+        new, differs = torch.where(at[:, None, :, None], new, old), differs & at[:, None]
+    return new, differs
 
 
-def apply(intervention: Intervention, value: Tensor, context: Context) -> Tensor:
-    """Call an intervention and check what it returns.
+def _of_heads(values: Shaped[Tensor, "prompt stored *rest"], heads: list[int]) -> Shaped[Tensor, "prompt head *rest"]:
+    """The values of some heads; a view if they are neighbours, because an index waits for its copy to a GPU."""
+    first = heads[0]
+    if heads == list(range(first, first + len(heads))):
+        return values[:, first : first + len(heads)]
+    return torch.stack([values[:, head] for head in heads], 1)
+
+
+def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], finite: Finite) -> Int[Tensor, " prompt"]:
+    """The first position where one of several changes differs from the old values; the row's width if none does.
+
+    It is on the CPU, which waits once, also for what ``finite`` has seen.
 
     Raises:
-        ValueError: if the result is not a tensor of the same shape, or not finite at a real token.
+        ValueError: if that is not finite.
     """
-    copies = {side: run.copies() for side in ("base", "source") if (run := getattr(context, side)) is not None}
-    new = intervention(value.clone(), replace(context, **copies))
-    name = getattr(intervention, "__name__", None) or type(intervention).__name__
-    if not isinstance(new, torch.Tensor) or new.shape != value.shape:
-        got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
-        raise ValueError(
-            f"intervention {name} gave {got} for {context.head}; it must return a tensor of shape {list(value.shape)}"
-        )
-    if not (new.isfinite() | ~context.mask[..., None]).all():  # a GPU waits once; for new[mask] it would wait twice
-        raise ValueError(f"intervention {name} gave values that are not finite for {context.head}")
-    return new
+    found = torch.stack(list(differs)).any(0)
+    every = finite.check(found.flatten()).view(found.shape)
+    return torch.where(every.any(1), every.long().argmax(1), every.shape[1])
+
+
+class Finite:
+    """Checks whether what an intervention gives is finite, once for many heads, because a GPU waits for each check."""
+
+    def __init__(self, intervention: Intervention) -> None:
+        self.intervention = intervention
+        self._seen: list[tuple[Sequence[HeadId], Bool[Tensor, " head"]]] = []
+
+    def see(self, heads: Sequence[HeadId], new: Float[Tensor, "prompt head *rest"], mask: Tensor) -> None:
+        """Note what the intervention gives for heads."""
+        real = mask.view(len(mask), 1, -1, 1)
+        self._seen.append((heads, (new.isfinite() | ~real).transpose(0, 1).flatten(1).all(1)))
+
+    def check(self, *more: Bool[Tensor, " number"]) -> Bool[Tensor, " number"]:
+        """Check what was seen since the last check.
+
+        Args:
+            more: what else is wanted on the CPU, which then waits only once.
+
+        Raises:
+            ValueError: if it is not finite at a real token.
+        """
+        heads, seen = [head for some, _ in self._seen for head in some], [*(finite for _, finite in self._seen), *more]
+        found, self._seen = torch.cat(seen).cpu() if seen else torch.ones(0, dtype=torch.bool), []
+        for head, finite in zip(heads, found.tolist(), strict=False):
+            if not finite:
+                raise ValueError(f"intervention {_name(self.intervention)} gave values that are not finite for {head}")
+        return found[len(heads) :]
+
+
+def apply(
+    intervention: Intervention,
+    values: Float[Tensor, "prompt head *rest"],
+    heads: Sequence[HeadId],
+    base: HeadCache,
+    source: HeadCache | None,
+    finite: Finite,
+) -> Float[Tensor, "prompt head *rest"]:
+    """Call an intervention for some heads of a layer, and check the shape of what it returns.
+
+    Args:
+        finite: checks later whether it is finite.
+
+    Raises:
+        ValueError: if the result is not a tensor of the same shape.
+    """
+    own = base.copies(), None if source is None else source.copies()
+    given, mask, found = values.transpose(0, 1).clone(memory_format=torch.contiguous_format), base.tokens.mask, []
+    for head, value in zip(heads, given, strict=True):
+        shape = list(value.shape)
+        new = intervention(value, Context(head, *own, mask))
+        if not isinstance(new, torch.Tensor) or list(new.shape) != shape:
+            got = list(new.shape) if isinstance(new, torch.Tensor) else type(new).__name__
+            raise ValueError(
+                f"intervention {_name(intervention)} gave {got} for {head}; it must return a tensor of shape {shape}"
+            )
+        found.append(new)
+    made = torch.stack(found, 1)
+    finite.see(heads, made, base.tokens.mask)
+    return made
+
+
+def _name(intervention: Intervention) -> str:
+    return getattr(intervention, "__name__", None) or type(intervention).__name__

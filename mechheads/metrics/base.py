@@ -134,6 +134,7 @@ class MetricInfo:
     bounds: tuple[float | None, float | None] = (None, None)
     share: bool = False
     activation: str | Activation | None = None
+    copies: bool = False
 
     @classmethod
     def of(cls, metric: Metric) -> MetricInfo:
@@ -166,6 +167,7 @@ def metric(
     bounds: tuple[float | None, float | None] = (None, None),
     share: bool = False,
     activation: str | None = None,
+    copies: bool = False,
 ) -> Callable[[F], F]:
     """Decorator that declares what a metric reads and measures; a function without it gets these defaults.
 
@@ -186,6 +188,9 @@ def metric(
         activation: the pattern or the z of one head, such as ``"L17H5.pattern"``, that the metric reads at these
             positions in place of the logits: it is called with the pattern [prompt, query, key] or z
             [prompt, position, d_head]. Runs end there, so heads of this layer and later ones have no effect.
+        copies: whether the function also takes logits [copy, prompt, position, d_vocab] of several changed runs, with
+            the context of one, and returns [copy, prompt]. Then it is called once for many heads, which saves time on
+            a GPU; it must not write into the context. The metrics of the package do.
 
     Raises:
         ValueError: if ``vocab`` or ``activation`` is not known, or ``bounds`` are not a lower and a higher number.
@@ -212,6 +217,7 @@ def metric(
 
         declared.reads, declared.unit, declared.null, declared.vocab = reads, unit, null, vocab  # type: ignore[attr-defined]
         declared.bounds, declared.share, declared.activation = bounds, share, read  # type: ignore[attr-defined]
+        declared.copies = copies or MetricInfo.of(function).copies  # type: ignore[attr-defined]
         return declared  # type: ignore[return-value]
 
     return declare
@@ -225,12 +231,12 @@ def read_positions(
     Raises:
         ValueError: if the prompts have no position of that name.
     """
-    where = MetricInfo.of(metric).reads
+    where, shortest = MetricInfo.of(metric).reads, int(tokens.on_cpu.lengths.min())
     if isinstance(where, int):
-        if not 1 <= where <= int(tokens.lengths.min()):
+        if not 1 <= where <= shortest:
             raise ValueError(
-                f"metric reads the last {where} tokens, but the shortest prompt has {int(tokens.lengths.min())}; give "
-                "longer prompts, or a metric with a smaller reads="
+                f"metric reads the last {where} tokens, but the shortest prompt has {shortest}; give longer prompts, "
+                "or a metric with a smaller reads="
             )
         at = tokens.lengths[:, None] - where + torch.arange(where, device=tokens.lengths.device)
         return at, torch.ones_like(at, dtype=torch.bool)
@@ -250,7 +256,7 @@ def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[
     Raises:
         ValueError: if the prompts have no position of that name, or one is too short for an index.
     """
-    found, shortest = [], int(tokens.lengths.min())
+    found, shortest = [], int(tokens.on_cpu.lengths.min())
     for place in places:
         if isinstance(place, str) and place in tokens.positions:
             found.append(tokens.positions[place])
@@ -306,12 +312,18 @@ def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
     return frozenset(context.read)
 
 
-def check_value(metric: Metric, value: object, n: int) -> Tensor:
-    """A metric's result, checked to be one value for each of n prompts; raises a ValueError if it is not."""
-    if isinstance(value, Tensor) and value.shape == (n,):
+def check_value(metric: Metric, value: object, n: int, copies: int | None = None) -> Tensor:
+    """A metric's result, checked to be one value for each of n prompts, or of several copies of them.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    shape = [n] if copies is None else [copies, n]
+    if isinstance(value, Tensor) and list(value.shape) == shape:
         return value
     got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    raise ValueError(f"metric {name_of(metric)} gave {got} for {n} prompts; it must return one value each, shape [{n}]")
+    of = f"{n} prompts" if copies is None else f"{copies} copies of {n} prompts"
+    raise ValueError(f"metric {name_of(metric)} gave {got} for {of}; it must return one value each, shape {shape}")
 
 
 def name_of(thing: object) -> str:

@@ -124,16 +124,16 @@ class Prompts(Wrapped):
             },
             model.tokenizer,
         )
-        lengths = torch.tensor([len(ids) for ids, _, _ in rows], device=model.device)
-        ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long, device=model.device)
+        lengths = torch.tensor([len(ids) for ids, _, _ in rows])
+        ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
         for row, (row_ids, _, _) in zip(ids, rows, strict=True):
-            row[: len(row_ids)] = torch.tensor(row_ids, device=model.device)
+            row[: len(row_ids)] = torch.tensor(row_ids)
         positions = {"last": lengths - 1}
         for name, column in self.positions.items():
             found = [
                 locate(where, name, index, *row) for index, (where, row) in enumerate(zip(column, rows, strict=True))
             ]
-            positions[name] = torch.tensor(found, device=model.device)
+            positions[name] = torch.tensor(found)
         return Tokens(
             ids=ids,
             lengths=lengths,
@@ -142,7 +142,7 @@ class Prompts(Wrapped):
             wrong=answer_ids(self.wrong, "wrong", model, rows),
             cluster=tuple(map(str, range(len(rows)) if self.cluster is None else self.cluster)),
             strings=tuple(tuple(token_strings(row_ids, model.tokenizer)) for row_ids, _, _ in rows),
-        )
+        ).on(model.device)
 
 
 @dataclass(frozen=True, repr=False)
@@ -228,7 +228,7 @@ class PromptPairs(Wrapped):
                     "rewrite the pair so that both have the same number of tokens (names of equal token length help)"
                 )
         for name in ("answer", "wrong"):
-            one, other = getattr(clean, name), getattr(corrupted, name)
+            one, other = getattr(clean.on_cpu, name), getattr(corrupted.on_cpu, name)
             if one is not None and (apart := one != other).any():
                 index = int(apart.nonzero()[0])
                 shown = token_strings([int(one[index]), int(other[index])], model.tokenizer)
@@ -238,7 +238,7 @@ class PromptPairs(Wrapped):
                     "token id"
                 )
         for name in self.positions:
-            if (moved := clean.positions[name] != corrupted.positions[name]).any():
+            if (moved := clean.on_cpu.positions[name] != corrupted.on_cpu.positions[name]).any():
                 index = int(moved.nonzero()[0])
                 raise ValueError(
                     f"positions[{name!r}] of pair {index} is token {int(clean.positions[name][index])} in clean "

@@ -87,12 +87,43 @@ class Tokens(Wrapped):
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
 
     @property
+    def on_cpu(self) -> Tokens:
+        """The same tokens on the CPU, for what is worked out there: a GPU would be waited for at every number."""
+        return self if self.ids.device.type == "cpu" else self._on_cpu
+
+    @cached_property
+    def _on_cpu(self) -> Tokens:
+        return self.on("cpu")
+
+    def on(self, device: torch.device | str) -> Tokens:
+        """The same tokens on a device; these here, if they are there already."""
+
+        import torch
+
+        here, device = self.ids.device, torch.device(device)
+
+        def there(ids: Tensor | None) -> Any:
+            return None if ids is None else ids.to(device, non_blocking=here.type == "cpu")
+
+        if here == device:
+            return self
+        positions = {name: there(where) for name, where in self.positions.items()}
+        ids, lengths, answer, wrong = map(there, (self.ids, self.lengths, self.answer, self.wrong))
+        moved = Tokens(ids, lengths, positions, answer, wrong, self.cluster, self.strings)
+        if here.type == "cpu":
+            vars(moved)["_on_cpu"] = self
+        return moved
+
+    @property
     def unpadded(self) -> list[list[int]]:
         """The ids of each prompt, without padding."""
-        return [row[:length] for row, length in zip(self.ids.tolist(), self.lengths.tolist(), strict=True)]
+        tokens = self.on_cpu
+        return [row[:length] for row, length in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)]
 
     def rows(self, rows: slice | Int[Tensor, " row"]) -> Tokens:
         """The tokens of some of the prompts."""
+        if self.ids.device.type != "cpu":
+            return self.on_cpu.rows(rows if isinstance(rows, slice) else rows.cpu()).on(self.ids.device)
         chosen = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
         return Tokens(
             self.ids[rows],
@@ -110,8 +141,8 @@ class Tokens(Wrapped):
         for row in self.unpadded:
             digest.update(repr(row).encode())
         for name in sorted(self.positions):
-            digest.update(f"{name}={self.positions[name].tolist()}".encode())
-        for ids in (self.answer, self.wrong):
+            digest.update(f"{name}={self.on_cpu.positions[name].tolist()}".encode())
+        for ids in (self.on_cpu.answer, self.on_cpu.wrong):
             digest.update(repr(None if ids is None else ids.tolist()).encode())
         digest.update(repr(self.cluster).encode())
         return digest.hexdigest()[:16]
@@ -307,7 +338,7 @@ def answer_ids(
         if not 0 <= token < model.d_vocab:
             raise ValueError(f"{name}[{index}] = {token} is outside the vocabulary 0..{model.d_vocab - 1}")
         ids.append(token)
-    return torch.tensor(ids, device=model.device)
+    return torch.tensor(ids)
 
 
 def _answer_id(answer: str, what: str, model: Reader, row: Sequence[int], text: str | None) -> int:

@@ -17,6 +17,7 @@ from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.habits import advice, item_advice
 from mechheads.messages.wrapped import Wrapped
+from mechheads.model.backends.base import Hook
 from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.state import WeightsMark
 from mechheads.model.core import ModelCore
@@ -178,21 +179,18 @@ class HeadCache(Wrapped):
         held = held or {}
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
-        if not tokens.mask.all():
+        if int(tokens.on_cpu.lengths.min()) < tokens.ids.shape[1]:
             check_causal(model.backend)  # one that carries hooks was not tried at loading
         on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
         stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
-        starts = range(0, len(tokens), step)
+        starts, mask = range(0, len(tokens), step), tokens.mask
         finals = []
         for start in Bar(starts, desc="caching heads", disable=len(starts) == 1, leave=False):
             rows = slice(start, start + step)
-            hooks = [
-                (model.hook_name("z", head.layer), partial(_hold, head=head.head, z=z[rows]))
-                for head, z in held.items()
-            ]
+            hooks = holding(model, held, rows)
             hooks += [
-                (model.hook_name(site, layer), _keep(stores[site], layer, site, tokens.mask[rows]))
+                (model.hook_name(site, layer), _keep(stores[site], layer, site, mask[rows]))
                 for layer in range(model.n_layers)
                 for site in sites
                 if site not in ("keys", "values")
@@ -277,7 +275,7 @@ class HeadCache(Wrapped):
         Raises:
             ValueError: if it did not, for example because a model's weights were overwritten after it was loaded.
         """
-        if not self.final[self.tokens.mask].isfinite().all():
+        if not (self.final.isfinite() | ~self.tokens.mask[..., None]).all():
             raise ValueError(
                 f"model: {self.need_model().name!r} gives NaN or infinity without any intervention, so its weights are "
                 "damaged; load it again"
@@ -316,6 +314,13 @@ class _KeepKeys:
         self.keys.add(layer, k.detach())
         self.values.add(layer, v.detach())
         return k, v
+
+
+def holding(
+    model: ModelCore, held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]], rows: slice | Int[Tensor, " row"]
+) -> list[Hook]:
+    """Hooks that give heads a z in a run of some prompts."""
+    return [(model.hook_name("z", head.layer), partial(_hold, head=head.head, z=z[rows])) for head, z in held.items()]
 
 
 def _hold(value: Tensor, hook: Any, head: int, z: Tensor) -> Tensor:

@@ -256,6 +256,10 @@ class Backend(ABC):
     def blocks_for(self, rows: int, pos: int) -> Blocks:
         """The blocks prepared for whole rows of ``pos`` tokens."""
 
+    def blocks_between_heads(self, rows: int, pos: int) -> Blocks:
+        """The same for blocks in which no head attends: they are only called in ``with_attention``."""
+        return self.blocks_for(rows, pos)
+
     @abstractmethod
     def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
         """The blocks prepared for rows of tokens at these positions; keys and mask are given with each call."""

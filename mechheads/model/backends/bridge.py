@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
 from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
+from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
 from mechheads.model.backends.against_transformers import Trial, trial_of
@@ -147,6 +148,19 @@ class BridgeBackend(Backend):
     def blocks_for(self, rows: int, pos: int) -> Blocks:
         return self._prepare(inputs_embeds=self._blank(rows, pos))[2]
 
+    def blocks_between_heads(self, rows: int, pos: int) -> Blocks:
+        """If attention is replaced, nothing else in a block of a model with one stream depends on the rows."""
+        if any(map(self._adds_residual, range(self.sizes.n_layers))):
+            return self.blocks_for(rows, pos)
+        if pos not in self._between_heads:
+            self._between_heads[pos] = self.blocks_for(1, pos)
+        return self._between_heads[pos]
+
+    @cached_property
+    def _between_heads(self) -> dict[int, Blocks]:
+        """The blocks without their attention for each number of positions."""
+        return {}
+
     def blocks_at(self, positions: Int[Tensor, "row pos"]) -> Blocks:
         unmasked = self._blank(1, 1)[..., :1, None]
         return self._prepare(
@@ -208,9 +222,15 @@ class BridgeBackend(Backend):
         ended = self._instead(
             self.module.blocks,
             lambda *_args, **_kwargs: handed_on,
-            lambda: self._trunk(inputs_embeds=called_with, use_cache=False),
+            lambda: self._trunk(inputs_embeds=called_with, use_cache=False, **self._no_keys),
         )
         return moved(ended.last_hidden_state, self.devices.home)
+
+    @cached_property
+    def _no_keys(self) -> dict[str, Any]:
+        """Cached keys of no token: without any, transformers looks for packed texts, and waits for the GPU."""
+        name, given = name_of_keys(self._trunk.forward), inspect.signature(self._trunk.forward).parameters
+        return {name: DynamicCache()} if name in given and "Cache" in str(given[name].annotation) else {}
 
     @cached_property
     def _end_has_its_own_shape(self) -> bool:
@@ -223,9 +243,13 @@ class BridgeBackend(Backend):
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         attention, out = self.module.blocks[layer].attn, moved(out, self.devices.blocks[layer])
-        if "residual" in inspect.signature(attention.original_component.forward).parameters:
+        if self._adds_residual(layer):
             return self.under([(f"blocks.{layer}.attn.o.hook_out", lambda _value, hook: out)], run)
         return self._instead([attention], lambda *_args, **_kwargs: (out, None), run)
+
+    def _adds_residual(self, layer: int) -> bool:
+        """Whether a layer's attention adds the residual stream itself, so that it runs in ``with_attention`` too."""
+        return "residual" in inspect.signature(self.module.blocks[layer].attn.original_component.forward).parameters
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """The output of block 0's MLP if the heads write nothing, so that any norm around the MLP is included."""

@@ -85,7 +85,7 @@ class WeightsMark:
     """
 
     quick: list[tuple[int, int]]
-    sample: list[float]
+    sample: Tensor
 
     @classmethod
     def of(cls, weights: Iterable[Tensor]) -> WeightsMark:
@@ -96,7 +96,7 @@ class WeightsMark:
     def differs(self, weights: Iterable[Tensor], *, quickly: bool) -> bool:
         """Whether the weights are others now; if not ``quickly``, their sample is compared too."""
         every = list(weights)
-        return self.quick != quick_mark(every) or not (quickly or self.sample == _sample(every))
+        return self.quick != quick_mark(every) or not (quickly or torch.equal(self.sample, _sample(every)))
 
 
 def quick_mark(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
@@ -105,14 +105,14 @@ def quick_mark(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def _sample(weights: Iterable[Tensor]) -> list[float]:
-    """A sum of up to some 100 numbers of each weight, from all of its parts."""
+def _sample(weights: Iterable[Tensor]) -> Tensor:
+    """A sum of up to some 100 numbers of each weight, from all of its parts; none for weights on several devices."""
     here = [weight for weight in weights if weight.numel() and not weight.is_meta]
     if len({weight.device for weight in here}) != 1:
-        return []
+        return torch.zeros(0)
     far = [tuple(slice(None, None, size // _SAMPLED + 1) for size in weight.shape) for weight in here]
     some = [w[at] if w.numel() > _SAMPLED**2 else w for w, at in zip(here, far, strict=True)]
-    return torch.stack([each.sum(dtype=torch.float64) for each in some]).nan_to_num(7.0).tolist()
+    return torch.stack([each.sum(dtype=torch.float64) for each in some]).nan_to_num(7.0)
 
 
 @contextmanager
