@@ -132,20 +132,6 @@ class Ledger:
             raise ValueError(f"the ledger {path} holds no sweep with the key {key!r}")
         return cls(path, key, {})
 
-    @staticmethod
-    def remove(path: str | os.PathLike[str], key: str) -> None:
-        """Remove a sweep with its units from a file.
-
-        Raises:
-            ValueError: if there is no such file or sweep in it, or it is not a ledger.
-        """
-        with Ledger.read(path, key) as ledger:
-            with ledger._transaction():
-                for table in ("units", "settings"):
-                    ledger._file.execute(f"DELETE FROM {table} WHERE sweep = ?", (ledger._sweep,))
-                ledger._file.execute("DELETE FROM sweeps WHERE id = ?", (ledger._sweep,))
-            ledger._file.execute("VACUUM")
-
     @property
     def about(self) -> dict[str, Any]:
         """The description of the sweep."""
@@ -303,7 +289,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
         if {sweep["key"] for sweep in sweeps[part]} != keys:
             raise ValueError(
                 f"{part} does not hold the same sweeps as {first}: something that decides the numbers differed, such "
-                "as the model's weights, the kind of device, or the version of a library; `mechheads runs list` shows "
+                "as the model's weights, the kind of device, or the version of a library; mh.scale.Ledger.list shows "
                 "what each holds. Run that part again with the same files and versions"
             )
     new = 0

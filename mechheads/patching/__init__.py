@@ -15,8 +15,6 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.backups import backups
 from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
-from mechheads.patching.edges.attribution import attribute_edges
-from mechheads.patching.edges.edge_scores import EdgeScores
 from mechheads.patching.head_sets import SetScores, patch_sets
 from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
@@ -30,7 +28,6 @@ __all__ = [
     "Completeness",
     "Context",
     "Curves",
-    "EdgeScores",
     "Faithfulness",
     "HeadCache",
     "Job",
@@ -48,7 +45,6 @@ __all__ = [
     "accuracy",
     "activation_patch",
     "attention_to",
-    "attribute_edges",
     "attribution_patch",
     "backups",
     "completeness",

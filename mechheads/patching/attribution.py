@@ -28,9 +28,9 @@ from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import new_output, new_z_of_all, passes
 from mechheads.heads import HeadId, HeadLike, Nodes
-from mechheads.interventions.base import Context, Site, site_of
+from mechheads.interventions.base import Site, site_of
 from mechheads.interventions.basic import Patch
-from mechheads.interventions.new_z import apply
+from mechheads.interventions.new_z import Finite, apply
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive
 from mechheads.metrics.base import Metric
@@ -222,9 +222,7 @@ def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head plac
 
 def _new_z(job: Job, layer: int, heads: Sequence[int]) -> Float[Tensor, "prompt head pos d_head"]:
     """The new z of some heads of a layer, for an intervention on z."""
-    old = job.base.z.layer(layer)
-    news = [
-        apply(job.intervention, old[:, head], Context(HeadId(layer, head), job.base, job.source, job.tokens.mask))
-        for head in heads
-    ]
-    return torch.stack(news, dim=1)
+    finite, old = Finite(job.intervention), job.base.z.layer(layer)[:, heads]
+    new = apply(job.intervention, old, [HeadId(layer, head) for head in heads], job.base, job.source, finite)
+    finite.check()
+    return new

@@ -149,7 +149,7 @@ def _grown(
     return _scores(job, "backups", [alone, without], more, variables)
 
 
-def patching_backups(model: Model, pairs: PromptPairs, patching: HeadScores, metric: Metric) -> HeadScores | None:
+def patching_backups(model: Model, pairs: PromptPairs | Job, patching: HeadScores, metric: Metric) -> HeadScores | None:
     """How much more each head matters to a patching once its first head is set to zero in both runs.
 
     Args:
@@ -167,7 +167,8 @@ def patching_backups(model: Model, pairs: PromptPairs, patching: HeadScores, met
     if not (told > 0).any():
         return None
     first = HeadId(*(int(at) for at in np.unravel_index(np.argmax(told), told.shape)))
-    spec, runs = Spec(pairs, Patch(), metric, base="corrupted"), CachedRuns(model, pairs)
+    _, asked, cached = given_prompts(model, pairs, "pairs")
+    spec, runs = Spec(asked, Patch(), metric, base="corrupted"), cached or CachedRuns(model, asked)
     whole = make_ready(model, spec, runs=runs).evaluator.distance()
     with Store(current().store) as store:
         job = make_ready(model, replace(spec, held=held_by(first, model)), runs=runs, store=store)

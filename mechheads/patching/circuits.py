@@ -227,7 +227,9 @@ def completeness(
 
 
 @analysis
-def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, metric: Metric = logit_diff) -> Curves:
+def faithfulness_curve(
+    model: Model, pairs: PromptPairs | Job, patching: HeadScores, metric: Metric = logit_diff
+) -> Curves:
     """How much of the metric the first 1, 2, 4, ... heads keep, those with the largest effect first.
 
     Raises:
@@ -235,7 +237,8 @@ def faithfulness_curve(model: Model, pairs: PromptPairs, patching: HeadScores, m
     """
     order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads))
     counts = [k for k in _COUNTS if k <= len(order)]
-    runs = CircuitRuns(model, circuit_spec(pairs, metric, "patch", DEFAULT_LIMITS), None)
+    _, asked, cached = given(model, pairs, "pairs")
+    runs = CircuitRuns(model, circuit_spec(asked, metric, "patch", DEFAULT_LIMITS), cached)
     values = runs.values([frozenset(order[:k]) for k in counts])
     found = [runs.faithfulness(order[:k], of) for k, of in zip(counts, values, strict=True)]
     table = pd.DataFrame(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from mechheads.limits import Limits, show_bytes
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.partial_block import Blocks, Stopped, until_stopped
+from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.state import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.progress import Bar
@@ -27,80 +27,6 @@ from mechheads.runs.layer_store import LayerStore
 
 Key = tuple[str, int]
 """An activation and its layer."""
-
-
-@dataclass(frozen=True, eq=False)
-class BlockByBlock:
-    """A run without a graph, through whose blocks gradients pass one by one.
-
-    The run is made once without a graph, and keeps the residual stream before each block. Then, from the last block to
-    the first, each block runs again on that stream, and the gradient passes back through this block alone (Chen et al.
-    2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174). The gradients are the same, and cost one
-    more forward pass.
-
-    Attributes:
-        streams: the residual stream before each block, and after the last.
-    """
-
-    model: ModelCore
-    blocks: Blocks
-    streams: Sequence[Float[Tensor, "prompt pos d_model"]]
-
-    @classmethod
-    def run(
-        cls,
-        model: ModelCore,
-        ids: Int[Tensor, "prompt pos"],
-        embeddings: Float[Tensor, "prompt pos d_model"] | None = None,
-    ) -> BlockByBlock:
-        """Run some tokens, or the residual stream before the first block in their place."""
-        with torch.no_grad():
-            start, blocks = model.backend.embed(ids)
-            streams = [start if embeddings is None else embeddings]
-            for layer in range(model.n_layers):
-                streams.append(blocks(layer, streams[-1]))
-        return cls(model, blocks, streams)
-
-    def measured(
-        self, measure: Callable[[Float[Tensor, "prompt pos d_model"]], Float[Tensor, ""]]
-    ) -> tuple[float, Float[Tensor, "prompt pos d_model"]]:
-        """A measure of the states after the final norm, and its gradient at the stream after the last block."""
-        with with_gradient():
-            last = self.streams[-1].detach().requires_grad_()
-            value = measure(self.model.backend.finish(last))
-            return float(value.detach()), torch.autograd.grad(value, last)[0]
-
-    def back(
-        self, slope: Float[Tensor, "prompt pos d_model"], layers: range, keys: Sequence[Key]
-    ) -> dict[Key, Float[Tensor, "prompt pos ..."]]:
-        """Pass a gradient back through some blocks, from the last of them to the first.
-
-        Args:
-            slope: with respect to the residual stream after the last of them.
-            keys: the activations in these blocks that are watched.
-
-        Returns:
-            The gradient with respect to each of them.
-        """
-        seen: dict[Key, Tensor] = {}
-        found: dict[Key, Tensor] = {}
-
-        def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
-            seen[key] = value
-            return value
-
-        def run() -> None:
-            before = slope
-            for layer in reversed(layers):
-                with with_gradient():
-                    stream = self.streams[layer].detach().requires_grad_()
-                    end = self.blocks(layer, stream)
-                here = [key for key in keys if key[1] == layer]
-                before, *each = torch.autograd.grad(end, [stream, *(seen.pop(key) for key in here)], before)
-                found.update(zip(here, each, strict=True))
-
-        self.model.backend.under([(self.model.hook_name(*key), partial(watch, key=key)) for key in keys], run)
-        return found
 
 
 @dataclass(frozen=True)
@@ -187,10 +113,46 @@ class Watched:
         """The gradient of the metric with respect to what is watched; arguments as in ``run``."""
         if not self.by_block:
             return torch.autograd.grad(*self.run(embeddings, before))
-        run = BlockByBlock.run(self.model, self.tokens.ids, embeddings=embeddings)
-        _, slope = run.measured(partial(self.measure, before=before))
-        found = run.back(slope, self.layers, self.keys)
-        return [found[key] for key in self.keys]
+        return self._block_by_block(embeddings, before)
+
+    def _block_by_block(
+        self,
+        embeddings: Float[Tensor, "prompt pos d_model"] | None,
+        before: Float[Tensor, "prompt position d_vocab"] | None,
+    ) -> list[Float[Tensor, "prompt pos ..."]]:
+        """The same gradients with the graph of one block at a time, for one more forward pass.
+
+        The run is made once without a graph, and keeps the residual stream before each block. Then, from the last block
+        to the first, each block runs again on that stream, and the gradient passes back through this block alone (Chen
+        et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
+        """
+        backend, keys = self.model.backend, self.keys
+        with torch.no_grad():
+            start, blocks = backend.embed(self.tokens.ids)
+            streams = [start if embeddings is None else embeddings]
+            for layer in range(self.model.n_layers):
+                streams.append(blocks(layer, streams[-1]))
+        seen: dict[Key, Tensor] = {}
+        found: dict[Key, Tensor] = {}
+
+        def watch(value: Tensor, hook: Any, key: Key) -> Tensor:
+            seen[key] = value
+            return value
+
+        def back() -> None:
+            with with_gradient():
+                last = streams[-1].detach().requires_grad_()
+                (slope,) = torch.autograd.grad(self.measure(backend.finish(last), before), last)
+            for layer in reversed(self.layers):
+                with with_gradient():
+                    stream = streams[layer].detach().requires_grad_()
+                    end = blocks(layer, stream)
+                here = [key for key in keys if key[1] == layer]
+                slope, *each = torch.autograd.grad(end, [stream, *(seen.pop(key) for key in here)], slope)
+                found.update(zip(here, each, strict=True))
+
+        backend.under([(self.model.hook_name(*key), partial(watch, key=key)) for key in keys], back)
+        return [found[key] for key in keys]
 
     def along(self, path: Path, rows: slice) -> Sequence[Float[Tensor, "prompt pos ..."]]:
         """The mean gradient over the points of a path; ``rows`` are the prompts of this batch."""

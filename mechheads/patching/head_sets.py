@@ -16,8 +16,9 @@ from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.head_sets import SetRuns, head_set, set_bar
-from mechheads.engine.job import Job, Spec, given
-from mechheads.engine.report import describe_intervention
+from mechheads.engine.held_heads import Given, held_by
+from mechheads.engine.job import Job, Spec, given as given_prompts
+from mechheads.engine.report import describe_given, describe_intervention
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.limits import current
@@ -33,6 +34,7 @@ from mechheads.results.bounded import bounded_interval
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import family_p, mean_over_prompts, q_values, rounding_of, sign_flip_p
 from mechheads.results.tables import TableResult
+from mechheads.results.words import titled
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,7 @@ def patch_sets(
     direction: Direction = "denoising",
     positions: str = "all",
     normalize: bool = False,
+    given: Given | None = None,
 ) -> SetScores:
     """Patch or ablate all heads of a set together, set by set.
 
@@ -86,7 +89,7 @@ def patch_sets(
         metric: what is measured, as in ``mh.sweep``.
         direction: for pairs, ``"denoising"`` changes the corrupted run, ``"noising"`` the clean run.
         positions: ``"all"`` or the name of one position.
-        normalize: as in ``mh.sweep``.
+        normalize, given: as in ``mh.sweep``; no set has a head in it that is ablated all the time.
 
     Returns:
         metric(changed) - metric(base) of each set, in the metric's unit; with ``normalize``, as a share of the
@@ -102,7 +105,7 @@ def patch_sets(
     [['L23H4', 1], ['L20H1 L23H4', 2]]
     """
     seed = current().seed
-    model, asked, cached = given(model, prompts)
+    model, asked, cached = given_prompts(model, prompts)
     rule = as_intervention(intervention)
     on_pairs, patched = isinstance(asked, PromptPairs), base_of(direction)
     if not isinstance(positions, str) or positions == "each":
@@ -114,10 +117,12 @@ def patch_sets(
         raise ValueError(
             "sets is empty; give at least one set" if not parsed else f"sets[{parsed.index(())}] is empty; name a head"
         )
-    heads = sorted(set().union(*parsed))
+    heads, held = sorted(set().union(*parsed)), held_by(given, model)
+    if both := {head for head, _ in held} & set(heads):
+        raise ValueError(f"sets has {min(both)} in it, which given ablates already; leave it out of one of them")
     base = patched if on_pairs else "clean"
     limits = current().limits
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, seed, limits)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, seed, limits, held=held)
     runs, info = SetRuns(model, spec, runs=cached), MetricInfo.of(spec.metric)
     scale = runs.job.evaluator.distance() if normalize else 1.0
     values = np.full((len(parsed), len(runs.base_value)), np.nan)
@@ -145,14 +150,16 @@ def patch_sets(
         "q_value": q_values(p),
         "p_family": family,
     }
+    about = describe_given(held)
     return SetScores(
         parsed,
         changes,
         pd.DataFrame(columns),
-        name=f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""),
+        name=titled(f"{describe_intervention(rule)} of sets of heads" + (f", {direction}" if on_pairs else ""), about),
         unit="share restored" if normalize else info.unit,
         provenance=make_provenance(
             runs,
+            about,
             direction=direction if on_pairs else None,
             interrupted=interrupts.interrupted,
         ),

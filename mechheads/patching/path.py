@@ -8,7 +8,7 @@ base run get these inputs, and everything after them is recomputed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,12 +23,13 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_frozen
 from mechheads.engine.half_precision import with_precision
-from mechheads.engine.job import Job, Spec, Unit, given, make_ready
+from mechheads.engine.held_heads import Given, held_by
+from mechheads.engine.job import Job, Spec, Unit, given as given_prompts, make_ready
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.reading import Reading
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import UnitRuns, mlp_batches, waves
+from mechheads.engine.run import NewValues, UnitRuns, mlp_batches, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
 from mechheads.heads import HeadId, HeadLike, Nodes, check_heads
@@ -44,7 +45,6 @@ from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
-from mechheads.runs.head_cache import states_at
 
 FINAL = "final"
 Group = tuple[Receiver, ...] | None
@@ -64,6 +64,7 @@ def path_patch(
     positions: Positions = "all",
     normalize: bool = False,
     nodes: Nodes = "heads",
+    given: Given | None = None,
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
 
@@ -81,6 +82,8 @@ def path_patch(
         positions: where the sender's z changes, as in ``mh.sweep``.
         normalize: as in ``mh.sweep``.
         nodes: ``"all"`` takes each layer's MLP as a sender too: a column of the result, ``.mlps``.
+        given: heads that are ablated all the time, in both runs of the pairs, as in ``mh.sweep``. They are no senders
+            and no receivers.
 
     Returns:
         metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
@@ -97,7 +100,7 @@ def path_patch(
     >>> abs(direct["L23H4"]["score"]) > abs(direct["L5H0"]["score"])
     True
     """
-    model, asked, cached = given(model, pairs, "pairs")
+    model, asked, cached = given_prompts(model, pairs, "pairs")
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
@@ -107,8 +110,8 @@ def path_patch(
         )
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
-    base = base_of(direction)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, nodes=nodes)
+    base, held = base_of(direction), held_by(given, model)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, nodes=nodes, held=held)
     return _run(model, spec, question, runs=cached)
 
 
@@ -124,12 +127,13 @@ def path_matrix(
     mlps: MLPs = "recomputed",
     normalize: bool = False,
     nodes: Nodes = "heads",
+    given: Given | None = None,
 ) -> HeadScores:
     """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, nodes: as in ``mh.path_patch``.
+        senders, metric, direction, mlps, normalize, nodes, given: as in ``mh.path_patch``.
 
     Returns:
         As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_map``
@@ -144,10 +148,11 @@ def path_matrix(
     >>> matrix.extra_dims
     ('receiver',)
     """
-    model, asked, cached = given(model, pairs, "pairs")
+    model, asked, cached = given_prompts(model, pairs, "pairs")
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
-    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base_of(direction), normalize, nodes=nodes)
+    base, held = base_of(direction), held_by(given, model)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base, normalize, nodes=nodes, held=held)
     question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
     return _run(model, spec, question, runs=cached)
 
@@ -169,7 +174,13 @@ class _Question:
 
     def check(self, model: Model, spec: Spec) -> None:
         check_pairs(spec.prompts, "path patching")
-        check_reached([receiver for group in self.groups for receiver in group or ()], spec.heads, model)
+        receivers = [receiver for group in self.groups for receiver in group or ()]
+        check_reached(receivers, spec.heads, model)
+        if ablated := {receiver.node for receiver in receivers} & {head for head, _ in spec.held}:
+            raise ValueError(
+                f"receivers: {min(ablated)} is ablated by given, so no path to it changes anything; choose another "
+                "receiver, or leave it out of given"
+            )
         _check_read(self.groups, Reading.of(spec.metric, model, 1))
 
 
@@ -260,30 +271,32 @@ class Paths:
         Args:
             units: senders in the order of ``heads.in_order``, with their places.
         """
-        changes = [change for unit in units for change in self._units.changes(unit)]
-        first = torch.stack([start for _, _, start in changes]).amin(0)
+        changes, first = self._units.changes(units)
         parts = []
-        for rows in torch.arange(len(self.job.tokens), device=self.job.at.device).split(self.job.plan.rows):
-            senders = [(node, new[rows]) for node, new, _ in changes]
-            parts.append(self._some_prompts(rows, senders, first))
+        for begin in range(0, len(self.job.tokens), self.job.plan.rows):
+            parts.append(self._some_prompts(slice(begin, begin + self.job.plan.rows), changes, first))
         return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
 
-    def _some_prompts(self, rows: Tensor, senders: Sequence[Sender], start: Tensor) -> list[Tensor]:
+    def _some_prompts(self, rows: slice, changes: Sequence[NewValues], start: Tensor) -> list[Tensor]:
         job, at = self.job, self.job.at[rows]
         finals: dict[Group, Tensor] = {}
         if None in self.groups:
-            read = [(node, states_at(new, at)) for node, new in senders]
-            arrived = Frozen(job.base, rows, at, self.mlps).run(read, final=True)
+            frozen = Frozen(job.base, rows, at, self.mlps)
+            arrived = frozen.run(_senders(changes, frozen.take), final=True)
             finals[None] = arrived.final  # type: ignore[assignment]
         if self.receivers:
             window = job.window(start, rows)
-            taken = [(node, window.take(new)) for node, new in senders]
-            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(taken, self.receivers).inputs
             wave, unchanged = job.wave(rows, window), job.evaluator.base_states[rows]
+            senders = _senders(changes, wave.take)
+            inputs = Frozen(job.base, rows, window.positions, self.mlps).run(senders, self.receivers).inputs
             for group in self.groups:
                 if group is not None:
                     finals[group] = _second_run(wave, unchanged, len(senders), group, inputs)
         return [finals[group] for group in self.groups]
+
+
+def _senders(changes: Sequence[NewValues], take: Callable[[Tensor], Tensor]) -> list[Sender]:
+    return [sender for unit in taken(changes, take) for sender in unit]
 
 
 def _second_run(

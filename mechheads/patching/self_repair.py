@@ -14,13 +14,13 @@ from mechheads.engine.cached_runs import AnyPrompts
 from mechheads.engine.dispatch import Values
 from mechheads.engine.frozen_heads import Frozen
 from mechheads.engine.head_sets import replaced_z
-from mechheads.engine.job import Job, Spec, Unit, given, make_ready
+from mechheads.engine.held_heads import Given, held_by
+from mechheads.engine.job import Job, Spec, Unit, given as given_prompts, make_ready
 from mechheads.engine.report import About, describe_heads, describe_intervention, report
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, finish
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
-from mechheads.limits import current
 from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric
@@ -41,6 +41,7 @@ def self_repair(
     metric: Metric | str = logit_diff,
     intervention: InterventionLike = "patch",
     heads: Sequence[HeadLike] | HeadLike | None = None,
+    given: Given | None = None,
 ) -> HeadScores:
     """Measure the total and the direct effect of ablating each head, and how far later layers repair it.
 
@@ -55,7 +56,7 @@ def self_repair(
         prompts: pairs, whose clean side is run; or plain prompts, if the intervention is not a patch.
         metric: what is measured, as in ``mh.sweep``.
         intervention: how the head is ablated, as in ``mh.sweep``. By default it gets its z of the corrupted run.
-        heads: as in ``mh.sweep``.
+        heads, given: as in ``mh.sweep``.
 
     Returns:
         The three effects [layer, head, effect, prompt], in the metric's unit.
@@ -71,9 +72,9 @@ def self_repair(
     >>> bool(total < direct < 0), bool(abs(repair - (total - direct)) < 1e-6)
     (True, True)
     """
-    model, asked, cached = given(model, prompts)
+    model, asked, cached = given_prompts(model, prompts)
     measured = as_metric_of_logits(metric, "mh.patching.self_repair", "mh.sweep")
-    spec = Spec(asked, as_intervention(intervention), measured, heads, limits=current().limits)
+    spec = Spec(asked, as_intervention(intervention), measured, heads, held=held_by(given, model))
     return measure_repair(make_ready(model, spec, runs=cached))
 
 

@@ -1,1 +1,0 @@
-"""Edge attribution patching: how much each head and MLP does through each of its readers."""
