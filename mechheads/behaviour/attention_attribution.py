@@ -25,6 +25,7 @@ from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.bounded import bounded_interval
+from mechheads.results.digits import rounded
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -105,15 +106,21 @@ class AttentionAttribution(TableResult):
 
     @property
     def sentence(self) -> str:
-        """The attention, what is compared, and the strongest part of each side, in words."""
+        """The attention, what is compared, and the strongest part of each side, each with its interval over prompts."""
         data, n = self.key.dataset, self.key.dataset.sizes["prompt"]
-        strongest = [self.parts(side, 1).iloc[0] for side in ("query", "key")]
-        shown = [f"{row['part']} ({row['score']:+.2f}{_interval(row['ci_low'], row['ci_high'])})" for row in strongest]
+        ends = bounded_interval(data["attention"].values, data["cluster"].values, bounds=(0, 1))
+        attention = rounded(float(data["attention"].mean()), *map(float, ends), unit="share")
+        total = _means([{"part": "total"}], data["total"].values[None], data["cluster"].values)
+        of_query, of_keys = (self.parts(side, 1).iloc[0] for side in ("query", "key"))
+        shown = [
+            rounded(row["score"], row["ci_low"], row["ci_high"], self.unit)
+            for row in (total.iloc[0], of_query, of_keys)
+        ]
+        few = "" if np.isfinite(ends[0]) else ", too few for an interval"
         return (
-            f"{self.provenance['head']} gives the key {data['attention'].values.mean():.0%} of its attention in {n} "
-            f"prompt{'s' * (n != 1)}. The score of the key, {_compared(self.provenance['against'])}, is "
-            f"{data['total'].values.mean():+.2f} {self.unit}. Its largest part in the query is {shown[0]}, and in the "
-            f"keys {shown[1]}."
+            f"{self.provenance['head']} gives the key {attention} of its attention ({n} prompt{'s' * (n != 1)}{few}). "
+            f"The score of the key, {_compared(self.provenance['against'])}, is {shown[0]}. Its largest part in the "
+            f"query is {of_query['part']} ({shown[1]}), and in the keys {of_keys['part']} ({shown[2]})."
         )
 
     def __repr__(self) -> str:
@@ -405,7 +412,3 @@ def _means(
     """Names, means over prompts and their intervals."""
     low, high = bounded_interval(values, cluster, bounds=None)
     return pd.DataFrame([*names]).assign(score=values.mean(-1), ci_low=low, ci_high=high)
-
-
-def _interval(low: float, high: float) -> str:
-    return f", {low:+.2f} to {high:+.2f}" if np.isfinite(low) else ""

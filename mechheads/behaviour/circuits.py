@@ -11,6 +11,8 @@ and are never computed as such. Biases and rotations by position are left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -43,6 +45,24 @@ def sides(model: Model, layer: int, circuit: CircuitName) -> tuple[Side, Side]:
     return scale * left[layer].float(), (right[layer].float() * model.attention_out_scale(layer).float()).mT
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: LAPACK's matrices are so small that several wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
+def root(side: Side) -> Float[Tensor, "head k d_head"]:
+    """R of the QR decomposition: R^T R is side^T side."""
+    return torch.linalg.qr(side, mode="r").R
+
+
+@one_thread()
 def singular(left: Side, right: Side) -> tuple[Side, Float[Tensor, "head d_head"], Side]:
     """U, S and V of L R^T = U diag(S) V^T, from the QR decompositions of both."""
     (q_left, r_left), (q_right, r_right) = torch.linalg.qr(left), torch.linalg.qr(right)
@@ -133,8 +153,9 @@ def copying_scores(model: Model) -> HeadScores:
     W_O (W_U W_E) W_V, so nothing of the size of the vocabulary is kept. The embeddings are what the first layer reads;
     for later heads the score says what they would do with it.
 
-    The null is the score of heads that read and write random directions with the same singular values. ``p_value`` is
-    two-sided, from the t distribution of a new draw around the mean of 16 draws (``null``).
+    The null is the score of heads that read and write random directions with the same singular values; each draw has
+    the same directions for all layers. ``p_value`` is two-sided, from the t distribution of a new draw around the mean
+    of 16 draws (``null``).
 
     Returns:
         Scores [layer, head], with ``null`` and ``null_std``.
@@ -154,12 +175,12 @@ def copying_scores(model: Model) -> HeadScores:
     draw = torch.Generator().manual_seed(current().seed)
     shape = model.n_layers, model.n_heads
     score, mean, std = (np.full(shape, np.nan) for _ in range(3))
+    drawn = torch.stack([_random(model, draw).mT @ met @ _random(model, draw) for _ in range(_DRAWS)])
     for layer in Bar(range(model.n_layers), desc="copying", leave=False):
         reads, writes = sides(model, layer, "OV")
         score[layer] = _share(writes.mT @ met @ reads)
-        size = singular(reads, writes)[1]
-        drawn = [_share(_random(writes, draw).mT @ met @ (_random(reads, draw) * size[:, None])) for _ in range(_DRAWS)]
-        mean[layer], std[layer] = np.mean(drawn, axis=0), np.std(drawn, axis=0, ddof=1)
+        shares = _share(drawn * singular(reads, writes)[1][:, None])
+        mean[layer], std[layer] = np.mean(shares, axis=0), np.std(shares, axis=0, ddof=1)
     above = (score - mean) / (std * np.sqrt(1 + 1 / _DRAWS))
     dims = ("layer", "head")
     return HeadScores.from_scores(
@@ -186,11 +207,14 @@ def _met(model: Model) -> Float[Tensor, "d_model d_model"]:
     return model.final_scale().float()[:, None] * found.float()
 
 
-def _share(maps: Float[Tensor, "head d_head d_head"]) -> Float[np.ndarray, " head"]:
-    eigenvalues = torch.linalg.eigvals(maps.double())
-    return (eigenvalues.real.sum(-1) / eigenvalues.abs().sum(-1)).cpu().numpy()
+@one_thread()
+def _share(maps: Float[Tensor, "*batch head d_head d_head"]) -> Float[np.ndarray, "*batch head"]:
+    eigenvalues = torch.linalg.eigvals(maps.cpu().double())
+    return (eigenvalues.real.sum(-1) / eigenvalues.abs().sum(-1)).numpy()
 
 
-def _random(side: Side, draw: torch.Generator) -> Side:
-    """Random orthonormal directions in place of a side's own."""
-    return torch.linalg.qr(torch.randn(side.shape, generator=draw).to(side.device))[0]
+@one_thread()
+def _random(model: Model, draw: torch.Generator) -> Side:
+    """Random orthonormal directions in place of a side of the heads of a layer."""
+    normal = torch.randn(model.n_heads, model.d_model, model.d_head, generator=draw)
+    return torch.linalg.qr(normal.to(model.device))[0]

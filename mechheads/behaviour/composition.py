@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.stats import gamma
 from torch import Tensor
 
-from mechheads.behaviour.circuits import Side, sides
+from mechheads.behaviour.circuits import Side, root, sides
 from mechheads.heads import HeadId
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -112,7 +112,7 @@ class _Thin:
     """
 
     def __init__(self, near: Side, far: Side) -> None:
-        self.side = near @ torch.linalg.qr(far, mode="r").R.mT
+        self.side = near @ root(far).mT
         self.size: Float[Tensor, " head"] = self.side.square().sum((-1, -2))
         squares = (self.side.mT @ self.side).square().sum((-1, -2))
         self.fourth: Float[Tensor, " head"] = (squares / self.size**2).double()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from mechheads.behaviour.measure import each_layer, norm_of, values_of, written_by
+from mechheads.behaviour.measure import each_layer, measure, norm_of, values_of, written_by
+from mechheads.behaviour.profile import USUAL_WINDOW, HeadProfile, Totals
 from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
+from mechheads.engine.memory import keep_freed_memory
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within
@@ -133,6 +136,8 @@ class HeadExamples(TableResult):
 
 _KEPT = 3
 """Keys that are kept of each query."""
+_WINDOW, _EACH = 128, 2
+"""The usual length of a window, and number of examples from each tenth."""
 
 
 @analysis
@@ -142,7 +147,7 @@ def head_examples(
     *,
     window: Annotated[int, Within(most=256)] | None = None,
     n_tokens: Annotated[int, Within(least=16)] = 20000,
-    per_quantile: Positive = 2,
+    per_quantile: Positive = _EACH,
 ) -> HeadExamples:
     """Show where every head attends, in windows of text from each tenth of its activity.
 
@@ -179,24 +184,65 @@ def head_examples(
     >>> examples.of("L16H0")["part"].unique().tolist()
     ['highest', '90-100%', '80-90%', '70-80%', ..., '10-20%', '0-10%', 'lowest', 'random']
     """
-    window = check_window(model, window, 128)
+    window = check_window(model, window, _WINDOW)
+    return _examples(model, texts, (window, window), n_tokens, per_quantile)
+
+
+@analysis
+def profile_and_examples(
+    model: Model, texts: Texts = None, *, n_tokens: Annotated[int, Within(least=16)] = 20000
+) -> tuple[HeadProfile, HeadExamples]:
+    """``mh.profile_heads``, and ``head_examples`` of the first half of each of its windows, which run once for both.
+
+    Raises:
+        ValueError, RuntimeError, KeyboardInterrupt: as ``head_examples``.
+    """
+    window = check_window(model, None, USUAL_WINDOW)
+    keep_freed_memory()
+    totals = Totals.none(model, window)
+
+    def add(windows: Windows, found: tuple[Tensor, Tensor]) -> None:
+        nonlocal totals
+        totals = totals.plus(windows, *found)
+
+    examples = _examples(model, texts, (window, min(window, _WINDOW)), n_tokens, _EACH, add)
+    about = examples.provenance | {"window": window, "n_tokens": totals.tokens}
+    return HeadProfile.of(totals.values.numpy(), totals.at_distance.numpy(), about), examples
+
+
+def _examples(
+    model: Model,
+    texts: Texts,
+    lengths: tuple[int, int],
+    n_tokens: int,
+    per_quantile: int,
+    measured: Callable[[Windows, Any], None] | None = None,
+) -> HeadExamples:
+    """Examples of every head.
+
+    Args:
+        lengths: of the windows that are read, and of the beginnings of them that are examples.
+        measured: gets each batch of windows with what ``measure`` gives; without it, nothing is measured.
+    """
+    length, window = lengths
     each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
-    limits = current().limits
-    if n_tokens * each > (memory := limits.memory):
+    if n_tokens * each > (memory := current().limits.memory):
         raise ValueError(
             f"n_tokens is {n_tokens}, which needs {n_tokens * each / 2**20:,.0f} MB for this model; give at most "
             f"{memory // each}, or a larger budget"
         )
     seen: list[_Seen] = []
-    batches = windows_of(model, texts, window, n_tokens)
+    batches = windows_of(model, texts, length, n_tokens)
     bar = Bar(total=n_tokens, desc="examples", unit="token")
 
-    def see(windows: Windows, arrays: Sequence[np.ndarray]) -> None:
-        seen.extend(_seen(windows, arrays))
+    def see(windows: Windows, found: tuple[Any, Sequence[np.ndarray]]) -> None:
+        if measured is not None:
+            measured(windows, found[0])
+        seen.extend(_seen(replace(windows, ids=windows.ids[:, :window]), found[1]))
         bar.update(windows.ids.numel())
 
     with until_interrupted() as interrupts, bar:
-        stop_if(each_batch(model, batches, _watch, see))
+        stop_if(each_batch(model, batches, partial(_watch, window=window, measures=measured is not None), see))
     interrupts.stop_unless(len(seen) > 1)
     interrupts.warn(f"{sum(len(one.ids) for one in seen)} tokens", "the examples are of these")
     if len(seen) < 2:
@@ -240,14 +286,20 @@ def _seen(windows: Windows, arrays: Sequence[np.ndarray]) -> Iterator[_Seen]:
         yield _Seen(ids, text, *(each[at] for each in arrays))
 
 
-def _watch(model: Model, ids: Int[Tensor, "window pos"]) -> list[np.ndarray]:
-    """Run windows, and keep what the heads of each layer attend to most: what ``_Seen`` has of each, in its order."""
-    n, pos = ids.shape
+def _watch(model: Model, ids: Int[Tensor, "window pos"], window: int, measures: bool) -> tuple[Any, list[np.ndarray]]:
+    """Run windows, and keep what heads attend to most in the beginning of each: what ``_Seen`` has, in its order.
+
+    Args:
+        window: how many tokens are the beginning.
+        measures: whether heads are measured too.
+    """
+    n, pos = ids[:, :window].shape
     of_heads = n, model.n_layers, model.n_heads
     activity, query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)
     kept = [torch.empty((*of_heads, pos, *more), dtype=torch.uint8) for more in ((_KEPT,), (_KEPT,), (), ())]
 
-    def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor) -> None:
+    def see(layer: int, resid_pre: Tensor, v: Tensor, pattern: Tensor, **rest: Tensor) -> None:
+        resid_pre, v, pattern = resid_pre[:, :pos], v[:, :pos], pattern[:, :, :pos, :pos]
         tiny = torch.finfo(pattern.dtype).tiny
         size, others, moved = activity_of(model, layer, resid_pre, v, pattern)
         largest = moved.max(-1)
@@ -258,8 +310,8 @@ def _watch(model: Model, ids: Int[Tensor, "window pos"]) -> list[np.ndarray]:
         for store, values in zip(kept, (keys.to(torch.uint8), *rounded), strict=True):
             store[:, layer] = values
 
-    each_layer(model, ids, ("resid_pre", "v", "pattern"), see)
-    return [each.numpy() for each in (activity, query, *kept)]
+    found = measure(model, ids, see) if measures else each_layer(model, ids, ("resid_pre", "v", "pattern"), see)
+    return found, [each.numpy() for each in (activity, query, *kept)]
 
 
 def activity_of(

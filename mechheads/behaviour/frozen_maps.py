@@ -7,7 +7,7 @@ code serves a final norm, a norm after attention, a multiplier, and a module tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,12 +32,13 @@ class FrozenMap:
     """x -> size * slope * x + offset, where the mean over d_model is first subtracted from x if the map is ``centred``.
 
     Attributes:
-        size: of each row, because each has its own statistics; None if the module is no norm and treats all rows alike.
+        size: of each row, because each has its own statistics, or of each number in it; None if the module is no norm
+            and treats all rows alike.
         slope: the weight of a norm, or a multiplier.
         offset: what the module gives for 0: the bias of a norm.
     """
 
-    size: Float[Tensor, "row 1"] | None
+    size: Float[Tensor, "row #d_model"] | None
     slope: Float[Tensor, " d_model"]
     offset: Float[Tensor, " d_model"]
     centred: bool
@@ -52,6 +53,10 @@ class FrozenMap:
     def sized(self, x: Float[Tensor, "*batch row d"]) -> Float[Tensor, "*batch row d"]:
         """Values of each row, multiplied by its size."""
         return x if self.size is None else self.size * x
+
+    def rows(self, at: Int[Tensor, " some"]) -> FrozenMap:
+        """The map of some rows."""
+        return self if self.size is None else replace(self, size=self.size[at])
 
     def back(self, direction: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         """The direction before the map: its product with x is that of ``direction`` with the map's output - offset."""
@@ -114,6 +119,7 @@ class FrozenRun:
     v: dict[int, Float[Tensor, "prompt pos kv d_head"]]
     embedded: dict[str, Float[Tensor, "row d_model"]]
     _blocks: dict[int, Blocks] = field(default_factory=dict)  # prepared for so many rows
+    _norms: dict[int, FrozenMap] = field(default_factory=dict)  # before the heads of a layer
 
     @classmethod
     def of(
@@ -199,6 +205,20 @@ class FrozenRun:
         if found is None:
             raise self.inexact("what follows the last block is neither a norm nor a product")
         return found
+
+    def before_attention(self, layer: int) -> FrozenMap:
+        """What stands before the heads of a layer.
+
+        Raises:
+            ValueError: if it is not such a map.
+        """
+        if layer not in self._norms:
+            backend = self.model.backend
+            norm = frozen_at(partial(backend.before_attention, layer), self.streams[layer], tolerance(backend))
+            if norm is None:
+                raise self.inexact(f"what stands before the heads of layer {layer} is neither a norm nor a product")
+            self._norms[layer] = norm
+        return self._norms[layer]
 
     def written(self, layer: int, dtype: torch.dtype) -> Float[Tensor, "row d_model"]:
         """The attention output of a layer: what its heads write, and b_O."""

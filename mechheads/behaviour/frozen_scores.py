@@ -1,18 +1,19 @@
 """The attention scores of one head as a product of two affine maps of the residual stream, with all norms frozen.
 
 Before softmax, the score of a query for a key is ``scale * q . k``, plus what depends on the two positions alone
-(ALiBi). q and k come from the stream by a norm, W_Q or W_K, in some models a norm of their own, and a rotation. With
-the statistics of the norms frozen at the values of a run, each is an affine map. All of it is measured, not read from
-the names of modules: norms by probes (``frozen_at``), rotations from the keys that attention uses, and the scale and
-the part of positions from the patterns of a block that is given q and k. Whether the scores are those of the model is
-then seen in the pattern of the run (``FrozenScores.off``).
+(ALiBi). q and k come from the stream by a norm, W_Q or W_K, in some models a norm of their own, and a rotation. Some
+models norm q and k after the rotation, which does not change their size, and some clip them before it. With the
+statistics of norms, and the share of each number that a clip leaves, frozen at the values of a run, each is an affine
+map. All of it is measured, not read from the names of modules: norms by probes (``frozen_at``), rotations from the keys
+that attention uses, and the scale and the part of positions from the patterns of a block that is given q and k. Whether
+the scores are those of the model is then seen in the pattern of the run (``FrozenScores.off``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -22,13 +23,16 @@ from torch import Tensor
 from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, frozen_at, tolerance
 from mechheads.heads import HeadId, kv_head
 from mechheads.limits import current
-from mechheads.model.backends.base import Hook
+from mechheads.model.backends.base import Hook, balanced
 from mechheads.model.backends.partial_block import Keys, Stopped, until_stopped
 from mechheads.model.model import Model
 
 _SIZES, _LARGE = 32, 4.0
 """How many scores the scale is measured with, and the largest of them."""
+_QUIET, _LOUD = 0.1, 1e3
+"""Sizes of probes: well above the epsilon of a norm, below what is clipped; and far above it."""
 Which = Literal["q", "k"]
+_QK: tuple[Which, ...] = ("q", "k")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +42,7 @@ class FrozenSide:
     Attributes:
         norm: before W_Q or W_K.
         weight, bias: W_Q and b_Q, or W_K and b_K, of the head.
-        own_norm: the norm of q or k, which may do nothing.
+        own_norm: the norm of q or k, or what a clip leaves of each number; it may do nothing.
     """
 
     norm: FrozenMap
@@ -79,13 +83,13 @@ class ScoringBlock:
         normed = getattr(model.model.blocks[head.layer].attn, "q_norm", None) is not None
         points = self._backend.hook_points
         put, scored = (
-            {which: self._backend.hook_name(f"{kind}_{which}", head.layer) for which in ("q", "k")}
+            {which: self._backend.hook_name(f"{kind}_{which}", head.layer) for which in _QK}
             for kind in ("normed", "scored")
         )
-        self.raw = {which: f"blocks.{head.layer}.attn.hook_{which}" for which in ("q", "k")}
+        self.raw = {which: f"blocks.{head.layer}.attn.hook_{which}" for which in _QK}
         self._put = {which: name if name in points else self.raw[which] for which, name in put.items()}
-        self._norm_has_no_hook = normed and self._put == self.raw != scored
-        self.after_norm = scored if self._norm_has_no_hook else self._put
+        self._normed_last = normed and self._put == self.raw != scored
+        self.after_norm = scored if self._normed_last else self._put
 
     def normed(self, which: Which, values: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head d_head"]:
         """Values of q or k after their own norm, as if each was that of a first token, which is not rotated."""
@@ -94,14 +98,50 @@ class ScoringBlock:
         )[:, 0]
 
     @cached_property
-    def rotations(self) -> Float[Tensor, "pos d_head before"]:
-        """What is done to k, and to q, between their norms and the scores, at each position."""
+    def reshaped(self) -> Literal["norm", "clip"] | None:
+        """What is done to q and k besides: a norm that no hook shows before the rotation, or a clip."""
+        if self._normed_last:
+            return "norm"
+        probe = balanced(self.model.d_head, self.model.device).to(self.model.dtype)
+        quiet, twice, loud, louder = self.used(
+            "k", torch.stack([size * probe for size in (_QUIET, 2 * _QUIET, _LOUD, 2 * _LOUD)]), self.length
+        )
+        if self.after_norm != self.raw:
+            return "norm" if (loud - loud[:1]).norm() > 1e-2 * loud.norm() else None
+        if twice.norm() < 1.5 * quiet.norm():
+            return "norm"
+        return "clip" if louder.norm() < 1.5 * loud.norm() else None
+
+    def used(self, which: Which, values: Float[Tensor, "row d_head"], length: int) -> Float[Tensor, "row pos d_head"]:
+        """What is read of q or k after its norm, or as attention uses it, if it is this at so many positions.
+
+        Where nothing shows q, it is treated as k is.
+        """
+        if self.after_norm[which] == self.raw[which]:
+            return self._scored(values, length, self.raw["k"]).double()
+
+        def put(value: Tensor, hook: Any) -> Tensor:
+            return values[:, None, None].expand_as(value).contiguous()
+
+        return self._run(len(values), length, [(self.raw[which], put)], self.after_norm[which])[:, :, self.heads[which]]
+
+    @cached_property
+    def rotations(self) -> dict[Which, Float[Tensor, "pos d_head before"]]:
+        """What is done to q and to k between their norms and the scores, at each position, up to sizes of the norms."""
         basis = torch.eye(self.model.d_head, dtype=self.model.dtype, device=self.model.device)
-        at_once = max(1, current().limits.run_tokens // self.length)
-        found = torch.cat([self._scored(some) for some in basis.split(at_once)]).double()
-        if self._norm_has_no_hook:
-            found = found / found[:, :1].norm(dim=-1, keepdim=True)
-        return found.permute(1, 2, 0)
+        parts = basis.split(max(1, current().limits.run_tokens // self.length))
+
+        def turned(of: Callable[[Tensor], Tensor]) -> Float[Tensor, "pos d_head before"]:
+            return torch.cat([of(part) for part in parts]).double().permute(1, 2, 0).contiguous()
+
+        if self.reshaped is not None:
+            size = _LOUD if self.reshaped == "norm" else _QUIET
+
+            def used(part: Tensor, which: Which) -> Tensor:
+                return self.used(which, size * part, self.length) / size
+
+            return {which: turned(partial(used, which=which)) for which in _QK}
+        return dict.fromkeys(_QK, turned(lambda part: self._scored(part, self.length, self._put["k"])))
 
     @property
     def cap(self) -> float | None:
@@ -114,9 +154,11 @@ class ScoringBlock:
         """The factor of q . k, from what a query gives for a key at its own position, which has the same rotation."""
         (at_one,) = self._preferred([1.0])
         sizes = [step / _SIZES * abs(_LARGE / at_one) ** 0.5 for step in range(1, _SIZES + 1)] if at_one else [1.0]
-        of_size = torch.tensor(sizes, dtype=self.model.dtype).double().square()
-        found = float((torch.tensor(self._preferred(sizes)).double() * of_size).sum() / of_size.square().sum())
-        return found / float(self.rotations[0, :, 0].square().sum())  # some rotations stretch what they rotate
+        first = torch.zeros(len(sizes), self.model.d_head, dtype=self.model.dtype, device=self.model.device)
+        first[:, 0] = torch.tensor(sizes)
+        used = self._scored(first, 1, self.after_norm["k"])[:, 0]  # some rotations stretch what they rotate
+        products = used.double().square().sum(-1).cpu()
+        return float((torch.tensor(self._preferred(sizes)).double() * products).sum() / products.square().sum())
 
     @cached_property
     def of_positions(self) -> Float[Tensor, "query key"]:
@@ -147,8 +189,8 @@ class ScoringBlock:
         puts = [(name, put) for name in self.after_norm.values()]
         return self._run(rows, pos, puts, self._backend.hook_name("pattern", self.head.layer))[:, self.head.head].log()
 
-    def _scored(self, k: Float[Tensor, "row d_head"]) -> Float[Tensor, "row pos d_head"]:
-        """k as attention uses it, if it is this at every position."""
+    def _scored(self, k: Float[Tensor, "row d_head"], length: int, at: str) -> Float[Tensor, "row pos d_head"]:
+        """k as attention uses it, if it is this at so many positions at a hook."""
         head, seen = self.heads["k"], _Kept(self.heads["k"], [])
 
         def put(value: Tensor, hook: Any) -> Tensor:
@@ -157,11 +199,11 @@ class ScoringBlock:
         def rotated(value: Tensor, hook: Any) -> None:
             seen.k.append(value[:, :, head].clone())
 
-        hooks: list[Hook] = [(self._put["k"], put), (self.model.hook_name("z", self.head.layer), _stop)]
+        hooks: list[Hook] = [(at, put), (self.model.hook_name("z", self.head.layer), _stop)]
         if (name := f"{self.raw['k'].removesuffix('k')}rot_k") in self._backend.hook_points:
             hooks.append((name, rotated))
-        self._until_stopped(len(k), self.length, hooks, seen)
-        return seen.k[-1] if seen.k else k[:, None].expand(-1, self.length, -1)
+        self._until_stopped(len(k), length, hooks, seen)
+        return seen.k[-1] if seen.k else k[:, None].expand(-1, length, -1)
 
     def _run(self, rows: int, pos: int, puts: Sequence[Hook], read: str) -> Tensor:
         """What a hook gets, in float64."""
@@ -226,14 +268,14 @@ class FrozenScores:
         Raises:
             ValueError: if q or k is not such a map in this architecture.
         """
-        stream = run.streams[block.head.layer]
-        q, k = _side(run, block, "q", stream[at]), _side(run, block, "k", stream)
+        stream, norm = run.streams[block.head.layer], run.before_attention(block.head.layer)
+        q, k = _side(run, block, "q", norm.rows(at), stream[at]), _side(run, block, "k", norm, stream)
         return cls(block, q, k, run.prompt, pos, at)
 
     @property
     def of_queries(self) -> Float[Tensor, "prompt d_head before"]:
         """The rotation of each query."""
-        return self.block.rotations[self.pos[self.at]]
+        return self.block.rotations["q"][self.pos[self.at]]
 
     def rotated(self, q: Float[Tensor, "*batch prompt d_head"]) -> Float[Tensor, "*batch prompt d_head"]:
         """q of each query after rotation."""
@@ -245,11 +287,11 @@ class FrozenScores:
         """The sum over the keys of each prompt, weighted, after rotation."""
         weighted = k.new_zeros(*k.shape[:-2], len(self.at), self.block.length, k.shape[-1])
         weighted[..., self.prompt, self.pos, :] = weights[:, None] * k
-        return torch.einsum("pob,...npb->...no", self.block.rotations, weighted)
+        return torch.einsum("pob,...npb->...npo", self.block.rotations["k"], weighted).sum(-2)
 
     def met(self, q: Float[Tensor, "prompt d_head"]) -> Float[Tensor, "row d_head"]:
         """For each key, the direction before rotation that its k is multiplied with to give its score."""
-        return self.block.scale * torch.einsum("no,pob->npb", q, self.block.rotations)[self.prompt, self.pos]
+        return self.block.scale * (q @ self.block.rotations["k"])[self.pos, self.prompt]
 
     def of_positions(self) -> Float[Tensor, " row"]:
         """What is added for positions alone."""
@@ -275,27 +317,43 @@ class FrozenScores:
         )
 
 
-def _side(run: FrozenRun, block: ScoringBlock, which: Which, stream: Float[Tensor, "row d_model"]) -> FrozenSide:
-    """q or k of the block's head, frozen at these rows of the stream before the block.
+def _side(
+    run: FrozenRun, block: ScoringBlock, which: Which, norm: FrozenMap, stream: Float[Tensor, "row d_model"]
+) -> FrozenSide:
+    """q or k of the block's head, frozen at these rows of the stream before the block, with the norm that they have.
 
     Raises:
         ValueError: if it is not such a map in this architecture.
     """
     model, layer, head = run.model, block.head.layer, block.head.head
-    norm = frozen_at(lambda rows: model.backend.before_attention(layer, rows), stream, tolerance(model.backend))
-    if norm is None:
-        raise run.inexact(f"what stands before the heads of layer {layer} is neither a norm nor a product")
     kind = "Q" if which == "q" else "K"
-    weights, biases = model.backend.weight(kind, layer).double(), model.backend.bias(kind, layer)
-    every = weights.new_zeros(model.n_heads, model.d_head) if biases is None else biases.double()
-    if block.after_norm[which] == block.raw[which]:
-        own_norm = FrozenMap(None, weights.new_ones(model.d_head), weights.new_zeros(model.d_head), centred=False)
+    weights, biases = model.backend.weight(kind, layer), model.backend.bias(kind, layer)
+    biases = weights.new_zeros(model.n_heads, model.d_head) if biases is None else biases
+    weight, bias = weights[head].double(), biases[head].double()
+    if block.reshaped is not None:
+        own_norm = _reshaped(block, which, norm(stream.double()) @ weight + bias)
+    elif block.after_norm[which] == block.raw[which]:
+        own_norm = FrozenMap(None, torch.ones_like(bias), torch.zeros_like(bias), centred=False)
     else:
         stored = model.n_heads if which == "q" else model.n_kv_heads
         each = range(0, model.n_heads, model.n_heads // stored)
-        values = torch.einsum("rm,hmd->rhd", norm(stream.double()), weights[each]) + every[each]
+        values = torch.einsum("rm,hmd->rhd", norm(stream.double()), weights[each].double()) + biases[each].double()
         own_norm = _own_norm(run, block, which, values.to(model.dtype))
-    return FrozenSide(norm, weights[head], every[head], own_norm)
+    return FrozenSide(norm, weight, bias, own_norm)
+
+
+def _reshaped(block: ScoringBlock, which: Which, values: Float[Tensor, "row d_head"]) -> FrozenMap:
+    """The size of a norm after rotation in each row, or the share that a clip leaves of each number."""
+    given = values.to(block.model.dtype)
+    used, given = block.used(which, given, 1)[:, 0], given.double()
+    if block.reshaped == "clip":
+        size = torch.where(given == 0, 1.0, used / given)
+    else:
+        turned = given @ block.rotations[which][0].T
+        size = (used * turned).sum(-1, keepdim=True) / turned.square().sum(-1, keepdim=True).clamp_min(1e-300)
+    return FrozenMap(
+        size, torch.ones_like(size[0].expand(values.shape[-1])), torch.zeros_like(values[0]), centred=False
+    )
 
 
 def _own_norm(run: FrozenRun, block: ScoringBlock, which: Which, values: Float[Tensor, "row head d_head"]) -> FrozenMap:

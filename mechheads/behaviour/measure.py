@@ -51,9 +51,12 @@ _EVERY = 4
 
 
 def measure(
-    model: Model, ids: Int[Tensor, "window pos"]
+    model: Model, ids: Int[Tensor, "window pos"], also: Callable[..., None] = lambda layer, **activations: None
 ) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer head pos"]]:
     """Run the model on some windows.
+
+    Args:
+        also: sees the activations of each layer too, as ``see`` of ``each_layer``.
 
     Returns:
         the measures, NaN where a window has none; and the attention within the middle at each distance, summed over
@@ -61,7 +64,12 @@ def measure(
     """
     weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
     measures = _Measures(model, ids, weights, has)
-    each_layer(model, ids, ("resid_pre", "v", "pattern", "z"), measures.see)
+
+    def see(layer: int, **activations: Tensor) -> None:
+        measures.see(layer, **activations)
+        also(layer, **activations)
+
+    each_layer(model, ids, ("resid_pre", "v", "pattern", "z"), see)
     return measures.found.cpu(), measures.at_distance
 
 

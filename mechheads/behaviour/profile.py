@@ -199,6 +199,8 @@ def _quantiles(at_distance: Float[np.ndarray, "layer head distance"]) -> list[Fl
     return [np.where(np.isnan(share[..., -1]), np.nan, (share < at).sum(-1).astype(float)) for at in _QUANTILES]
 
 
+USUAL_WINDOW = 256
+"""The usual length of a window."""
 _BLOCKS = 256
 
 
@@ -309,7 +311,7 @@ def profile_heads(
     >>> [str(head) for head in profile.select(behaviour="previous").heads(1)]
     ['L16H0']
     """
-    window = check_window(model, window, 256)
+    window = check_window(model, window, USUAL_WINDOW)
     check_progress()
     keep_freed_memory()
     batches = windows_of(model, texts, window, n_tokens)

@@ -38,6 +38,8 @@ _MANY = 500
 _NEAR = 128
 _ASKED = 8
 """The rows, for each reading, that show a head's hubs."""
+_FEW = 8
+"""A head that writes nothing in the first few dimensions is seldom one that writes something in others."""
 _COLUMNS_AT_ONCE = 8192
 _LARGE_VOCABULARY = 100_000
 _BLOCK = 2**27
@@ -399,7 +401,9 @@ class _Head:
     def writes(self, values: Float[Tensor, "source d_head"]) -> Bool[Tensor, " source"]:
         """Whether the head writes anything for each source."""
         if id(values) not in self._writes:
-            self._writes[id(values)] = values, ((values @ self.W_O) != 0).any(1)
+            found = ((values @ self.W_O[:, :_FEW]) != 0).any(1)
+            found[~found] = ((values[~found] @ self.W_O) != 0).any(1)
+            self._writes[id(values)] = values, found
         return self._writes[id(values)][1]
 
 
@@ -439,7 +443,7 @@ def count(
         return compare(entries, own).sum(1)
     found = compare(entries.numpy(), own.numpy())
     if entries.shape[1] < _LONG_ROW:
-        return torch.from_numpy(np.count_nonzero(found, axis=1))
+        return torch.from_numpy(np.bitwise_count(np.packbits(found, axis=1)).sum(1, dtype=np.int64))
     return torch.from_numpy(np.fromiter(map(np.count_nonzero, found), np.int64, len(found)))
 
 
