@@ -92,15 +92,15 @@ def safety_grid(
     k: int | None = None,
     title: str | None = None,
     columns: int | None = None,
-    own_scales: bool = True,
     theme: Theme = "light",
 ) -> go.Figure:
     """Several panels of ``safety_map``, for example one per model or one per set of requests.
 
     The first series is drawn as circles, the others as crosses, squares, diamonds and triangles, the same in all
-    panels. A head in the top ``k`` of several series has several markers, and its hover text covers all of them. Models
-    of different sizes can share a panel: its axes cover the largest. Where it is known how many requests a model
-    refuses, the heading says so; in panels of several models, the legend.
+    panels. Each panel has a colour scale of its own, as in the paper. A head in the top ``k`` of several series has
+    several markers, and its hover text covers all of them. Models of different sizes can share a panel: its axes cover
+    the largest. Where it is known how many requests a model refuses, the heading says so; in panels of several models,
+    the legend.
 
     Args:
         panels: for each panel and series, the result of ``mh.safety_heads``; names of ablations are written out.
@@ -109,8 +109,6 @@ def safety_grid(
             they are the heads with the largest score.
         columns: the number of panels side by side, such as the number of sets of requests for each model; fewer if
             they do not fit. By default, as many as fit.
-        own_scales: each panel has a colour scale and a colour bar of its own, as in the paper. If not, all panels share
-            one, so that their colours can be compared.
         theme: ``"light"`` or ``"dark"``.
 
     Raises:
@@ -147,7 +145,7 @@ def safety_grid(
     if title is None:
         title = heads_title([one for panel in panels.values() for one in panel.values()], k)
     symbols = dict(zip(names, SYMBOLS, strict=False))
-    return themed(_draw(drawn, symbols, title, columns, own_scales), theme)
+    return themed(_draw(drawn, symbols, title, columns), theme)
 
 
 def heads_title(scores: Sequence[HeadScores], k: int | None = None) -> str:
@@ -246,7 +244,6 @@ def _draw(
     symbols: Mapping[str, tuple[str, float]],
     title: str,
     columns: int | None = None,
-    own_scales: bool = False,
 ) -> go.Figure:
     """A figure with one panel for each entry of ``panels``, which maps headings to series."""
     every = [one for series in panels.values() for one in series]
@@ -257,7 +254,7 @@ def _draw(
     grid = _place_panels(len(panels), max(widest, 7 * n_layers), (n_layers, n_heads), legend, columns)
     headings = [wrap(name, int(grid.panel_width / _LETTER)) for name in panels]
     lines = max(map(len, headings))
-    grid = replace(grid, gap_across=grid.gap_across + own_scales * _BAR, gap_down=grid.gap_down + _HEADING * lines)
+    grid = replace(grid, gap_across=grid.gap_across + _BAR, gap_down=grid.gap_down + _HEADING * lines)
     figure = grid.figure(subplot_titles=["<br>".join(map(plain, heading)) for heading in headings])
     figure.update_annotations(font_size=14, yshift=4)
     heights = grid.panel_height - legend
@@ -269,7 +266,7 @@ def _draw(
     }
     for i, series in enumerate(panels.values()):
         ordered = sorted(series, key=lambda one: list(symbols).index(one.name))
-        axis, key = _axis_name("coloraxis", i if own_scales else 0), _axis_name("legend", i)
+        axis, key = _axis_name("coloraxis", i), _axis_name("legend", i)
         for one, texts in zip(ordered, hover_texts(ordered), strict=True):
             figure.add_trace(_markers(one, texts, axis).update(marker=styles[one.name]), **grid.place(i))
             figure.add_trace(_legend_entry(one, styles[one.name], key), **grid.place(i))
@@ -292,11 +289,9 @@ def _draw(
         height=grid.height + above + 56,
         margin={"l": 60, "r": 16 + _BAR, "t": above, "b": 56},
     )
-    degrees = [np.concatenate([one.top["generalized_ships"].to_numpy() for one in part]) for part in panels.values()]
-    for i, shown in enumerate(degrees) if own_scales else [(0, np.concatenate(degrees))]:
-        beside = i if own_scales else min(grid.columns, len(panels)) - 1
-        bar = _bar_beside(*_domains(figure, beside), grid)
-        figure.update_layout({_axis_name("coloraxis", i): _colours(shown, bar)})
+    for i, part in enumerate(panels.values()):
+        degrees = np.concatenate([one.top["generalized_ships"].to_numpy() for one in part])
+        figure.update_layout({_axis_name("coloraxis", i): _colours(degrees, _bar_beside(*_domains(figure, i), grid))})
     return figure
 
 

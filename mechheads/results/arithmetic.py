@@ -1,10 +1,9 @@
-"""Sums, differences, products and ratios of the datasets of head scores.
+"""Sums and differences of the datasets of head scores, and their products with numbers.
 
 If scores are means over prompts, the values are combined prompt by prompt and every statistic is computed again, with
-the left side's level and seed. A prompt on which a ratio divides by zero counts as not measured. The null value goes
-through the same operation (a difference of two untested scores is tested against 0); if the result is not a number,
-there are no p values. Scores that are not means keep interval and p value when they are combined with a number, and
-have none when they are combined with each other.
+the left side's level and seed. The null value goes through the same operation (a difference of two untested scores is
+tested against 0); without one there are no p values. Scores that are not means keep interval and p value when they are
+combined with a number, and have none when they are combined with each other.
 """
 
 from __future__ import annotations
@@ -69,10 +68,16 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         symbol: "+", "-", "*" or "/".
 
     Raises:
-        ValueError: if the two do not align, their units cannot be combined, or a score is divided by the number 0.
+        ValueError: if the two do not align, have different units, or are multiplied or divided, or if a score is
+            divided by the number 0.
     """
     op = OPERATIONS[symbol]
     first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
+    if symbol in "*/" and (others or (symbol == "/" and right is first)):
+        raise ValueError(
+            f"{_name(left)} {symbol} {_name(right)}: scores can only be multiplied with a number or divided by one; "
+            "their .scores and .values are arrays"
+        )
     if others:
         check_aligned(first, others[0], prompts=True)
     elif symbol == "/" and isinstance(right, float) and right == 0:
@@ -85,11 +90,10 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
         | {key: value for key, value in _remembered(first).items() if key == "versions"},
         "extra": {dim: first[dim].values.tolist() for dim in _extra_dims(first)},
     }
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         if _is_mean(first):
             values = op(_array(left, "values"), _array(right, "values"))
             recorded = json.loads(first.attrs["statistics"])
-            values = np.where(np.isfinite(values), values, np.nan) if symbol == "/" else values
             options = {name: recorded[name] for name in ("level", "seed")} | {
                 "null": _null(left, right, symbol),
                 "rounding": _rounding(left, right, symbol),
@@ -97,8 +101,8 @@ def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
             }
             return {"values": values, "cluster": first["cluster"].values.tolist(), **common, **options}
         score = op(_array(left, "score"), _array(right, "score"))
-        if others or (symbol == "/" and not isinstance(left, xr.Dataset)):
-            return {"score": np.where(np.isfinite(score), score, np.nan), **common}
+        if others:
+            return {"score": score, **common}
         ends = [op(_array(left, end), _array(right, end)) for end in ("ci_low", "ci_high")]
     return {
         "score": score,
@@ -138,21 +142,19 @@ def _null(left: Side, right: Side, symbol: str) -> float | None:
     ]
     if symbol == "-" and nulls == [None, None]:
         return 0.0
-    if None in nulls or (symbol == "/" and nulls[1] == 0):
+    if None in nulls:
         return None
     return OPERATIONS[symbol](*nulls)
 
 
-def _rounding(left: Side, right: Side, symbol: str) -> float | None:
-    """How exact a combination is; None if only its values can say."""
+def _rounding(left: Side, right: Side, symbol: str) -> float:
+    """How exact a combination is."""
     mine, theirs = (
         json.loads(side.attrs["statistics"]).get("rounding", 0.0) if isinstance(side, xr.Dataset) else abs(side)
         for side in (left, right)
     )
     if symbol in "+-":
         return max(each for each, side in ((mine, left), (theirs, right)) if isinstance(side, xr.Dataset))
-    if isinstance(right, xr.Dataset) and (symbol == "/" or isinstance(left, xr.Dataset)):
-        return None
     return OPERATIONS[symbol](mine, theirs)
 
 
@@ -162,9 +164,9 @@ def _bounds(left: Side, right: Side, symbol: str) -> Bounds | None:
         json.loads(side.attrs["statistics"]) if isinstance(side, xr.Dataset) else side for side in (left, right)
     ]
     one, two = (Bounds.of(each.get("bounds")) if isinstance(each, dict) else Bounds(each, each) for each in recorded)
-    if one is None or two is None or (symbol == "/" and isinstance(right, xr.Dataset)):
+    if one is None or two is None:
         return None
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore"):
         ends = [float(OPERATIONS[symbol](np.float64(a), np.float64(b))) for a in one[:2] for b in two[:2]]
     paired = symbol == "-" and one.share and two.share and one == two and one.low == 0
     multiple = symbol in "*/" and (one.share or two.share) and one.share != two.share and one.low >= 0
@@ -190,19 +192,10 @@ def _provenance(side: Side) -> Any:
 
 
 def _unit(left: Side, right: Side, symbol: str) -> str:
-    if not isinstance(right, xr.Dataset):
-        return left.attrs["unit"]  # type: ignore[union-attr]
-    theirs = right.attrs["unit"]
-    if not isinstance(left, xr.Dataset):
-        return f"1/({theirs})" if symbol == "/" else theirs
-    mine = left.attrs["unit"]
-    if symbol in "+-" and mine != theirs:
+    mine, *theirs = (side.attrs["unit"] for side in (left, right) if isinstance(side, xr.Dataset))
+    if theirs and mine != theirs[0]:
         raise ValueError(
-            f"{left.attrs['name']!r} is in {mine} and {right.attrs['name']!r} in {theirs}; {symbol!r} needs scores in "
-            "the same unit"
+            f"{_name(left)!r} is in {mine} and {_name(right)!r} in {theirs[0]}; {symbol!r} needs scores in the same "
+            "unit"
         )
-    if symbol in "+-":
-        return mine
-    if symbol == "*":
-        return f"{mine} x {theirs}"
-    return "ratio" if mine == theirs else f"{mine} per {theirs}"
+    return mine

@@ -79,7 +79,8 @@ class Curves(TableResult):
         ends = ", ".join(f"{which} {scores[0]:.2f} to {scores[-1]:.2f}" for which, scores in known.items() if scores)
         stopped = ", interrupted" if self.interrupted else ""
         judged = f"; {self.provenance['judged']}" if ends and "judged" in self.provenance else ""
-        return f"<Curves {self.kind!r} of {self.name!r} in {self.unit}{stopped}: {ends or 'nothing is known'}{judged}>"
+        unit = self.unit and f" in {self.unit}"
+        return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {ends or 'nothing is known'}{judged}>"
 
     def _shown(self) -> tuple[pd.DataFrame, list[str]]:
         return self.table.pivot(index="k", columns="which", values="score"), []

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
-from mechheads.heads import HeadId
 from mechheads.results.kinds import kind_of
 from mechheads.results.record import FIRST, Rule
 from mechheads.results.scores import HeadScores
@@ -76,21 +75,20 @@ def differs(scores: HeadScores) -> Bool[np.ndarray, "layer head *extra"]:
     return excludes_null(scores) & (scores.dataset[test.statistic].values <= test.most)
 
 
-def carrying_prompt(scores: HeadScores, head: HeadId) -> int | None:
+def carrying_prompts(scores: HeadScores) -> Int[np.ndarray, "layer head"]:
     """The prompt whose cluster alone carries a head's score: without it, the score halves or has the other sign.
 
-    None if there is no such prompt, or the scores are no means over prompts for each head.
+    -1 if there is no such prompt, or the scores are no means over prompts for each head.
 
     >>> values = np.array([[[0.1, 0.0, 6.0, 0.1], [1.0, 2.0, 1.5, 1.0]]])
     >>> scores = HeadScores.from_values(values, name="effect", unit="logits", kind="demo")
-    >>> from mechheads.results.evidence import carrying_prompt
-    >>> carrying_prompt(scores, HeadId(0, 0)), carrying_prompt(scores, HeadId(0, 1))
-    (2, None)
+    >>> from mechheads.results.evidence import carrying_prompts
+    >>> carrying_prompts(scores).tolist()
+    [[2, -1]]
     """
     if scores.values is None or scores.extra_dims:
-        return None
-    found = int(carried_by(scores.values.values[head.layer, head.head], scores.dataset["cluster"].values))
-    return None if found < 0 else found
+        return np.full((scores.n_layers, scores.n_heads), -1)
+    return carried_by(scores.values.values, scores.dataset["cluster"].values)
 
 
 def excludes_null(scores: HeadScores) -> Bool[np.ndarray, "layer head *extra"]:

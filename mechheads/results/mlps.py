@@ -56,9 +56,7 @@ def combine_mlps(left: Side, right: Side, symbol: str) -> Float[np.ndarray, "lay
     if not all(has_mlps(side) for side in (left, right) if isinstance(side, xr.Dataset)):
         return None
     mine, theirs = (side[f"{_PREFIX}values"].values if isinstance(side, xr.Dataset) else side for side in (left, right))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = OPERATIONS[symbol](mine, theirs)
-    return np.where(np.isfinite(values), values, np.nan)
+    return OPERATIONS[symbol](mine, theirs)
 
 
 def has_mlps(dataset: xr.Dataset) -> bool:

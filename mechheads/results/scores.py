@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,27 @@ if TYPE_CHECKING:
 RankBy = Literal["score", "absolute"]
 
 _S = TypeVar("_S", bound="HeadScores")
+_SEVERAL = {"pos": "positions", "category": "categories"}
+"""Dimensions whose plural is not their name with an s."""
+
+
+class OfMeans(TypedDict, total=False):
+    """How means over prompts are tested; ``HeadScores.from_values`` explains each."""
+
+    cluster: Sequence[object] | np.ndarray | None
+    null: float | Literal["of kind"] | None
+    seed: int
+    level: float
+    rounding: float | None
+    bounds: Sequence[Any] | Literal["of kind"] | None
+
+
+class Statistics(TypedDict, total=False):
+    """What is known of scores that are no means; ``HeadScores.from_scores`` explains each."""
+
+    interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None
+    p_value: Num[np.ndarray, "..."] | None
+    p_family: Num[np.ndarray, "..."] | None
 
 
 class HeadScores(Shown):
@@ -80,15 +101,10 @@ class HeadScores(Shown):
         name: str,
         unit: str | None = None,
         kind: str,
-        cluster: Sequence[object] | np.ndarray | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
-        null: float | Literal["of kind"] | None = "of kind",
         provenance: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        level: float = 0.95,
-        rounding: float | None = None,
-        bounds: Sequence[Any] | Literal["of kind"] | None = "of kind",
         variables: Mapping[str, Any] | None = None,
+        **tests: Unpack[OfMeans],
     ) -> _S:
         """Scores that are means over prompts, with clustered intervals, p, family p and q values.
 
@@ -99,26 +115,32 @@ class HeadScores(Shown):
             name: what is measured, such as "activation patching, z".
             unit: such as "logits"; by default, the unit of the kind.
             kind: the analysis, such as "activation_patch"; ``citation`` uses it to choose the papers.
-            cluster: a label per prompt; prompts that share one are not independent. ``None``: one label per prompt.
             extra: further dimensions in the order of the axes of ``values``, each with its labels.
-            null: the mean score of a head that does nothing, for p and q values; ``None`` for no test. By default, the
-                null of the kind, which is 0 for kinds of your own.
             provenance: what is needed to repeat the run, in a form that JSON can store.
-            seed: for the random sign flips of the p values.
-            level: the confidence level of the intervals.
-            rounding: values no further than this from ``null`` count as ``null`` in tests; by default, what rounding in
-                float32 makes of values as large as the largest (``stats.rounding_of``).
-            bounds: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0; for values
-                of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie within them
-                (``bounded.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
             variables: further variables for the dataset, as ``xarray.Dataset.assign`` takes them.
+            tests: what intervals and tests need:
+
+                - ``cluster``: a label per prompt; prompts that share one are not independent. By default, each prompt
+                  has its own.
+                - ``null``: the mean score of a head that does nothing, for p and q values; ``None`` for no test. By
+                  default, the null of the kind, which is 0 for kinds of your own.
+                - ``seed``: for the random sign flips of the p values; 0 by default.
+                - ``level``: the confidence level of the intervals; 0.95 by default.
+                - ``rounding``: values no further than this from ``null`` count as ``null`` in tests; by default, what
+                  rounding in float32 makes of values as large as the largest (``stats.rounding_of``).
+                - ``bounds``: between what the values lie, such as ``(0, 1)``, or ``(0, None)`` if nothing is below 0;
+                  for values of 0 and 1, ``(0, 1, True)``, and for their differences ``(-1, 1, True)``. Intervals lie
+                  within them (``bounded.bounded_interval``). By default, the bounds of the kind; ``None`` for none.
 
         If Ctrl-C or a lack of memory ends the statistics, intervals, p, family p and q values are NaN, with a warning.
 
         Raises:
             ValueError: if shapes, labels and clusters do not match, or ``rounding`` is negative.
+            TypeError: if there is no such argument.
         """
-        of_kind = kind_of(kind)
+        _check_names(tests, OfMeans)
+        of_kind, cluster, rounding = kind_of(kind), tests.get("cluster"), tests.get("rounding")
+        null, bounds = tests.get("null", "of kind"), tests.get("bounds", "of kind")
         null = of_kind.null if isinstance(null, str) else null
         if isinstance(bounds, str):
             bounds = of_kind.bounds and (*of_kind.bounds, of_kind.share)
@@ -131,15 +153,15 @@ class HeadScores(Shown):
         rounding = rounding_of(values) if rounding is None else rounding
         if not rounding >= 0:
             raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
-        statistics = {"null": null, "level": level, "seed": seed, "rounding": rounding}
-        statistics["bounds"] = None if bounds is None else bounds.packed()
-        tests = tested(values, labels, name=name, beside=None, **statistics)
-        if tests.stopped:
+        statistics: dict[str, Any] = {"null": null, "level": tests.get("level", 0.95), "seed": tests.get("seed", 0)}
+        statistics |= {"rounding": rounding, "bounds": None if bounds is None else bounds.packed()}
+        found = tested(values, labels, name=name, beside=None, **statistics)
+        if found.stopped:
             provenance = {**(provenance or {}), "interrupted": True}
-        arrays = (score, *tests.interval, tests.p, tests.family)
+        arrays = (score, *found.interval, found.p, found.family)
         dataset = build(arrays, extra, name, unit, kind, provenance, variables)
         dims = dataset["score"].dims
-        ends = dict(zip(RANGE, tests.ranges, strict=True))
+        ends = dict(zip(RANGE, found.ranges, strict=True))
         if np.isfinite(ends[RANGE[0]]).any():
             dataset = dataset.assign({end: (dims, array) for end, array in ends.items()})
         return cls(
@@ -156,27 +178,27 @@ class HeadScores(Shown):
         name: str,
         unit: str | None = None,
         kind: str,
-        interval: tuple[Num[np.ndarray, "..."], Num[np.ndarray, "..."]] | None = None,
-        p_value: Num[np.ndarray, "..."] | None = None,
-        p_family: Num[np.ndarray, "..."] | None = None,
         extra: Mapping[str, Sequence[Label]] | None = None,
         provenance: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
+        **known: Unpack[Statistics],
     ) -> _S:
         """Scores that are not means over prompts, with the interval and p value that the analysis provides.
 
-        The two ends of ``interval``, ``p_value`` and ``p_family`` have the shape of ``score``. The other arguments are
-        as in ``from_values``. q values are computed from ``p_value``.
+        The two ends of ``interval``, ``p_value`` and ``p_family`` have the shape of ``score``; each may be left out.
+        The other arguments are as in ``from_values``. q values are computed from ``p_value``.
 
         Raises:
             ValueError: if shapes and labels do not match.
+            TypeError: if there is no such argument.
         """
-        score = np.asarray(score, dtype=np.float64)
+        _check_names(known, Statistics)
+        score, interval = np.asarray(score, dtype=np.float64), known.get("interval")
         if interval is not None and len(interval) != 2:
             raise ValueError(f"interval has {len(interval)} parts; give its lower and its upper end")
         low, high = (None, None) if interval is None else interval
-        statistics = {"interval[0]": low, "interval[1]": high, "p_value": p_value}
-        statistics["p_family"] = p_family
+        statistics = {"interval[0]": low, "interval[1]": high, "p_value": known.get("p_value")}
+        statistics["p_family"] = known.get("p_family")
         low, high, p, family = (like(score, array, what) for what, array in statistics.items())
         return cls(build((score, low, high, p, family), extra, name, unit, kind, provenance, variables))
 
@@ -432,7 +454,8 @@ class HeadScores(Shown):
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
-        size += "".join(f" x {self.dataset.sizes[dim]} {dim}" for dim in self.extra_dims)
+        sizes = {dim: self.dataset.sizes[dim] for dim in self.extra_dims}
+        size += "".join(f" x {n} {dim if n == 1 else _SEVERAL.get(dim, f'{dim}s')}" for dim, n in sizes.items())
         size += f", {self.n_layers} MLPs" if has_mlps(self.dataset) else ""
         if self.values is not None:
             n = self.dataset.sizes["prompt"]
@@ -444,10 +467,19 @@ class HeadScores(Shown):
         if isinstance(precision := self.provenance.get("precision"), dict):
             size += f", within {precision['largest_difference']:.2g} of float32 on {len(precision['sample'])} heads"
         size += ", value biases folded into b_O" if self.provenance.get("folded_value_biases") else ""
-        return f"<{type(self).__name__} {self.name!r} in {self.unit}: {size}>"
+        return f"<{type(self).__name__} {self.name!r}{self.unit and f' in {self.unit}'}: {size}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        return self.top(10, by="absolute"), ("The ten furthest from 0:",)
+        table = self.top(10, by="absolute")
+        return table, ("The ten furthest from 0:" if len(table) == 10 else "All that were measured, largest first:",)
+
+
+def _check_names(given: Mapping[str, object], known: type) -> None:
+    """Refuse an argument by a wrong name, as Python does."""
+    for name in given:
+        if name not in known.__annotations__:
+            meant = did_you_mean(name, [*known.__annotations__])
+            raise TypeError(f"there is no argument {name!r}; there are {', '.join(known.__annotations__)}.{meant}")
 
 
 def _only_label(scores: HeadScores, other: HeadScores) -> HeadScores:

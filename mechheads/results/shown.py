@@ -10,6 +10,7 @@ from unicodedata import east_asian_width
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_integer_dtype
 
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.wrapped import WIDTH, wrapped
@@ -110,7 +111,8 @@ def tidy(table: pd.DataFrame) -> pd.DataFrame:
         table = table.reset_index(drop=True).assign(head=head_names(table)).drop(columns="layer")
     elif not isinstance(table.index, pd.RangeIndex):
         are_heads = table.index.name is None and all(_HEAD.fullmatch(str(name)) for name in table.index)
-        drop = are_heads and "head" in table
+        are_numbers = table.index.name is None and is_integer_dtype(table.index)
+        drop = are_numbers or (are_heads and "head" in table)
         table = table.reset_index(drop=drop, names="head" if are_heads and not drop else None)
     if {"head", "layer", "index"} <= set(table):
         table = table.drop(columns=["layer", "index"])

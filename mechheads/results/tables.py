@@ -133,7 +133,7 @@ class TableResult(Shown):
         return self.KIND
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} in {self.unit}: {len(self.table)} rows>"
+        return f"<{type(self).__name__} {self.name!r}{self.unit and f' in {self.unit}'}: {len(self.table)} rows>"
 
     def show(self, columns: Sequence[str] | None = None) -> Rows:
         """The table, which shows at most eight columns: those that are named, or the first.
