@@ -357,7 +357,6 @@ class Head(TypedDict):
     text: TextPane | None
     pattern: list[Pattern] | None
     why: list[Looked] | None  # for some tokens, one of ``text`` and the others of ``pattern``
-    space: Literal[True] | None  # True if ``Space.heads`` has it
     weights: WeightsPane | None
     cause: list[Effect] | None  # those of the atlas, and then those of the reader
     paths: PathsPane | None
@@ -413,38 +412,6 @@ class Pattern(TypedDict):
 
     prompt: int
     attention: Attention
-
-
-class Space(TypedDict):
-    """The block ``mh-space-M``: where the same tokens lie in the space of every head."""
-
-    words: list[str]  # as in ``Shared``
-    windows: list[list[int]]
-    window: list[int]  # of each token that is shown
-    position: list[int]
-    tokens: int  # how many tokens the components and shares come from
-    chance: float  # the share of the variance that two directions hold on average if they are drawn at random
-    heads: dict[HeadName, SpacePane]
-
-
-class SpacePane(TypedDict):
-    """The tokens in the space of one head."""
-
-    q: Cloud
-    k: Cloud | HeadName  # with grouped queries, the head with the same one
-    z: Cloud
-    activity: str  # at each token, in 63rds of ``mostActive``: a sign of base64 for each
-    mostActive: Num
-
-
-class Cloud(TypedDict):
-    """Tokens in the plane of the first two principal components; 0 is the mean of all tokens."""
-
-    # the first coordinate of every token and then the second, in 63rds between ``ends``: a sign of base64 for each
-    points: str
-    ends: tuple[tuple[float, float], tuple[float, float]]  # the lowest and the highest of each coordinate
-    shares: list[Num]  # of the variance of all tokens
-    held: Num  # the share that two components hold in the half of the texts that they were not found in
 
 
 class WeightsPane(TypedDict):

@@ -62,13 +62,13 @@ def block(value: Any) -> str:
 
 
 def blocks(values: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """The blocks of values by their names. A second thread deflates one while the next is made.
+    """The blocks of values by their names. Two threads deflate some while the next are made.
 
     Raises:
         ValueError: as in ``block``.
     """
-    with ThreadPoolExecutor(1) as thread:
-        packed = {name: thread.submit(_packed, _dumped(value)) for name, value in values}
+    with ThreadPoolExecutor(2) as threads:
+        packed = {name: threads.submit(_packed, _dumped(value)) for name, value in values}
     return {name: each.result() for name, each in packed.items()}
 
 

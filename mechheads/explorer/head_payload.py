@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Int, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
 from mechheads.explorer import contract, why_contract
@@ -18,12 +19,11 @@ from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
-from mechheads.results.evidence import carrying_prompt
+from mechheads.results.evidence import carrying_prompts
 from mechheads.results.scores import HeadScores
 from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.head_space import SPACES, HeadSpace
 from mechheads.studies.head_weights import CIRCUITS, HeadWeights
 from mechheads.studies.head_why import OTHERS, HeadWhy
 
@@ -63,7 +63,7 @@ def shared(atlas: Atlas) -> contract.Shared:
     }
 
 
-PANES = ("text", "pattern", "why", "space", "weights", "cause", "paths", "safety", "roles", "alike")
+PANES = ("text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike")
 
 
 def panes(atlas: Atlas) -> list[str]:
@@ -72,7 +72,6 @@ def panes(atlas: Atlas) -> list[str]:
         "text": atlas.examples is not None or atlas.profile is not None,
         "pattern": atlas.patterns is not None,
         "why": atlas.why is not None,
-        "space": atlas.space is not None,
         "weights": atlas.weights is not None or atlas.labels is not None,
         "cause": bool(_effects(atlas)),
         "paths": atlas.weights is not None or atlas.paths is not None,
@@ -128,7 +127,6 @@ class _Cards:
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
             "why": self._why.get(str(head)),
-            "space": None if atlas.space is None else True,
             "weights": weights_pane(atlas, head),
             "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
             "paths": paths_pane(atlas, head, self._composed),
@@ -169,7 +167,7 @@ def rounded(shares: UInt8[np.ndarray, "*any"], step: int) -> UInt8[np.ndarray, "
 def pattern_pane(patterns: HeadPatterns, head: HeadId) -> list[contract.Pattern]:
     """What a head attends to in prompts."""
     keys, weights, first = (each[head.layer, head.head] for each in (patterns.keys, patterns.weights, patterns.first))
-    spans = [slice(start, stop) for start, stop in patterns.table[["start", "stop"]].to_numpy().tolist()]
+    spans = map(slice, patterns.table["start"].tolist(), patterns.table["stop"].tolist())
     return [
         {"prompt": i, "attention": attention(keys[span], weights[span], first[span])} for i, span in enumerate(spans)
     ]
@@ -204,53 +202,6 @@ def why_side(parts: Iterable[tuple[str, int, float]]) -> why_contract.WhySide:
         else:
             side["parts"].append({"name": name, "value": _short(score)})
     return side
-
-
-def space_block(space: HeadSpace, heads: Collection[HeadId] | None = None) -> contract.Space:
-    """Where tokens lie in the space of all heads, or of some: a block of its own, as few readers open it."""
-    wanted = check_heads(None, *space.activity.shape[:2]) if heads is None else sorted(heads)
-    group = space.activity.shape[1] // space.provenance["n_kv_heads"]
-    first: dict[tuple[int, int], str] = {}
-    panes: dict[str, contract.SpacePane] = {}
-    for head in wanted:
-        at = head.layer, head.head
-        q, k, z = (_cloud(space, i, at) for i in range(len(SPACES)))
-        same = first.setdefault((head.layer, head.head // group), str(head))
-        panes[str(head)] = {
-            "q": q,
-            "k": k if same == str(head) else same,
-            "z": z,
-            "activity": _signs(space.activity[at]),
-            "mostActive": _short(space.most_active[at]),
-        }
-    return {
-        "words": list(space.words),
-        "windows": space.tokens.tolist(),
-        "window": space.table["window"].tolist(),
-        "position": space.table["position"].tolist(),
-        "tokens": space.provenance["n_tokens"],
-        "chance": space.chance,
-        "heads": panes,
-    }
-
-
-def _cloud(space: HeadSpace, i: int, at: tuple[int, int]) -> contract.Cloud:
-    """The tokens in the i-th space of a head."""
-    across, up = ((_short(low), _short(high)) for low, high in space.ends[i][at])
-    return {
-        "points": _signs(space.points[i][at].ravel()),
-        "ends": (across, up),
-        "shares": [_short(share) for share in space.shares[i][at]],
-        "held": _short(space.held[i][at]),
-    }
-
-
-_SIGNS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-
-
-def _signs(shares: UInt8[np.ndarray, " any"]) -> str:
-    """Shares in 255ths as text: a sign for each, of the 64 of base64, for shares in 63rds."""
-    return _SIGNS[np.rint(shares * (63 / 255)).astype(int)].tobytes().decode("ascii")
 
 
 def _short(value: float) -> Any:
@@ -300,10 +251,14 @@ class _Effect:
     has: Bool[np.ndarray, "layer head"]
     own: bool = False
 
+    @cached_property
+    def _carried(self) -> Int[np.ndarray, "layer head"]:
+        return carrying_prompts(self.scores)
+
     def of(self, head: HeadId) -> contract.Effect:
         """The effect of one head."""
-        carried = carrying_prompt(self.scores, head)
-        meaning = self.meaning if carried is None else f"{self.meaning} One prompt carries it: number {carried + 1}."
+        carried = self._carried[head.layer, head.head]
+        meaning = self.meaning if carried < 0 else f"{self.meaning} One prompt carries it: number {carried + 1}."
         numbers = _numbers(self.scores, (head.layer, head.head), _STATISTICS | _VALUES)
         return contract.Effect(name=self.name, title=self.title, unit=self.scores.unit, meaning=meaning, **numbers)
 

@@ -31,7 +31,7 @@ from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.studies.head_patterns import sparse
-from mechheads.studies.head_why import first_parts, parts_of
+from mechheads.studies.head_why import first_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,8 +299,8 @@ class Live:
             "key": key,
             "weight": float(data["attention"].values[0]),
             "total": float(data["total"].values[0]),
-            "atQuery": why_side(first_parts(parts_of(found.query))),
-            "atKey": why_side(first_parts(parts_of(found.key))),
+            "atQuery": why_side(first_parts(found.parts("query").set_index("part")["score"].to_dict())),
+            "atKey": why_side(first_parts(found.parts("key").set_index("part")["score"].to_dict())),
         }
         return {"id": asked.id, "why": why, "seconds": time.perf_counter() - start}
 

@@ -15,7 +15,7 @@ from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer import contract
 from mechheads.explorer.changes import compared, start_with
 from mechheads.explorer.encode import blocks, plain
-from mechheads.explorer.head_payload import head_blocks, panes, shared, space_block
+from mechheads.explorer.head_payload import head_blocks, panes, shared
 from mechheads.explorer.run_columns import run_columns, run_start
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
@@ -45,7 +45,7 @@ class Payload:
 
     Attributes:
         page: the data of its first view.
-        blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M``, ``mh-space-M`` and ``mh-heads-M-L``
+        blocks: what it opens later, deflated and in base64, by id: ``mh-shared-M`` and ``mh-heads-M-L``
             of model M and layer L.
     """
 
@@ -81,8 +81,6 @@ def _opened_later(number: int, atlas: Atlas, heads: Collection[HeadId] | None) -
     yield f"mh-shared-{number}", shared(atlas)
     for layer, part in head_blocks(atlas, heads):
         yield f"mh-heads-{number}-{layer}", part
-    if atlas.space is not None:
-        yield f"mh-space-{number}", space_block(atlas.space, heads)
 
 
 def shown_names(models: Sequence[str]) -> list[str]:

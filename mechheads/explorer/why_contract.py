@@ -36,7 +36,7 @@ class WhySide(TypedDict):
 
 
 class WhyPart(TypedDict):
-    """A head, such as "L3H2", an MLP, such as "L4.mlp", or "embedding", "positions", "biases" or "distance"."""
+    """A head, such as "L3H2", an MLP, such as "L4.mlp", or "embedding", "positions", "biases" or "position bias"."""
 
     name: str
     value: float

@@ -8,20 +8,17 @@ from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
 from mechheads.studies.findings import Finding
-from mechheads.studies.head_space import HeadSpace, head_space
 from mechheads.studies.refusals import Refusals, RefusalSettings
 
 __all__ = [
     "Atlas",
     "Finding",
-    "HeadSpace",
     "PaperFigure",
     "Recipe",
     "RefusalSettings",
     "Refusals",
     "build_atlas",
     "categories_figure",
-    "head_space",
     "load_recipe",
     "recipe_figure",
     "roles_figure",

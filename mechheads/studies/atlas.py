@@ -31,7 +31,6 @@ from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.by_question import Question, question_of, questions
 from mechheads.studies.findings import Finding, of_rest, one_line
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.head_space import HeadSpace
 from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.head_why import HeadWhy
 from mechheads.studies.own import OwnView, own_file, own_views
@@ -93,7 +92,6 @@ class Atlas(Stages):
         weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
         why: why each head looks where it looks, in an example of its text and in two prompts of the patching.
-        space: where tokens of text lie in the plane in which q, k and z of each head vary most.
         own: scores of your own, by the name that the table and the page give them.
         asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
             of those that were asked.
@@ -125,7 +123,6 @@ class Atlas(Stages):
     weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
     why: HeadWhy | None = None
-    space: HeadSpace | None = None
     own: dict[str, HeadScores] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     pairs: list[dict[str, str]] = field(default_factory=list)
@@ -332,7 +329,6 @@ class Atlas(Stages):
             "weights": self.weights,
             "patterns": self.patterns,
             "why": self.why,
-            "space": self.space,
             "circuit": self.circuit,
             "refusals": self.refusals,
         }
@@ -473,7 +469,6 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "weights": HeadWeights,
     "patterns": HeadPatterns,
     "why": HeadWhy,
-    "space": HeadSpace,
     "circuit": Curves,
     "refusals": Refusals,
 }

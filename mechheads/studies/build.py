@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mechheads.behaviour import head_examples, logit_attribution, profile_heads
+from mechheads.behaviour import logit_attribution
+from mechheads.behaviour.examples import profile_and_examples
 from mechheads.behaviour.windows import Texts
 from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.job import Job, prepare
 from mechheads.engine.memory import is_out_of_memory
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
@@ -43,7 +45,6 @@ from mechheads.safety.requests.prompts import Requests, Side
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
-from mechheads.studies.head_space import head_space
 from mechheads.studies.head_weights import head_weights
 from mechheads.studies.head_why import head_why, path_ends
 from mechheads.studies.questions import (
@@ -70,13 +71,13 @@ if TYPE_CHECKING:
 _PAIRS, _QUICK_PAIRS = 16, 8
 _SAFETY_HEADS = 10
 _TEXT, _QUICK_TEXT = 6000, 2000
-"""How many tokens of text are read for the profile, and again for the examples; and in a quick look."""
+"""How many tokens of text are read; and in a quick look."""
 _REPAIRED = 12
 """Heads whose total and direct effects are measured."""
 _PAIRS_OF_PATHS = 4
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
-_SHARES = {"patching": 2, "text": 9, "labels": 23, "weights": 14, "causes": 8, "safety": 37, "roles": 7, "own": 0}
+_SHARES = {"patching": 5, "text": 9, "labels": 29, "weights": 4, "causes": 10, "safety": 29, "roles": 14, "own": 0}
 """How the time of an atlas of the default model divides among its parts, in percent."""
 _LEAST_DONE = 0.1
 """The share of the work from which on the time of the rest is told."""
@@ -130,7 +131,7 @@ def build_atlas(
             package's. If the model refuses hardly any request, no heads are ranked.
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
-        only, skip: the parts to do, or to leave out: "patching", "text" (profile, examples and space), "labels",
+        only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",
             "weights", "causes" (patterns, why heads look there, direct effects, circuit, repair, backups and paths),
             "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
@@ -296,12 +297,9 @@ class _Builder:
 
     def _text(self) -> None:
         with self._part("text"):
-            self.atlas.profile = profile_heads(self.model, self.asked.texts, n_tokens=self._n_tokens)
-            stop_if_partial(self.atlas.profile)
-            self.atlas.examples = head_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
+            found = profile_and_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
+            self.atlas.profile, self.atlas.examples = found
             stop_if(self.atlas.examples.interrupted)
-            with self.atlas.or_left_out("space"):
-                self.atlas.space = head_space(self.model, self.asked.texts)
 
     def _labels(self) -> None:
         scorer = None
@@ -332,7 +330,13 @@ class _Builder:
                 if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
                     atlas.note("paths, repair and circuit left out: they begin with the heads of the patching")
                     return
-                self._after_patching(pairs, atlas.patching)
+                with atlas.or_left_out("circuit, repair and backups"):
+                    self._after_patching(prepare(model, pairs), atlas.patching)
+                with atlas.or_left_out("paths"):
+                    senders, receivers = path_ends(atlas.patching, atlas.why)
+                    few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
+                    found = path_matrix(model, few, receivers=receivers, senders=senders, metric=metric)
+                    atlas.paths = _finished(found)
             atlas.done.append("causes")
 
     def _patterns(self) -> HeadPatterns:
@@ -347,8 +351,8 @@ class _Builder:
             n += 1
         return head_patterns(self.model, some.clean[:n], _shown(some.clean[:n], rows))
 
-    def _after_patching(self, pairs: PromptPairs, patching: HeadScores) -> None:
-        """What begins with the heads of the patching."""
+    def _after_patching(self, pairs: Job, patching: HeadScores) -> None:
+        """What begins with the heads of the patching, on the same runs of the pairs."""
         model, atlas, metric = self.model, self.atlas, self.metric
         with atlas.or_left_out("circuit"):
             atlas.circuit = faithfulness_curve(model, pairs, patching, metric)
@@ -360,10 +364,6 @@ class _Builder:
             )
         with atlas.or_left_out("backups"):
             atlas.backups = patching_backups(model, pairs, patching, metric)
-        with atlas.or_left_out("paths"):
-            senders, receivers = path_ends(patching, atlas.why)
-            few = first(pairs, _PAIRS_OF_PATHS)
-            atlas.paths = _finished(path_matrix(model, few, receivers=receivers, senders=senders, metric=metric))
 
     def _safety(self) -> None:
         if self.refusals is not None:

@@ -28,7 +28,7 @@ from mechheads.results.dataset import RANGE
 from mechheads.results.digits import rounded
 from mechheads.results.evidence import (
     LEAST_GATE,
-    carrying_prompt,
+    carrying_prompts,
     clusters_needed,
     criterion,
     differs,
@@ -368,8 +368,8 @@ def _of_heads(scores: HeadScores, column: str, words: _Words, link: dict[str, st
 
 def _carried(scores: HeadScores, row: Any, words: _Words) -> str:
     """That one prompt carries the score of a row, if it does."""
-    at = carrying_prompt(scores, HeadId(int(row["layer"]), int(row["head"])))
-    if at is None:
+    at = int(carrying_prompts(scores)[row["layer"], row["head"]])
+    if at < 0:
         return ""
     which = f'"{one_line(words.texts[at])}"' if at < len(words.texts) else f"number {at + 1}"
     return f"; one {sample_of(scores.kind)} carries {row.name}: {which}"

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.circuits import Side, copying_scores, sides, singular
+from mechheads.behaviour.circuits import Side, copying_scores, root, sides, singular
 from mechheads.behaviour.composition import composition_scores
 from mechheads.heads import HeadId
 from mechheads.model.analysis import analysis
@@ -150,7 +150,7 @@ class _Readings:
         seen = self._seen[layer > 0]
         W_V, out = sides(self.model, layer, "OV")
         z = seen @ W_V
-        lengths = (z @ torch.linalg.qr(out, mode="r").R.mT).norm(dim=-1)
+        lengths = (z @ root(out).mT).norm(dim=-1)
         gain = torch.nan_to_num(lengths / seen.norm(dim=-1), nan=0.0, posinf=0.0)
         sigma, chosen = gain.topk(min(OPERATIONS, gain.shape[-1]))
         written = z.gather(1, chosen[..., None].expand(-1, -1, z.shape[-1])) @ out.mT

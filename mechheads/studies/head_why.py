@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -36,7 +35,7 @@ SHOWN = 5
 """Parts of each side that are kept; the others are summed."""
 OTHERS = "others"
 _WINDOWS = 4
-"""Windows of the examples that run again: of 270 heads, all but 16 have an example in one of the best four of 57."""
+"""Windows of the examples that run again: of 270 heads, all but one have an example in one of the best four of 34."""
 
 _PROMPTS, _LONGEST = 2, 128
 """Prompts that run, and of how many tokens each at most."""
@@ -140,14 +139,14 @@ class _Blocks:
             self._last = known
             yield self._like(known, head, length)
         self._last = ScoringBlock(self._model, head, self._length)
-        self._last.rotations = self._last.rotations.contiguous()
         self._known.append(self._last)
         yield self._like(self._last, head, length)
 
     def _like(self, known: ScoringBlock, head: HeadId, length: int) -> ScoringBlock:
         block = ScoringBlock(self._model, head, length)
-        block.rotations, block.of_positions = known.rotations[:length], known.of_positions[:length, :length]
-        block.scale = known.scale
+        block.rotations = {which: turned[:length] for which, turned in known.rotations.items()}
+        block.of_positions, block.scale = known.of_positions[:length, :length], known.scale
+        block.reshaped = known.reshaped
         return block
 
 
@@ -210,8 +209,8 @@ class _Text:
         return found
 
 
-_EMBEDDING, _POSITIONS, _BIASES, _DISTANCE = "embedding", "positions", "biases", "distance"
-_IN_FEW_MODELS = _POSITIONS, _BIASES, _DISTANCE
+_EMBEDDING, _POSITIONS, _BIASES, _POSITION_BIAS = "embedding", "positions", "biases", "position bias"
+_IN_FEW_MODELS = _POSITIONS, _BIASES, _POSITION_BIAS
 """Learned positions; biases of heads and norms; and what scores have for positions alone."""
 _ROUNDING = 1e-9
 
@@ -236,7 +235,10 @@ class _Score:
         weights[key] = 1
         scores = None
         for block in blocks.fitting(head, len(pos)):
-            scores = FrozenScores.of(run, block, pos, at) if scores is None else replace(scores, block=block)
+            if scores is None or {scores.block.reshaped, block.reshaped} != {None}:
+                scores = FrozenScores.of(run, block, pos, at)
+            else:
+                scores = replace(scores, block=block)
             q, k = scores.rotated(scores.q(stream[at])), scores.k(stream)
             met = scores.met(q)
             off, largest = scores.off((met * k).sum(-1), pattern)
@@ -245,13 +247,13 @@ class _Score:
                 break
         else:
             raise run.inexact(f"scores differ by {float(off):.2g} from those that give the pattern of {head}")
-        of_q = block.scale * scores.summed(k, weights) @ block.rotations[pair.query]
+        of_q = block.scale * scores.summed(k, weights) @ block.rotations["q"][pair.query]
         of_k = weights[:, None] * met
         nothing = torch.zeros_like(stream)
         self.of_query, self.of_keys = scores.q.back(of_q)[0], scores.k.back(of_k)
         self._constants = float((scores.q(nothing[at]) * of_q).sum()), float((scores.k(nothing) * of_k).sum())
-        self._distance = float((weights * scores.of_positions()).where(weights != 0, 0.0).sum())
-        self._total = float((met * k * weights[:, None]).sum()) + self._distance
+        self._position_bias = float((weights * scores.of_positions()).where(weights != 0, 0.0).sum())
+        self._total = float((met * k * weights[:, None]).sum()) + self._position_bias
         self._run = run
 
     def rows(self, sides: tuple[dict[str, float], dict[str, float]]) -> Iterator[dict[str, Any]]:
@@ -265,22 +267,11 @@ class _Score:
         about |= {"query": pair.query, "key": self.key, "weight": self.weight, "total": self._total}
         for side, parts, constant in zip(("query", "key"), sides, self._constants, strict=True):
             biases = parts.get(_BIASES, 0.0) + constant
-            named = _there(parts | {_BIASES: biases, _DISTANCE: self._distance})
+            named = _there(parts | {_BIASES: biases, _POSITION_BIAS: self._position_bias})
             if abs(sum(named.values()) - self._total) > 10 * self._rounding:
                 raise self._run.inexact(f"the parts of {pair.head} do not sum to its score")
             for part, n, score in first_parts(named):
                 yield {**about, "side": side, "part": part, "n": n, "score": score}
-
-
-def parts_of(side: HeadScores) -> dict[str, float]:
-    """Every part of one side of ``mh.behaviour.attention_attribution`` for one prompt, by its name."""
-    data = side.dataset
-    heads, mlps = data["values"].values[..., 0], data["mlp"].values[:, 0]
-    parts = {_EMBEDDING: data["embedding"].item(), _POSITIONS: data["position_embedding"].item()}
-    parts |= {f"L{layer}H{head}": float(value) for (layer, head), value in np.ndenumerate(heads) if np.isfinite(value)}
-    parts |= {f"L{layer}.mlp": value for layer, value in enumerate(mlps.tolist()) if np.isfinite(value)}
-    parts[_BIASES] = float(np.nansum(data["bias"].values)) + data["constant"].item()
-    return _there(parts | {_DISTANCE: data["position_bias"].item()})
 
 
 def _there(parts: dict[str, float]) -> dict[str, float]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, tuple[str, ...]] = {
     "patching": ("patching",),
-    "text": ("text", "space"),
+    "text": ("text",),
     "labels": ("labels",),
     "weights": ("weights",),
     "causes": ("patterns", "why there", "direct effects", "circuit", "repair", "backups", "paths"),

@@ -52,7 +52,7 @@ def _refuses(found: Refusals) -> str:
             "degenerate.",
             f"Of {sum(harmless.values())} harmless look-alikes it refuses {harmless['refused']} (over-refusal) and "
             f"deflects {harmless['deflected']}.",
-            *(f"It gives {told}, which is not counted as compliance." for told in same),
+            *(f"It gives {told}, which is not counted as an answer." for told in same),
             f"All answers are {judged_by(first.provenance['judge'])} (precision and recall; see the documentation).",
         ]
     )
@@ -80,7 +80,7 @@ def _which(found: Refusals, rankings: Mapping[str, HeadScores]) -> Iterator[Find
     if found.spread:
         yield from (Finding(text, _TABLES) for text in _none_carry(found))
     elif not found.carriers:
-        yield Finding("Which heads carry refusals is not known: the tests had too few requests, or no end.", _TABLES)
+        yield Finding("Which heads carry refusals is open: the tests had too few requests, or did not end.", _TABLES)
     else:
         best = max((name for name in rankings if name in found.carriers), key=_lost(found), default=None)
         column = next((column for column, name in RANKINGS.items() if name == best), None)
@@ -121,8 +121,8 @@ def _none_carry(found: Refusals) -> Iterator[str]:
     for name, test in found.tests.items():
         if test.critical:
             yield (
-                f"Without the first {found.critical} {several} by {name}, {test.lost:.0%} of the refusals become "
-                "compliance: more than without random ones, and less than half."
+                f"Without the first {found.critical} {several} by {name}, {test.lost:.0%} of the refused requests "
+                "are answered: more than without random ones, and less than half."
             )
     if broken := [name for name, test in found.tests.items() if not test.works]:
         yield f"Without the first {several} by {listed(broken)}, the model no longer works."

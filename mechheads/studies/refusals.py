@@ -38,7 +38,7 @@ TOGETHER = "all rankings together"
 REFUSAL_TABLES = ("first_heads", "overlap", "brittleness", "tests", "curve")
 """The tables that an atlas with refusals writes."""
 _LEAST_LOST = 0.5
-"""Heads carry a model's refusals only if at least this share of them turns into compliance without the heads."""
+"""Heads carry a model's refusals only if at least this share of them turns into answers without the heads."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ class Refusals(TableResult):
     def carriers(self) -> dict[str, RefusalTest]:
         """The tests by which a few heads carry the refusals.
 
-        Without these heads, compliance rises more than without random heads, the model still works, and at least half
-        of its refusals turn into compliance.
+        Without these heads, attack success rises more than without random heads, the model still works, and at least
+        half of its refusals turn into answers.
         """
         return {name: test for name, test in self.tests.items() if test.critical and test.lost >= _LEAST_LOST}
 

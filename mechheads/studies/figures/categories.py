@@ -50,7 +50,7 @@ def categories_figure(
     out: str | Path = "categories-figure",
     rule: Rule = "null",
     source: Source = "all",
-    min_pairs: Positive = 30,
+    min_pairs: Positive | None = None,
     on_disk: bool = False,
     quick: bool = False,
     marks: Marks = "cells",

@@ -76,8 +76,8 @@ function Top() {
       <h1><bdi>{title}</bdi></h1>
       {models.length > 1 && <Models />}
       <div class="mh-buttons">
-        {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link to this view</button>}
-        {!isServed() && <button type="button" onClick={() => void saveView()}>Save this view</button>}
+        {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link</button>}
+        {!isServed() && <button type="button" onClick={() => void saveView()}>Save as a file</button>}
         <button type="button" onClick={() => (helpOpen.value = true)} aria-keyshortcuts="?">Help</button>
       </div>
       <SearchLine />

@@ -53,7 +53,7 @@ export function close(): void {
 
 export async function copyLink(): Promise<void> {
   if (!(await copy(location.href))) return tell("The browser does not allow copying");
-  tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows this view in any copy of it." : "The link is copied. It shows exactly this view.");
+  tell(location.protocol === "file:" ? "The link is copied. It leads to a file of this computer: send the file too. What stands after # shows in any copy of it what you see now." : "The link is copied. It shows exactly what you see now.");
 }
 
 /** Whether a link is all that somebody else needs. A page in a notebook has no address, and that of a file leads nobody else to it. */
@@ -71,7 +71,7 @@ export async function saveView(): Promise<void> {
     return tell(messageOf(reason));
   }
   download(page, "mechheads-view.html", "text/html");
-  tell(`The page is saved as a file that opens at this view.${hasAddress() ? "" : " It needs no notebook."}`);
+  tell(`The page is saved as a file that opens as you see it now.${hasAddress() ? "" : " It needs no notebook."}`);
 }
 
 function pageOfFrame(view: string): string {

@@ -281,7 +281,6 @@ export interface Head {
   text: TextPane | null;
   pattern: Pattern[] | null;
   why: Looked[] | null;
-  space: true | null;
   weights: WeightsPane | null;
   cause: Effect[] | null;
   paths: PathsPane | null;
@@ -320,31 +319,6 @@ export interface Example {
 export interface Pattern {
   prompt: number;
   attention: Attention;
-}
-
-export interface Space {
-  words: string[];
-  windows: number[][];
-  window: number[];
-  position: number[];
-  tokens: number;
-  chance: number;
-  heads: Record<HeadName, SpacePane>;
-}
-
-export interface SpacePane {
-  q: Cloud;
-  k: Cloud | HeadName;
-  z: Cloud;
-  activity: string;
-  mostActive: Num;
-}
-
-export interface Cloud {
-  points: string;
-  ends: [[number, number], [number, number]];
-  shares: Num[];
-  held: Num;
 }
 
 export interface WeightsPane {

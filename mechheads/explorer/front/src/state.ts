@@ -66,9 +66,6 @@ export interface Values {
   paths: string;
   /** Of what lies folded: what was opened last, such as "circuits". */
   section: string;
-  /** Of its space: what colours stand for, and the number of the token that is marked. */
-  hue: string;
-  dot: number | null;
 }
 
 /** What heads are called. */
@@ -110,8 +107,6 @@ const START: Values = {
   part: "",
   paths: "",
   section: "",
-  hue: "",
-  dot: null,
 };
 
 type Signals = { readonly [K in keyof Values]: Signal<Values[K]> };

@@ -6,7 +6,7 @@ import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
-const PANES = ["ordinary text", "patterns", "why there", "space", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
+const PANES = ["ordinary text", "patterns", "why there", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
 const LIVE = { by: "serve", model: 0, maxCharacters: 40, maxTokens: 16 };
 let browser;
 
@@ -149,36 +149,6 @@ test("two pairs of prompts stand side by side, the extremes first", async (t) =>
   assert.deepEqual((await rows())[0].split(/\s+/).slice(0, 4), ["direct", "0.400", "0.400", "0"]);
 });
 
-test("a token is marked in q, k and z and in its text, here and in the card beside it", async (t) => {
-  const page = await opened(t, "head=L1H0&pane=space");
-  const plots = page.locator("svg.card-cloud");
-  await counts(plots, 3);
-  assert.match(await read(page), /^\u201c<b>\u27e8U\+202E\u27e9\u201d, position 4 in text 1, activity 0\.50$/);
-  assert.equal(await page.locator(".card-space-text mark").innerText(), "<b>\u27e8U+202E\u27e9");
-  assert.match(await page.locator(".card-figure").first().innerText(), /40% of the variance \(30% across, 10% up\), 35% in other texts; a random plane has 50%/);
-  await plots.first().focus();
-  await page.keyboard.press("Home");
-  assert.match(await read(page), /^\u201c\u00b7The\u201d, position 1 in text 1, activity 0; the same token once more$/);
-  assert.match(page.url(), /dot=0/);
-  for (const plot of await plots.all()) await counts(plot.locator(".card-same"), 1);
-  await page.keyboard.press("ArrowRight");
-  assert.match(await read(page), /position 2 in text 2, .*once more$/);
-  const { x, y, width } = await plots.nth(1).boundingBox();
-  await page.mouse.move(x + 16, y + width / 2 + (width - 32) / 4); // where k of the second token is
-  assert.match(await read(page), /position 4 in text 1/);
-  await page.mouse.move(x + width / 2, y + 4);
-  assert.match(await read(page), /position 2 in text 2/);
-  await page.getByText("position", { exact: true }).click();
-  assert.match(page.url(), /hue=position/);
-  await counts(page.locator(".card-token-shade"), 12);
-  assert.deepEqual(await faults(page, ".card"), []);
-  await page.goto(`${ADDRESS}#compared=L1H0,L1H1&pane=space&dot=2&hue=activity`);
-  await page.locator("svg.card-cloud").nth(4).waitFor();
-  await counts(page.locator("svg.card-cloud"), 5);
-  assert.match(await page.locator(".card-clouds").last().innerText(), /Output \(z\)\s+It is the same for all tokens/);
-  assert.deepEqual(await page.locator(".card-space-text mark").allInnerTexts(), [" 1", " 1"]);
-});
-
 test("why a head looks there: both sides sum to the score, and heads lead to their cards", async (t) => {
   const page = await opened(t, "head=L1H0&pane=why");
   assert.match(await read(page), /^From \u201c\u00b7sat\u201d \(3\), 80% of the attention goes to \u201c\u00b7cat\u201d \(2\): its score is 1\.50 above the mean of the other keys/);
@@ -197,12 +167,9 @@ test("why a head looks there: both sides sum to the score, and heads lead to the
 
 test("a page without the analysis says so", async (t) => {
   const content = made();
-  delete content.blocks["mh-space-0"].heads.L0H0;
-  content.blocks["mh-heads-0-1"].heads.forEach((head) => (head.space = null));
-  const page = await opened(t, "head=L0H0&pane=space", { content });
-  await page.getByText("The space of this head was not analysed.").waitFor();
-  await page.goto(`${ADDRESS}#head=L1H0&pane=space`);
-  await page.getByRole("tab", { name: "space (nothing measured)" }).waitFor();
+  content.blocks["mh-heads-0-1"].heads.forEach((head) => (head.weights = null));
+  const page = await opened(t, "head=L1H0&pane=weights", { content });
+  await page.getByRole("tab", { name: "weights (nothing measured)" }).waitFor();
 });
 
 test("effects are read dot by dot", async (t) => {

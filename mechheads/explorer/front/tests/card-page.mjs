@@ -47,7 +47,6 @@ function card(head, at) {
     },
     pattern: [{ prompt: 0, attention }],
     why: [{ ...why(3, 2), text: 0, chosen: "ordinary text" }, { ...why(4, 3, "L0.mlp"), text: 0, chosen: "prompt 1" }],
-    space: true,
     weights: {
       ov: spectrum,
       qk: spectrum,
@@ -71,25 +70,12 @@ function card(head, at) {
   };
 }
 
-/** Four tokens, the first and the last of them the same word; the two heads of a layer share their keys. */
-function cloud(points) {
-  return { points, ends: [[-1, 1], [-0.5, 0.5]], shares: [0.3, 0.1], held: 0.35 };
-}
-
-export function space() {
-  const panes = heads.map((head, at) => [
-    head,
-    { q: cloud("A/gfAA//"), k: at % 2 ? heads[at - 1] : cloud("/AfgAA//"), z: at === 3 ? { ...cloud("AAAAAAAA"), shares: [null, null], held: null } : cloud("Af/gAA//"), activity: "A/AA", mostActive: 0.5 },
-  ]);
-  return { words: [...tokens, " 1"], windows: [[0, 1, 2, 3, 4], [0, 5, 1, 2, 3]], window: [0, 0, 1, 1], position: [1, 4, 1, 2], tokens: 8, chance: 0.5, heads: Object.fromEntries(panes) };
-}
-
 /** What `html` of pages.mjs takes. */
 export function made({ live = null } = {}) {
   const model = {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
     seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [], questions: [], tables: [],
-    panes: ["text", "pattern", "why", "space", "weights", "cause", "paths", "safety", "roles", "alike"],
+    panes: ["text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),
       column("ships", [0.2, 1, 2, null]),
@@ -111,7 +97,7 @@ export function made({ live = null } = {}) {
   const layers = [0, 1].map((layer) => [`mh-heads-0-${layer}`, { layer, heads: [0, 1].map((index) => card(heads[2 * layer + index], 2 * layer + index)) }]);
   return {
     page: { schema: 1, kind: "atlas", version: "0", title: "Made up", models: [model], live, start: null, changes: [] },
-    blocks: { "mh-shared-0": shared, "mh-space-0": space(), ...Object.fromEntries(layers) },
+    blocks: { "mh-shared-0": shared, ...Object.fromEntries(layers) },
   };
 }
 

@@ -114,7 +114,7 @@ async function drawnAndClicked(page) {
 
 /** The file opens at the view that was saved, without the kernel. */
 async function isSavedAsAFile(page, live) {
-  const [saved] = await Promise.all([page.waitForEvent("download"), live.getByRole("button", { name: "Save this view" }).click()]);
+  const [saved] = await Promise.all([page.waitForEvent("download"), live.getByRole("button", { name: "Save as a file" }).click()]);
   const file = join(folder, saved.suggestedFilename());
   await saved.saveAs(file);
   const copy = await page.context().newPage();

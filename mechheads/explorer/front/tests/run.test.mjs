@@ -20,7 +20,7 @@ function run() {
   const emptied = { notes: [], methods: [], cautions: [], views: [], agreement: [], tensions: [], questions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {}, panes: ["pattern"] };
   const start = { model: 0, head: "L1H2", chosen: { colour: "to_previous", by: "to_previous" } };
   const cards = Object.fromEntries(
-    Object.entries(blocks).filter(([id]) => !id.includes("space")).map(([id, block]) => [
+    Object.entries(blocks).map(([id, block]) => [
       id,
       block.heads ? { ...block, heads: block.heads.map(({ head, layer, index, pattern }) => ({ head, layer, index, pattern })) } : block,
     ]),

@@ -37,8 +37,6 @@ const CHOSEN = {
   part: "50-60%",
   paths: "weights",
   section: "circuits",
-  hue: "activity",
-  dot: 3,
 };
 
 test("everything that is chosen comes back from the address", () => {

@@ -127,14 +127,14 @@ test("which heads feed it, if that was not patched: 3 actions", async (t) => {
   you.done(3);
 });
 
-test("show a colleague exactly this view: 1 more action", async (t) => {
+test("show a colleague exactly what one sees: 1 more action", async (t) => {
   const you = await opened(t);
   await carrier(you);
   await you.click("tab", "fed by / feeds");
   await you.page.evaluate(() => {
     navigator.clipboard.writeText = async (text) => void (window.copied = text);
   });
-  await you.click("button", "Copy link to this view");
+  await you.click("button", "Copy link");
   assert.match(await you.page.locator(".mh-told").innerText(), /The link is copied.*send the file too/);
   const link = new URL(await you.page.evaluate(() => window.copied));
   const theirs = reader(await open(t, browser, small(), { hash: link.hash.slice(1), viewport: { width: 1440, height: 1000 } }));
@@ -148,11 +148,11 @@ test("show a colleague exactly this view: 1 more action", async (t) => {
   you.done(3);
 });
 
-test("send a colleague exactly this view as one file: 1 more action", async (t) => {
+test("send a colleague exactly what one sees as one file: 1 more action", async (t) => {
   const you = await opened(t);
   await carrier(you);
-  const file = await saved(you.page, () => you.click("button", "Save this view"));
-  assert.match(await you.page.locator(".mh-told").innerText(), /saved as a file that opens at this view\.$/);
+  const file = await saved(you.page, () => you.click("button", "Save as a file"));
+  assert.match(await you.page.locator(".mh-told").innerText(), /saved as a file that opens as you see it now\.$/);
   const theirs = await open(t, browser, String(file.content), { viewport: { width: 1440, height: 1000 } });
   await theirs.locator(".mh-detail .card-panel > *").first().waitFor();
   for (const part of [".card-lines", ".mh-search-note", ".mh-table"]) {

@@ -109,8 +109,8 @@ test("a page in a frame is saved as a file that opens at the same view", async (
   const page = outer.frameLocator("iframe");
   await page.locator(".mh-view-map [data-head='13']").click();
   await page.locator(".mh-search-line").fill("phi < 0.5");
-  await counts(page.getByRole("button", { name: "Copy link to this view" }), 0);
-  const [saved] = await Promise.all([outer.waitForEvent("download"), page.getByRole("button", { name: "Save this view" }).click()]);
+  await counts(page.getByRole("button", { name: "Copy link" }), 0);
+  const [saved] = await Promise.all([outer.waitForEvent("download"), page.getByRole("button", { name: "Save as a file" }).click()]);
   assert.equal(saved.suggestedFilename(), "mechheads-view.html");
   const again = await open(t, browser, readFileSync(await saved.path(), "utf8"));
   assert.equal(await again.locator(".mh-detail-title").textContent(), "L1H4");

@@ -18,7 +18,6 @@ import { PathsPane } from "./PathsPane";
 import { PatternPane } from "./PatternPane";
 import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
-import { SpacePane } from "./SpacePane";
 import { TextPane } from "./TextPane";
 import { WeightsPane } from "./WeightsPane";
 import { WhyPane } from "./WhyPane";
@@ -32,7 +31,7 @@ interface Props {
 }
 
 const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", why: "why there", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
-const PANES = ["text", "pattern", "why", "space", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
+const PANES = ["text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
 type PaneName = (typeof PANES)[number];
 const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", task: "roles", text: "text", weights: "weights" };
 
@@ -185,7 +184,6 @@ function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   if (chosen === "text" && data.text) return <TextPane pane={data.text} {...{ shared, model, head }} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
   if (chosen === "why" && data.why?.length) return <WhyPane pane={data.why} {...{ shared, model, modelAt }} />;
-  if (chosen === "space" && data.space) return <SpacePane {...{ model, modelAt, name }} />;
   if (chosen === "weights" && data.weights) return <WeightsPane pane={data.weights} name={name} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;

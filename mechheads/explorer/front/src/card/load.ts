@@ -1,7 +1,7 @@
 /** Reads the blocks of the page, each when it is first needed. */
 import { useEffect, useState } from "preact/hooks";
 
-import type { HeadBlock, Shared, Space } from "../data";
+import type { HeadBlock, Shared } from "../data";
 
 /** The base64 text of a block; undefined if the page has none of this name. */
 export type FindBlock = (id: string) => string | undefined;
@@ -38,10 +38,6 @@ function read<T>(id: string, what: string): Promise<T> {
 
 export function sharedOf(model: number): Promise<Shared> {
   return read(`mh-shared-${model}`, "the texts that all heads share");
-}
-
-export function spaceOf(model: number): Promise<Space> {
-  return read(`mh-space-${model}`, "the space of heads");
 }
 
 export function layerOf(model: number, layer: number): Promise<HeadBlock> {
