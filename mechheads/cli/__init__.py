@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from mechheads.cli.options import (
     Out,
     Question,
     Seed,
+    a_file,
     command,
     group as group_of,
     head_name,
@@ -32,7 +34,6 @@ from mechheads.cli.options import (
     several,
 )
 from mechheads.cli.results import PAGE, results_in
-from mechheads.cli.runs import merge, runs
 from mechheads.limits import settings, without_collecting
 
 _NOW = {"profile": "atlas --only text", "roles": "figure roles"}
@@ -50,8 +51,6 @@ class _Commands(TyperGroup):
 
 main = group_of("What does each attention head of a language model do, and how sure are we?", cls=_Commands)
 main.add_typer(figure, name="figure")
-main.add_typer(runs, name="runs")
-command(main, "mechheads merge part1.ledger part2.ledger --into all.ledger")(merge)
 
 
 def _version(asked: bool) -> None:
@@ -86,7 +85,7 @@ def atlas(
     """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore.
 
     After Ctrl-C or a kill, the same command continues. With --pairs, --relations, --requests, --task and --texts it is
-    the same study of your own question.
+    about your own question.
     """
     if not set(only or PARTS) - set(skip or ()):
         raise typer.BadParameter(f"--only and --skip leave no part; leave one of {', '.join(PARTS)}")
@@ -96,8 +95,12 @@ def atlas(
 
 
 def _build(out: Path, model: str | None, device: str, given: dict[str, Any]) -> None:
-    """Build an atlas of a model in a folder, or go on with the one that is there, and print what it found."""
+    """Build an atlas of a model in a folder, or go on with the one that is there, and print what it found.
+
+    If it is the default atlas on a CPU, say first about how long it takes.
+    """
     with without_collecting():
+        from mechheads.cli.speed import about_an_atlas, products_per_second
         from mechheads.explorer.page import write_page
         from mechheads.model.load import load
         from mechheads.studies.atlas import ATLAS_FILES
@@ -109,9 +112,12 @@ def _build(out: Path, model: str | None, device: str, given: dict[str, Any]) -> 
         with without_collecting():
             loaded = load(model, device=device)
         results.of(Questions.of(loaded, Given(**given)).study)
+        before = results.atlas_before()
+        if model is None and before is None and not any(given.values()) and loaded.device.type == "cpu":
+            typer.echo(about_an_atlas(products_per_second()), err=True)
         grow = partial(results.grow, write_page=write_page)
         stored = settings(store=out / ledger)(build_atlas)
-        results.take(stored(loaded, **given, resume=results.atlas_before(), after_each=grow), write_page)
+        results.take(stored(loaded, **given, resume=before, after_each=grow), write_page)
         results.finish(ledger)
 
 
@@ -141,8 +147,11 @@ def label(
         how = {"rule": labels.rule, "source": labels.source, "min_pairs": labels.min_pairs, "seed": seed}
         results.of(study_of(weights, study="labels", relations=marks, **how))
         kept = settings(store=out / ledger, seed=seed)(relation_scores)
-        scores = kept(weights, wanted, min_pairs=labels.min_pairs, source=labels.source)  # type: ignore[arg-type]
-        found = label_heads(scores, rule=labels.rule)  # type: ignore[arg-type]
+        named = wanted if labels.relations else None
+        scores = kept(weights, named, min_pairs=labels.min_pairs, source=labels.source)  # type: ignore[arg-type]
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = label_heads(scores, rule=labels.rule)  # type: ignore[arg-type]
         results.write("relations.nc", scores.save)
         results.write("labels.nc", found.save)
         results.table("heads", found.table())
@@ -154,6 +163,19 @@ def label(
         best = found.table().query("is_evidence").nlargest(10, "phi")
         for head, *phi, relation in best[["head", "phi", "phi_low", "phi_high", "relation"]].to_numpy().tolist():
             results.lines.append(f"{_line(head, *phi)}  {relation}")
+        results.lines += [f"Note       {warning.message}" for warning in told]
+
+
+@command(main, "mechheads merge part1.ledger part2.ledger --into all.ledger")
+def merge(
+    parts: Annotated[list[Path], typer.Argument(callback=a_file, help="The ledgers.")],
+    into: Annotated[Path, typer.Option(help="The ledger that gets all units.")],
+) -> None:
+    """Merge the ledgers of the parts of an analysis into one, with checks."""
+    from mechheads.ledger.ledger import merge as merge_ledgers
+
+    merged = merge_ledgers(parts, into)
+    typer.echo(f"{into}: {merged.units} units, {merged.new} of them new")
 
 
 @command(main, 'mechheads generate "The capital of France is" --off L23H4,L29H1 --tokens 20')

@@ -241,11 +241,18 @@ class Labelling:
         str,
         typer.Option(
             callback=one_of(SOURCES),
-            help='The form in which heads read a token: "embedding", "first_mlp" (as in the paper), "carried", or '
-            '"all" for the best of the three.',
+            help='The reading, what heads are given as a word: "embedding", "first_mlp" (as in the paper), "carried", '
+            'or "all" for the best of the three.',
         ),
     ] = "all"
-    min_pairs: Annotated[int, number("Relations with fewer single-token pairs are skipped.", least=1)] = 30
+    min_pairs: Annotated[
+        int | None,
+        number(
+            "Relations with fewer single-token pairs are skipped. Default: 30 for the package's; those that you "
+            "name are all scored, and give labels from 30 pairs on.",
+            least=1,
+        ),
+    ] = None
     on_disk: Annotated[
         bool, typer.Option(help="Read weights from safetensors layer by layer, without loading the model.")
     ] = False

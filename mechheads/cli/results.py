@@ -49,6 +49,7 @@ class Results:
     left_out: Sequence[str] = ()
     _start: float = field(default_factory=time.perf_counter)
     _pages: list[float] = field(default_factory=list)
+    _shown: Atlas | None = None
 
     def of(self, study: Mapping[str, str]) -> None:
         """Make the folder one of this study, before the work begins.
@@ -81,7 +82,8 @@ class Results:
             if found.interrupted:
                 raise KeyboardInterrupt
             raise ValueError("; ".join(["there is no result", *found.notes]))
-        self._save(found, write_page)
+        if self._shown is not found or found.interrupted:
+            self._save(found, write_page)
         self.lines.append(found.summary())
         self.interrupted = found.interrupted
 
@@ -90,12 +92,13 @@ class Results:
 
         The first page is written at once. Each one holds more and takes longer than the one before.
         """
-        start = time.perf_counter()
+        start, self._shown = time.perf_counter(), None
         if self._pages and sum(self._pages) + self._pages[-1] > _ON_PAGES * (start - self._start):
             found.save(self.out)
             return
         self._save(found, write_page)
         self._pages.append(time.perf_counter() - start)
+        self._shown = found
 
     def _save(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
         self.files = found.save(self.out)
