@@ -110,7 +110,7 @@ class RefusalTest(TableResult):
 
     @property
     def lost(self) -> float:
-        """The share of the intact model's refusals to harmful requests that turn into compliance without the heads."""
+        """The share of the intact model's refusals to harmful requests that turn into answers without the heads."""
         refused = is_verdict(self.answers, "intact", "harmful", "refused") == 1
         after = is_verdict(self.answers, "ablated", "harmful", "complied")[refused]
         return float(after.mean()) if len(after) else float("nan")

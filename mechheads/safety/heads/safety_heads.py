@@ -299,4 +299,6 @@ class SafetyHeads(HeadScores):
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         refused = refused_of(self.provenance.get("refused"))
         notes = [f"The model {refused} requests."] if refused else []
-        return self.top(), [*notes, f"The {self.k} with the largest {self.provenance['score']}:"]
+        table, ranked_by = self.top(), self.provenance["score"]
+        shown = table.drop(columns=[name for name in table if str(name).startswith(ranked_by)])
+        return shown, [*notes, f"The {self.k} with the largest {ranked_by.replace('_', ' ')}:"]
