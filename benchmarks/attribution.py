@@ -1,9 +1,8 @@
 """What attribution costs, in forward and backward passes: ``python -m benchmarks.attribution``.
 
-Each way of ``mh.patching.attribution_patch``, for all heads and MLPs, and ``mh.patching.attribute_edges``, beside one
-forward and one backward pass of the clean prompts through TransformerLens, and TransformerLens' own
-``attribution_patch``, which takes one pair at a time. All take turns in one process; medians. Memory is the most that
-the process uses, with the model.
+Each way of ``mh.patching.attribution_patch``, for all heads and MLPs, beside one forward and one backward pass of the
+clean prompts through TransformerLens, and TransformerLens' own ``attribution_patch``, which takes one pair at a time.
+All take turns in one process; medians. Memory is the most that the process uses, with the model.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ def main() -> None:
         PASS: lambda: both_ways(model, clean),
         "attribution": lambda: mh.patching.attribution_patch(model, pairs, **given),
         "attribution, 5 steps": lambda: mh.patching.attribution_patch(model, pairs, steps=5, **given),
-        "edges": lambda: mh.settings(budget=asked.budget)(mh.patching.attribute_edges)(model, pairs),
-        "edges, 5 steps": lambda: mh.settings(budget=asked.budget)(mh.patching.attribute_edges)(model, pairs, steps=5),
         "TransformerLens, attribution": lambda: theirs(model, clean, corrupted),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}

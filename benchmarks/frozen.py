@@ -112,7 +112,6 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3),
         "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2),
         "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"]),
-        "edge scores": lambda model: mh.patching.attribute_edges(model, pairs, steps=2),
         "ablations": lambda model: mh.safety.compare_ablations(model, HARMFUL, 3, **BARE),
         "safety heads": lambda model: mh.safety_heads(model, HARMFUL, 3, **BARE),
         "refusal attribution": lambda model: mh.safety.refusal_attribution(

@@ -71,17 +71,20 @@ def test_notebooks_use_the_public_face_only() -> None:
 
 
 def texts_for_users() -> dict[str, str]:
-    """The docs, but for the page that lists old names; the notebooks; the words of results; and the commands."""
-    files = [*DOCS.glob("*.md"), ROOT / "README.md", *(ROOT / "notebooks").glob("*.py")]
-    files += [*(ROOT / "mechheads" / "data" / "kinds").glob("*.toml"), *(ROOT / "mechheads" / "cli").glob("*.py")]
-    return {path.name: path.read_text("utf-8") for path in files if path.name != "moved.md"}
+    """The docs, but for the page of old names; notebooks; what is said of results; commands; the explorer's page."""
+    files = [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "notebooks").glob("*.py")]
+    package = ROOT / "mechheads"
+    files += [*(package / "data" / "kinds").glob("*.toml"), *(package / "cli").glob("*.py")]
+    files += [*(package / "studies").glob("*findings.py"), *(package / "explorer" / "front" / "src").rglob("*.ts*")]
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files if path.name != "moved.md"}
 
 
 def test_one_name_stands_for_one_idea() -> None:
     words = tomllib.loads((DOCS / "words.toml").read_text("utf-8"))["word"]
     assert len(words) >= 10
+    texts = texts_for_users()
     for word in words:
         for other in word["not"]:
             pattern = re.compile(rf"\b{other}s?\b".replace(" ", r"\s+"), re.IGNORECASE)
-            found = {name: match[0] for name, text in texts_for_users().items() if (match := pattern.search(text))}
+            found = {name: match[0] for name, text in texts.items() if (match := pattern.search(text))}
             assert not found, f"say {word['name']!r} ({word['means']})"

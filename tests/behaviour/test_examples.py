@@ -14,7 +14,7 @@ import mechheads as mh
 import mechheads.behaviour.examples
 import mechheads.behaviour.windows
 from mechheads.behaviour import HeadExamples, head_examples
-from mechheads.behaviour.examples import PARTS
+from mechheads.behaviour.examples import PARTS, profile_and_examples
 from mechheads.prompts.encoding import token_strings
 from mechheads.scale.ray_cluster import Request
 from support.levels import ONE_FIRST
@@ -41,6 +41,23 @@ def by_hand(model: mh.Model, tokens: list[int], layer: int, head: int) -> tuple[
     W_O = model.W_O[layer][head].double() * model.attention_out_scale(layer).double()
     size = (run.v[layer, head][0].double() @ W_O).norm(dim=1)
     return A.numpy(), size.numpy(), ((A[:, 1:] @ size[1:]) / resid.norm(dim=1)).numpy()
+
+
+def test_one_reading_gives_the_profile_and_examples_of_the_first_half_of_its_windows(
+    llama: mh.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechheads.behaviour.examples, "USUAL_WINDOW", WINDOW)
+    monkeypatch.setattr(mechheads.behaviour.examples, "_WINDOW", WINDOW // 2)
+    texts = texts_for(llama, 6)
+    profile, examples = profile_and_examples(llama, texts)
+    assert profile.dataset.equals(mh.profile_heads(llama, texts, window=WINDOW).dataset)
+    assert examples.ids is not None
+    words = np.array([-1, *examples.ids])
+    assert sorted(words[examples.tokens + 1].tolist()) == sorted(text[: WINDOW // 2] for text in texts)
+    for layer, head in ((0, 1), (llama.n_layers - 1, llama.n_heads - 1)):
+        for row in examples.of((layer, head)).itertuples():
+            _, _, activity = by_hand(llama, texts[row.text][: WINDOW // 2], layer, head)
+            assert row.activity == pytest.approx(activity.max(), rel=1e-3)
 
 
 def test_every_example_is_that_of_a_slow_loop(small: mh.Model) -> None:

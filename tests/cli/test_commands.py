@@ -19,7 +19,9 @@ import typer
 from typer.testing import CliRunner
 
 import mechheads as mh
+import mechheads.cli.speed
 import mechheads.model.load
+import mechheads.studies.build
 from mechheads.cli import main, options
 from mechheads.cli.errors import in_options
 from mechheads.gating.tasks.shipped import task_names
@@ -154,7 +156,6 @@ WRONG = {
     "generate hello --intervention knock": "'knock' is not one of patch, zero, mean",
     "generate hello --tokns 3": "No such option: --tokns",
     "serve nothing": "'nothing' does not exist.",
-    "runs check nothing.ledger": "there is no file 'nothing.ledger'",
     "figure safety --requests advbnch": 'Did you mean "AdvBench"?',
     "figure roles --symlog 0": "Invalid value for '--symlog': 0.0 must be above 0",
     "figure recipe map": "'map' is not one of chg, maps, ships",
@@ -288,16 +289,33 @@ def test_a_seed_is_part_of_what_labels_are_of(tiny: Tiny, tmp_path: Path) -> Non
     relation = tmp_path / "mine.json"
     pairs = [[" big", " small"], [" cat", " dog"], [" old", " new"]]
     relation.write_text(json.dumps({"name": "mine", "category": "Knowledge", "pairs": pairs}))
-    words = ["label", "--model", tiny("llama"), "--relations", relation, "--min-pairs", 2, "--out", tmp_path / "out"]
-    said(*words, "--seed", 3, code=0)
+    words = ["label", "--model", tiny("llama"), "--relations", relation, "--out", tmp_path / "out"]
+    output = said(*words, "--seed", 3, code=0)
+    assert "\nNote       no head is labelled for 'mine', which has 2 pairs: a label needs 30\n" in output
     assert mh.HeadScores.load(tmp_path / "out" / "relations.nc").provenance["seed"] == 3
     assert "--seed is '3' there and '4' here" in said(*words, "--seed", 4, code=1)
+
+
+def test_the_default_atlas_says_first_about_how_long_it_takes(
+    loaded: Callable[[str], mh.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise ValueError("enough")
+
+    model = loaded("llama")
+    monkeypatch.setattr(mechheads.model.load, "load", lambda *_, **__: model)
+    monkeypatch.setattr(mechheads.studies.build, "build_atlas", stop)
+    monkeypatch.setattr(mechheads.cli.speed, "products_per_second", lambda: 65e9)
+    told = "at 65 GFLOP/s here: the atlas takes about 13 minutes"
+    for words, times in (((), 1), (("--quick",), 0), (("--only", "text"), 0), (("--model", "gpt2"), 0)):
+        done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "".join(words) / "atlas"), *words])
+        assert done.exit_code == 1 and "enough" in done.output and done.output.count(told) == times
 
 
 def test_a_figure_that_lacks_a_model_says_so_by_its_exit_code(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     models = f"{tiny('llama')},{tmp_path / 'empty'}"
-    words = ["figure", "categories", "--model", models, "--relations", "country_to_capital", "--min-pairs", 2]
+    words = ["figure", "categories", "--model", models, "--relations", "country_to_capital"]
     output = said(*words, "--out", tmp_path / "out", code=3)
     assert "Left out: empty; the notes say why." in output and "empty left out: " in output
     assert (tmp_path / "out" / "index.html").is_file()

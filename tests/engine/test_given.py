@@ -71,6 +71,25 @@ def others(model: mh.Model, prompts: int) -> list[list[int]]:
     return [turn for turn in turns if mh.HeadId(*turn[:2]) not in gone]
 
 
+def pairs_without(model: mh.Model, direction: str, kind: str) -> tuple[list[Without], list[Without], Any]:
+    """The base runs and the source runs of the pairs without the heads, and the tokens of the base."""
+    clean, corrupted = PAIRS.tokens(model)
+    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    gone = dict.fromkeys(GONE, kind)
+    sources = runs_without(model, source, {} if kind == "patch" else gone)
+    taken = [run.seen for run in sources] if kind == "patch" else None
+    return runs_without(model, base, gone, taken), sources, base
+
+
+def pattern_of(model: mh.Model, ids: Tensor, hooks: Any) -> Tensor:
+    """The patterns of layer 2 [head, query, key]."""
+    seen: list[Tensor] = []
+    oracles.forward(
+        model, ids, [*hooks, (oracles.name(2, "pattern"), lambda value, hook: seen.append(value[0].clone()))]
+    )
+    return seen[0]
+
+
 @pytest.mark.parametrize("kind", RULES)
 def test_an_effect_given_heads_is_the_change_of_the_run_without_them(small, kind):
     given = dict.fromkeys(GONE, RULES[kind])
@@ -96,18 +115,73 @@ def test_an_effect_given_heads_is_the_change_of_the_run_without_them(small, kind
 )
 def test_patching_given_heads_is_between_two_runs_without_them(small, site, direction, kind):
     found = mh.activation_patch(small, PAIRS, site=site, direction=direction, given=dict.fromkeys(GONE, kind))
-    clean, corrupted = PAIRS.tokens(small)
-    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    if kind == "patch":
-        sources = runs_without(small, source, {})
-        bases = runs_without(small, base, dict.fromkeys(GONE, kind), [run.seen for run in sources])
-    else:
-        bases, sources = (runs_without(small, tokens, dict.fromkeys(GONE, kind)) for tokens in (base, source))
+    bases, sources, base = pairs_without(small, direction, kind)
     for layer, head, prompt in others(small, len(PAIRS))[:: 1 if site == "z" else 3]:
         run, other = bases[prompt], sources[prompt].seen
         patch = partial(oracles.patched_logits, small, run.ids, run.seen, other, layer, head, site)
         expected = oracles.logit_diff(run.under(patch), base, prompt) - oracles.logit_diff(run.logits[0], base, prompt)
         assert float(found.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("direction", "kind", "receivers"),
+    [
+        ("noising", "zero", ["final"]),
+        ("denoising", "mean", ["L2H1.q"]),
+        ("noising", "mean", ["L1H0.v", "L2H1.k"]),
+        ("noising", "patch", ["L2H1.q"]),
+    ],
+)
+def test_paths_given_heads_are_those_of_the_runs_without_them(small, direction, kind, receivers):
+    asked = {"receivers": receivers, "direction": direction, "given": dict.fromkeys(GONE, kind)}
+    bases, sources, base = pairs_without(small, direction, kind)
+    found = mh.path_patch(small, PAIRS, **asked)
+    for layer, head, prompt in others(small, len(PAIRS)):
+        run, other = bases[prompt], sources[prompt].seen
+        hooked = partial(oracles.path_first_run, small, run.ids, run.seen, other, (layer, head))
+        logits, seen = run.under(hooked)
+        if receivers != ["final"]:
+            logits = run.under(partial(oracles.path_second_run, small, run.ids, seen, receivers))
+        expected = oracles.logit_diff(logits, base, prompt) - oracles.logit_diff(run.logits[0], base, prompt)
+        assert float(found.values[layer, head, prompt]) == pytest.approx(expected, abs=TOLERANCE)
+    matrix = mh.path_matrix(small, PAIRS, **asked | {"receivers": receivers[:1]})
+    if len(receivers) == 1:
+        np.testing.assert_allclose(matrix.values.values[:, :, 0], found.values, atol=TOLERANCE)
+    assert found.name.endswith(
+        "given that L0H1 and L2H2 are " + {"zero": "zeroed", "mean": "mean-ablated"}.get(kind, "patched")
+    )
+
+
+def test_sets_and_self_repair_given_heads_are_of_the_runs_without_them(small):
+    given = dict.fromkeys(GONE, "mean")
+    sets = [["L0H0"], ["L0H0", "L1H3"]]
+    bases, sources, base = pairs_without(small, "denoising", "mean")
+    found = mh.patching.patch_sets(small, PAIRS, sets, given=given)
+    for row, heads in enumerate(sets):
+        for prompt, run in enumerate(bases):
+            at = [mh.HeadId.parse(head) for head in heads]
+            other = {(h.layer, h.head): sources[prompt].seen[oracles.name(h.layer, "z")][0, :, h.head] for h in at}
+            changed = oracles.forward(small, run.ids, [*oracles.z_hooks(other), *run.hooks])[0]
+            expected = oracles.logit_diff(changed, base, prompt) - oracles.logit_diff(run.logits[0], base, prompt)
+            assert found.values[row, prompt] == pytest.approx(expected, abs=TOLERANCE)
+    assert found.name.endswith("given that L0H1 and L2H2 are mean-ablated") and found.provenance["given"]
+    total, direct, repair = mh.patching.self_repair(small, PAIRS, given=given).values.values.transpose(2, 0, 1, 3)
+    noised = mh.activation_patch(small, PAIRS, direction="noising", given=given).values
+    to_logits = mh.path_patch(small, PAIRS, mlps="frozen", given=given).values
+    np.testing.assert_allclose(total, noised, atol=TOLERANCE)
+    np.testing.assert_allclose(direct, to_logits, atol=TOLERANCE)
+    np.testing.assert_allclose(repair, total - direct, atol=TOLERANCE)
+
+
+def test_where_a_head_looks_given_heads(small):
+    metric = mh.patching.attention_to("L2H1", 2)
+    found = mh.ablate(small, CLEAN, metric=metric, given="L0H1", intervention="zero")
+    runs = runs_without(small, mh.Prompts(CLEAN).tokens(small), {"L0H1": "zero"})
+    for layer, head, prompt in [at for at in others(small, len(CLEAN)) if at[0] < 2]:
+        run, own = runs[prompt], oracles.z_hooks({(layer, head): 0.0})
+        before, after = (run.under(partial(pattern_of, small, run.ids, hooks))[1, -1, 2] for hooks in ([], own))
+        assert float(found.values[layer, head, prompt]) == pytest.approx(float(after - before), abs=TOLERANCE)
+    assert np.abs(found.values[:2]).max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["resample", "mean"])
@@ -208,6 +282,8 @@ def test_a_group_is_left_out_as_a_whole(loaded):
         (lambda m: mh.ablate(m, CLEAN, given={"L0H1": "zer"}), r"given\['L0H1'\] is 'zer'"),
         (lambda m: mh.ablate(m, CLEAN, given={"L0H1": "patch"}), r"given\['L0H1'\] is Patch.*source run of a pair"),
         (lambda m: mh.ablate(m, CLEAN, given="L0H1", heads="L0H1"), "heads names only heads that given ablates"),
+        (lambda m: mh.path_patch(m, PAIRS, receivers="L1H1.q", given="L1H1"), "receivers: L1H1 is ablated by given"),
+        (lambda m: mh.patching.patch_sets(m, PAIRS, [["L0H1"]], given="L0H1"), "sets has L0H1 in it, which given"),
         (lambda m: mh.ships(m, CLEAN, given={"L0H1": "patch"}), r"given\['L0H1'\] is Patch.*requests have only one"),
         (lambda m: mh.safety_heads(m, given="L0H1"), 'given: score="refusal_attribution" is of the intact model'),
     ],

@@ -35,6 +35,7 @@ def analyses():
     yield "sweep", lambda model: mh.activation_patch(model, PAIRS)
     yield "positions", lambda model: mh.ablate(model, PAIRS, positions="each")
     yield "paths", lambda model: mh.path_patch(model, PAIRS, receivers="L2H1.q")
+    yield "where a head looks", lambda model: mh.ablate(model, PAIRS, metric=mh.patching.attention_to("L2H1", 2))
     yield "matrix", lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H1.v"])
 
 

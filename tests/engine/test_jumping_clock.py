@@ -10,10 +10,8 @@ from itertools import count, cycle
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from support.made_workers import MadeWorkers
@@ -69,8 +67,7 @@ def test_a_clock_that_jumps_stops_no_worker_and_changes_no_bit(small, tmp_path: 
     alone = mh.ablate(small, CLEAN, budget=EVERY_UNIT)
     assert ours.scores.values.tobytes() == alone.scores.values.tobytes() and ours.dataset.identical(alone.dataset)
     assert max(clock.shown) - min(clock.shown) >= 7 * 3600, "it was looked at, and it jumped"
-    checked = CliRunner().invoke(main, ["runs", "check", str(store)])
-    assert checked.output == f"{store}: no damage; 12 units of 1 sweep\n"
+    assert [sweep["units"] for sweep in Ledger.list(store)] == [12]
 
 
 def test_sweeps_are_listed_in_the_order_in_which_they_began_whatever_the_clock_said(
@@ -83,7 +80,7 @@ def test_sweeps_are_listed_in_the_order_in_which_they_began_whatever_the_clock_s
         keys += [sweep["key"] for sweep in Ledger.list(store) if sweep["key"] not in keys]
     mh.scale.merge([store], tmp_path / "merged.ledger")
     for ledger in (store, tmp_path / "merged.ledger"):
-        lines = CliRunner().invoke(main, ["runs", "list", str(ledger)]).output.splitlines()
-        assert [line.split()[0] for line in lines] == [key[:12] for key in keys]
-        stamps = [line.split()[1] for line in lines]
+        listed = Ledger.list(ledger)
+        assert [sweep["key"] for sweep in listed] == keys
+        stamps = [sweep["started"] for sweep in listed]
         assert stamps == sorted(set(stamps), reverse=True), "by the clock, the last one began first"

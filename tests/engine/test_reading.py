@@ -262,7 +262,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(llama, make, message):
 
 
 def test_functions_that_need_logits_say_what_to_use(llama):
-    for function in (mh.patching.attribution_patch, mh.patching.self_repair, mh.patching.attribute_edges):
+    for function in (mh.patching.attribution_patch, mh.patching.self_repair):
         with pytest.raises(ValueError, match=r"reads L2H1.pattern, and mh.patching.* needs a metric of logits"):
             function(llama, PAIRS, metric=TO)
 

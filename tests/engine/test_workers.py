@@ -166,11 +166,11 @@ def test_the_size_that_fits_into_memory_is_remembered_for_all_workers(small, mon
     alone = ablate(small, budget=None)
     carry, sizes = mechheads.engine.run.carry, []
 
-    def small_memory(job: Any, units: list[Any]) -> Any:
+    def small_memory(job: Any, units: list[Any], first: Any) -> Any:
         sizes.append(len(units))
         if len(units) > 1:
             raise MemoryError("no memory")
-        return carry(job, units)
+        return carry(job, units, first)
 
     monkeypatch.setattr(mechheads.engine.run, "carry", small_memory)
     workers = MadeWorkers(2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import string
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -21,12 +20,12 @@ from mechheads.explorer.page import answer, page_html, policy, script, style, wr
 from mechheads.explorer.payload import Payload, atlas_payload
 from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
-from mechheads.heads import check_heads
 from mechheads.results.evidence import verdicts
 from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 from mechheads.studies.head_weights import head_weights
+from mechheads.studies.head_why import HeadWhy, head_why
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -205,34 +204,6 @@ def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
         assert np.abs(np.array(one["sizes"]) - examples.sizes[at, :n].astype(int)).max() <= SIZES_STEP / 2
     assert [each["name"] for each in shared["prompts"]][: len(atlas.pairs)] == [pair["clean"] for pair in atlas.pairs]
     assert shared["requests"] == atlas.requests and shared["pairs"] == atlas.pairs
-
-
-def test_the_space_of_a_head_is_that_of_the_atlas(payload, atlas):
-    given, space = unblock(payload.blocks["mh-space-0"]), atlas.space
-    assert (given["chance"], given["tokens"]) == (space.chance, space.provenance["n_tokens"])
-    shown = [
-        given["words"][given["windows"][window][position]]
-        for window, position in zip(given["window"], given["position"], strict=True)
-    ]
-    assert shown == space.table["token"].tolist() and len(shown) == 96
-    assert list(given["heads"]) == [str(head) for head in check_heads(None, *atlas.sizes)]
-    assert [given["heads"][f"L2H{head}"]["k"] for head in (1, 3)] == ["L2H0", "L2H2"]
-    for name, pane in given["heads"].items():
-        rows = space.of(name)
-        for i, kind in enumerate("qkz"):
-            cloud = pane[kind] if isinstance(pane[kind], dict) else given["heads"][pane[kind]][kind]
-            low, high = np.array(cloud["ends"]).T
-            found = low + (high - low) * in_63rds(cloud["points"]).reshape(2, -1).T / 63
-            assert (np.abs(found - rows[[f"{kind}_1", f"{kind}_2"]]) <= 0.52 / 63 * (high - low)).all(axis=None)
-            at = i, int(name[1]), int(name[3])
-            np.testing.assert_allclose(cloud["shares"], space.shares[at], rtol=1e-3)
-            assert cloud["held"] == pytest.approx(space.held[at], rel=1e-3)
-        active = in_63rds(pane["activity"]) * pane["mostActive"] / 63
-        assert (np.abs(active - rows["activity"]) <= 0.52 / 63 * pane["mostActive"]).all()
-
-
-def in_63rds(text: str) -> np.ndarray:
-    return np.array([(string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/").index(s) for s in text])
 
 
 def test_a_pattern_is_that_of_a_run(loaded, atlas, heads):
@@ -433,18 +404,18 @@ def test_several_atlases_make_one_page(atlas):
     page = atlas_payload([atlas, atlas], heads=[mh.HeadId(1, head) for head in range(atlas.sizes[1])])
     assert [model["name"] for model in page.page["models"]] == [f"{atlas.model} (1)", f"{atlas.model} (2)"]
     assert sorted(page.blocks) == [
-        *("mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1", "mh-space-0", "mh-space-1"),
+        *("mh-heads-0-1", "mh-heads-1-1", "mh-shared-0", "mh-shared-1"),
     ]
-    assert list(unblock(page.blocks["mh-space-1"])["heads"]) == ["L1H0", "L1H1", "L1H2", "L1H3"]
 
 
 @pytest.fixture(scope="module")
 def real(model) -> dict[str, Any]:
     """What takes most room, of the default model."""
+    examples = mh.behaviour.head_examples(model, n_tokens=4000)
     return {
-        "examples": mh.behaviour.head_examples(model, n_tokens=4000),
+        "examples": examples,
+        "why": head_why(model, examples, ["The capital of France is"] * 2),
         "patterns": head_patterns(model, ["The capital of France is"] * 8),
-        "space": mh.studies.head_space(model),
         "weights": head_weights(model),
     }
 
@@ -477,6 +448,14 @@ def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
                 tables.append(one.assign(head=f"L{layer}H{head}", layer=layer, index=head))
         arrays = {name: getattr(result, name)[rows] for name in ("keys", "weights", "first", "sizes")}
         return replace(result, table=pd.concat(tables, ignore_index=True), **arrays)
+    if isinstance(result, HeadWhy):
+        of_heads = dict(list(result.table.groupby(["layer", "index"])))
+        places = [(layer, head) for layer in range(layers) for head in range(n_heads)]
+        again = [
+            of_heads[layer % 30, head % 9].assign(head=f"L{layer}H{head}", layer=layer, index=head)
+            for layer, head in places
+        ]
+        return replace(result, table=pd.concat(again, ignore_index=True))
     changed: dict[str, Any] = {}
     at = np.arange(layers)[:, None] % 30, np.arange(n_heads) % 9
     for name, value in vars(result).items():

@@ -24,7 +24,6 @@ _EACH_CLASS = (
     "patch z",
     "patch k",
     "mlps",
-    "edges",
     "sets",
     "generate",
     "profile",

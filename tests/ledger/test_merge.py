@@ -55,14 +55,3 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         merge([write(tmp_path / "1", "k", {"a": 1.0}), tmp_path / "2"], tmp_path / "all")
     with pytest.raises(ValueError, match="give a list of ledgers"):
         merge(tmp_path / "1", tmp_path / "all")
-
-
-def test_a_removed_sweep_leaves_the_others(tmp_path: Path) -> None:
-    path = write(tmp_path / "l", "k", {"a": 1.0})
-    write(path, "other", {"a": 4.0})
-    Ledger.remove(path, "k")
-    assert [sweep["key"] for sweep in Ledger.list(path)] == ["other"]
-    with Ledger.read(path, "other") as ledger:
-        assert ledger.finished()["a"].tolist() == [4.0]
-    with pytest.raises(ValueError, match="holds no sweep with the key 'k'"):
-        Ledger.remove(path, "k")

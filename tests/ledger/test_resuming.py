@@ -230,11 +230,11 @@ def test_as_many_units_go_together_as_when_it_began_and_half_a_batch_is_not_stor
     carry, waves, store = mechheads.engine.run.carry, [], tmp_path / "store"
     stop = -1
 
-    def noting(job: Any, units: Any) -> torch.Tensor:
+    def noting(job: Any, units: Any, first: Any) -> torch.Tensor:
         if len(waves) == stop:
             raise KeyboardInterrupt
         waves.append(len(units))
-        return carry(job, units)
+        return carry(job, units, first)
 
     def patch(budget: Limits, **given: Any) -> mh.HeadScores:
         waves.clear()

@@ -7,7 +7,7 @@ import torch
 
 import mechheads as mh
 from mechheads.engine import run as engine_run
-from mechheads.interventions.new_z import new_z
+from mechheads.interventions.new_z import Finite, new_z
 from support import tiny as tiny_models
 
 TEXTS = [" The capital of France is", " When John and Mary went to the store"]
@@ -21,11 +21,11 @@ def test_a_change_is_a_change_however_small(tiny, dtype):
     model = mh.load(tiny("llama"), dtype=dtype)
     base = model.cache(TEXTS)
     for layer in range(model.n_layers):
-        new, first = new_z(mh.patching.Scale(0.97), base, None, mh.HeadId(layer, 1), None)
-        assert first.tolist() == [0, 0]
-        assert not torch.equal(new[0, 0], base.z[layer, 1][0, 0])
-        _, first = new_z(mh.patching.Scale(1.0), base, None, mh.HeadId(layer, 1), None)
-        assert first.tolist() == [base.tokens.ids.shape[1]] * 2
+        for factor, changed in ((0.97, True), (1.0, False)):
+            rule, head = mh.patching.Scale(factor), mh.HeadId(layer, 1)
+            new, differs = new_z(rule, base, None, [head], None, Finite(rule))
+            assert differs[:, 0, 0].tolist() == [changed, changed]
+            assert torch.equal(new[:, 0], base.z[head]) != changed
 
 
 def test_small_changes_in_bfloat16_are_told_apart_when_prompts_share_a_row():

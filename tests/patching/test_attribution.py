@@ -11,7 +11,7 @@ import torch
 import mechheads as mh
 from mechheads.engine.job import Spec, make_ready
 from mechheads.limits import Limits
-from mechheads.patching import attribute_edges, attribution
+from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.gradients import Size, Watch, gradients_of
 from mechheads.runs.head_cache import HeadCache
@@ -238,15 +238,11 @@ def test_prompts_in_parts_and_on_disk_give_the_same(llama, pairs):
     assert whole.kind == "attribution" and whole.unit == "logits" and "2310.10348" in whole.citation()
 
 
-GRADIENTS = {
-    "of heads": lambda *given, **options: attribution_patch(*given, **options).values.to_numpy(),
-    "of edges": lambda *given, **options: attribute_edges(*given, **options).score,
-}
-of_both = pytest.mark.parametrize("estimates", GRADIENTS.values(), ids=GRADIENTS)
+def estimates(model, pairs):
+    return attribution_patch(model, pairs).values.to_numpy()
 
 
-@of_both
-def test_no_weight_needs_a_gradient(tiny, pairs, estimates):
+def test_no_weight_needs_a_gradient(tiny, pairs):
     model = mh.load(tiny("gpt2"))
     wanted, weights = estimates(model, pairs), list(model.model.parameters())
     for weight in weights:
@@ -257,8 +253,7 @@ def test_no_weight_needs_a_gradient(tiny, pairs, estimates):
     assert not any(weight.requires_grad for weight in weights)
 
 
-@of_both
-def test_a_model_loaded_for_inference_has_the_same_estimates_or_is_refused(tiny, pairs, estimates):
+def test_a_model_loaded_for_inference_has_the_same_estimates_or_is_refused(tiny, pairs):
     with torch.inference_mode():
         model = mh.load(tiny("gpt2"), dtype=torch.bfloat16)
     if any(weight.is_inference() for weight in model.model.parameters()):  # as in TransformerLens 3.9
@@ -269,8 +264,7 @@ def test_a_model_loaded_for_inference_has_the_same_estimates_or_is_refused(tiny,
     np.testing.assert_allclose(estimates(model, pairs), wanted, atol=1e-5)
 
 
-@of_both
-def test_half_precision_gives_much_the_same(tiny, loaded, pairs, estimates):
+def test_half_precision_gives_much_the_same(tiny, loaded, pairs):
     exact, half = (estimates(model, pairs) for model in (loaded("llama"), mh.load(tiny("llama"), dtype=torch.bfloat16)))
     known = np.isfinite(exact)
     assert np.corrcoef(exact[known], half[known])[0, 1] > 0.9

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +12,6 @@ import mechheads as mh
 from mechheads.engine.memory import PeakBytes
 from mechheads.limits import Limits
 from mechheads.metrics.basic import logit_diff
-from mechheads.patching.edges.attribution import EdgeSize, ready_edges
-from mechheads.patching.edges.graph import EdgeGraph
 from mechheads.patching.gradients import Path, Size, Watch, gradients_of
 from support.levels import TWO_FIRST
 from support.texts import CAPITALS_PAIRS
@@ -58,18 +54,6 @@ def test_less_memory_is_used(llama):
     assert peaks[1] < peaks[0]
 
 
-@pytest.mark.parametrize("steps", [None, 2])
-def test_edges_equal_those_of_all_senders_together(small, steps):
-    work, size = ready_edges(small, CAPITALS_PAIRS, logit_diff, steps)
-    assert size.layers == small.n_layers and work.parts == [range(small.n_layers)]
-    whole = work.scores(slice(0, 3), lambda: None)
-    for part in (replace(work, at_once=at_once) for at_once in (1, 2)):
-        done: list[int] = []
-        found = part.scores(slice(0, 3), partial(done.append, 1))
-        torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
-        assert len(done) == part.steps
-
-
 def seven_billion() -> SimpleNamespace:
     """The sizes of a model with seven billion parameters."""
     backend = SimpleNamespace(d_mlp=11008, on_disk=None, devices=SimpleNamespace(free=None))
@@ -93,34 +77,14 @@ def test_a_long_prompt_of_a_large_model_is_planned_block_by_block():
 
 @pytest.mark.parametrize("n_read", [1, 7, 20])
 def test_prompts_run_together_only_if_their_logits_fit_too(n_read):
-    model, graph = seven_billion(), EdgeGraph(32, 32, mlps=True, parallel=False)
     for room in range(GB // 2, 8 * GB, GB // 8):
-        for found in (
-            Size.that_fits(model, (100, 20, n_read), room, Limits()),
-            EdgeSize.that_fits(model, graph, (100, 20, n_read), room, Limits()),
-        ):
-            assert found.bytes <= room or found.rows == 1
-
-
-def test_edges_of_a_large_model_are_planned_in_parts():
-    model, graph = seven_billion(), EdgeGraph(32, 32, mlps=True, parallel=False)
-    found = EdgeSize.that_fits(model, graph, (10, 300, 1), 3 * GB, Limits())
-    assert found.rows == 1 and 1 < found.layers < 32 and found.bytes < 3 * GB
-    more = EdgeSize.that_fits(model, graph, (10, 300, 1), 8 * GB, Limits())
-    assert (more.rows, more.layers) == (1, 32) and found.bytes < more.bytes < 8 * GB
+        found = Size.that_fits(seven_billion(), (100, 20, n_read), room, Limits())
+        assert found.bytes <= room or found.rows == 1
 
 
 def test_little_memory_runs_block_by_block(llama):
     whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all")
-    edges = mh.patching.attribute_edges(llama, CAPITALS_PAIRS)
     with pytest.warns(UserWarning, match="these gradients need about"):
         parts = mh.settings(budget="20 KB")(mh.patching.attribution_patch)(llama, CAPITALS_PAIRS, nodes="all")
     np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(parts.mlps["score"], whole.mlps["score"], rtol=1e-4, atol=1e-6)
-    enough = 4 * EdgeGraph.of(llama).edges.size * len(CAPITALS_PAIRS)
-    with mh.settings(budget=enough), pytest.warns(UserWarning, match="budget is"):
-        work, size = ready_edges(llama, CAPITALS_PAIRS, logit_diff, None)
-    assert size.rows == 1 and len(work.parts) == llama.n_layers
-    with pytest.warns(UserWarning, match="these gradients need about"):
-        few = mh.settings(budget=enough)(mh.patching.attribute_edges)(llama, CAPITALS_PAIRS)
-    np.testing.assert_allclose(few.score, edges.score, rtol=1e-4, atol=1e-6)

@@ -63,6 +63,7 @@ def test_cells(column, shown):
 def test_an_index_with_names_is_kept_and_an_empty_table_keeps_its_headings():
     table = pd.DataFrame({"value": [1.0]}, index=pd.Index(["keep"], name="fit"))
     assert cells(html_table(table)) == [["fit", "value"], ["keep", "1"]]
+    assert cells(html_table(table.reset_index(drop=True).iloc[[0]])) == [["value"], ["1"]]
     assert cells(html_table(pd.DataFrame({"value": []}))) == [["value"]]
     assert "<b>" not in html_table(pd.DataFrame({"<b>": ["<b>"]}))
 

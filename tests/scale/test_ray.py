@@ -46,6 +46,14 @@ def test_a_number_means_the_same_workers_in_every_call_until_another_one_is_give
     assert (len(made.options), made.killed, len(made.started)) == (5, [0, 1], 1)
 
 
+def test_where_a_head_looks_without_another_head_is_the_same_by_workers(small, made: MadeRay):
+    given: dict[str, Any] = {"metric": mh.patching.attention_to("L2H1", 2), "budget": EVERY_UNIT, "given": "L0H1"}
+    assert same(mh.activation_patch(small, PAIRS, workers=2, **given), mh.activation_patch(small, PAIRS, **given))
+    given["receivers"] = "L2H1.q"
+    assert same(mh.path_patch(small, PAIRS, workers=2, **given), mh.path_patch(small, PAIRS, **given))
+    assert len(made.options) == 2
+
+
 def test_another_model_gets_other_workers(tiny, small, made: MadeRay):
     with mh.scale.Ray(replicas=2) as workers:
         for model in (small, mh.load(tiny("gpt2")), small):

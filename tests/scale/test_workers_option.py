@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from mechheads.cli import main
@@ -102,7 +103,9 @@ def test_commands_pass_the_workers_on(
 
     home, words = FACES[name]
     monkeypatch.setattr(home, face)
-    monkeypatch.setattr("mechheads.model.load.load", lambda *_args, **_options: None)
+    monkeypatch.setattr(
+        "mechheads.model.load.load", lambda *_args, **_options: SimpleNamespace(device=torch.device("meta"))
+    )
     questions = SimpleNamespace(study={"study": "atlas"})
     monkeypatch.setattr("mechheads.studies.questions.Questions.of", lambda *_: questions)
     done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out"), "--workers", asked])

@@ -296,14 +296,13 @@ def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model):
 def test_texts_without_an_end_are_read_as_far_as_they_are_needed(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(questions, "_ENOUGH", 2 * len(TEXTS[0]))
     endless = build_atlas(small, texts=cycle(TEXTS), only="text")
-    assert endless.profile is not None and endless.space is not None and endless.notes == []
+    assert endless.profile is not None and endless.notes == []
     assert endless.study["texts"] == build_atlas(small, texts=TEXTS, only="weights").study["texts"]
 
 
 STAGES = (
     ("activation_patch", set()),
-    ("profile_heads", {"patching"}),
-    ("head_examples", {"patching"}),
+    ("profile_and_examples", {"patching"}),
     ("label_heads", {"patching", "text"}),
     ("head_weights", {"patching", "text", "labels"}),
     ("self_repair", {"patching", "text", "labels", "weights"}),
@@ -415,7 +414,7 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
     assert code == 130 and "shows the results until then" in said
     assert Atlas.load(out).done == ["patching", "text", "labels"]
     with monkeypatch.context() as patch:
-        patch.setattr(build, "profile_heads", stopped_at(1, build.profile_heads))
+        patch.setattr(build, "profile_and_examples", stopped_at(1, build.profile_and_examples))
         code, said = run(*common, *given)
     assert code == 0, said
     assert "Patching, agreement: share restored" in said

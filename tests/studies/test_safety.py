@@ -201,7 +201,7 @@ def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, sh
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     assert atlas.refusals is not None and atlas.refusals.spread and not atlas.refusals.carriers
-    wanted = "Without the first 2 heads by refusal attribution, 0% of the refusals become compliance: more than without"
+    wanted = "Without the first 2 heads by refusal attribution, 0% of the refused requests are answered: more than"
     said = texts_of(atlas)
     assert wanted in said and said.count("and less than half") == 1
 

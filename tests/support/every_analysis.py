@@ -121,7 +121,6 @@ ANALYSES: dict[str, Analysis] = {
     "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), _REST),
     "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), _REST),
     "mlps": _A(lambda model: mh.activation_patch(model, PAIRS, nodes="all"), _REST, read="dataset.mlp_values"),
-    "edges": _A(lambda model: mh.patching.attribute_edges(model, PAIRS), read="score"),
     "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), _REST),
     "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), _REST),
     "profile": _A(lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16), read="values"),
@@ -174,7 +173,6 @@ FURTHER: dict[str, Analysis] = {
     ),
     "given": _A(lambda model: mh.activation_patch(model, PAIRS, given=["L0H1"]), _REST, read="values"),
     "backups": _A(lambda model: mh.patching.backups(model, CLEAN, "L0H1", draws=1), _REST, read="values"),
-    "edges by prompt": _A(lambda model: mh.patching.attribute_edges(model, PAIRS, by_prompt=True)),
     "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
     "attention": _A(
         lambda model: mh.behaviour.attention_attribution(model, PAIRS, "L2H1", key=-2),
@@ -196,7 +194,6 @@ FURTHER: dict[str, Analysis] = {
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
     "why heads look there": _A(lambda model: head_why(model, mh.behaviour.head_examples(model, _ROWS), CLEAN)),
-    "space": _A(lambda model: mh.studies.head_space(model, _LONG, shown=40)),
     "weights": _A(lambda model: head_weights(model)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
     "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST, 0.2),
@@ -243,16 +240,15 @@ FURTHER: dict[str, Analysis] = {
 }
 """The others, which are made of those."""
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "paths of MLPs", "result"}
-REPEATED |= {"edges by prompt", "logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
+REPEATED |= {"logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
 REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads by contribution", "matrix of paths"}
 REPEATED |= {"attention by source"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
-TABLES = ("sets", "edges", "sahara", "faithfulness", "completeness", "circuit", "examples")
+TABLES = ("sets", "sahara", "faithfulness", "completeness", "circuit", "examples")
 TABLES += (
     "indirect objects",
     "patterns",
-    "space",
     "weights",
     "first heads",
     "refusal test",

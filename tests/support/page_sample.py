@@ -27,7 +27,7 @@ LAYERS = (1, 23, 27, 29)
 _WITH_TEXT = 4
 """The head of each layer whose card has text, so that the file stays small."""
 _PARTS = (PARTS[0], PARTS[1], *PARTS[-2:])
-_LAYER_COMES_SECOND = ("singular", "directions", "points", "ends", "shares", "held")
+_LAYER_COMES_SECOND = ("singular", "directions")
 
 
 def sent(payload: Payload) -> dict[str, Any]:
@@ -69,8 +69,6 @@ def of_layers(atlas: Atlas) -> Atlas:
         table = table[table["sender"].isin(names) & table["receiver"].isin(names)].reset_index(drop=True)
         table = table.assign(sender=table["sender"].map(names), receiver=table["receiver"].map(names))
         changed["weights"] = arrays(atlas.weights, table=table)
-    if atlas.space is not None:
-        changed["space"] = arrays(atlas.space)
     if atlas.patterns is not None:
         first = atlas.patterns.table.head(1)
         kept = {part: getattr(atlas.patterns, part)[list(LAYERS)][:, :, : first["stop"][0]] for part in _OF_PATTERNS}

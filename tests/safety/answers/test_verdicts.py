@@ -300,7 +300,7 @@ def test_the_same_answer_to_most_requests_is_counted_by_requests_and_is_no_refus
 
 def test_own_judges_are_named_and_nothing_is_said_of_their_agreement() -> None:
     assert judged_by(rule_judge) == (
-        "judged by rules that agree with people on 0.80 to 1.00 of refusals and 0.80 to 1.00 of compliance"
+        "judged by rules that agree with people on 0.80 to 1.00 of refusals and 0.80 to 1.00 of answers called complied"
     )
     assert judged_by("rule_judge", ["refused"]) == "judged by rules that agree with people on 0.80 to 1.00 of refusals"
 
