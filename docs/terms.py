@@ -11,9 +11,10 @@ from docs.contract import WRITTEN as CONTRACT
 GLOSSARY = Path(__file__).parent / "glossary.md"
 WRITTEN = CONTRACT.parent / "terms.ts"
 _EXPLAINED = """
-ablation; activation patching; category; circuit; direct effect; facilitation; faithfulness; family p; gate;
-induction head; interference; irrelevance; KL divergence; logit difference; look-alike; nat; OV circuit; path patching;
-phi; q value; Refusal attribution; Refusal Contribution; relation; residual stream; self-repair; Ships; verdict; view
+ablation; activation patching; atlas; category; circuit; direct effect; facilitation; faithfulness; family p; gate;
+induction head; interference; irrelevance; KL divergence; label; logit difference; look-alike; nat; null; OV circuit;
+path patching; phi; q value; reading; Refusal attribution; Refusal Contribution; relation; residual stream; rival;
+Sahara; self-repair; Ships; verdict; view
 """
 
 

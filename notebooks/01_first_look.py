@@ -21,7 +21,8 @@
 # finding on new prompts, and read a map of what the heads do according to their weights.
 #
 # You should know what an attention head, the residual stream and a logit are, but you need not know this package. The
-# notebook runs in about half a minute on two free cores. The first time, it also downloads the model (93 MB).
+# notebook takes about half a minute on two cores that do nothing else, and longer on a busy or older machine. The first
+# time, it also downloads the model (93 MB).
 
 # %%
 from dataclasses import dataclass, replace
@@ -141,7 +142,7 @@ where["L23H4"].set_index("pos").round(3)
 # Prompts show what a head does on those prompts. Its weights say what it would do with *any* token: multiply the vector
 # of a country by W_V, W_O and the unembedding, and see whether the capital is among the ten largest logits. The
 # relation score phi is the share of pairs for which it is (Elhelo & Geva 2025). A head may read a token as the bare
-# embedding, after the first MLP, or as the model carries it to the head's layer. All three forms are tried, and
+# embedding, after the first MLP, or as the model carries it to the head's layer. All three readings are tried, and
 # `reading` says which gave the largest phi. A head gets the category of a relation if it hits more pairs than it does
 # when the capitals are shuffled among the countries: by at least a tenth of the pairs, at a false discovery rate of 5%.
 # To save time we take only every second adjective and every fifth name.

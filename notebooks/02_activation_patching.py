@@ -21,8 +21,9 @@
 # patching.
 #
 # We do it once by hand, with a dozen lines of hooks. Then the package does the same for all 270 heads. The rest of the
-# notebook is about what is harder than the code: which run to patch, what to patch, and three common mistakes. The
-# notebook takes about a minute on two free cores. You should know what a head, the residual stream and a logit are.
+# notebook is about what is harder than the code: which run to patch, what to patch, and three common mistakes. It takes
+# about a minute on two cores that do nothing else, and longer on a busy or older machine. You should know what a head,
+# the residual stream and a logit are.
 
 # %%
 import pandas as pd

@@ -21,8 +21,8 @@
 # **sender**, and lets only one component, the **receiver**, see the change.
 #
 # We do it by hand, check that the package gives the same numbers, and draw a small map of the paths between the heads
-# that find a capital. It takes about a minute without a GPU. You should know activation patching, the topic of notebook
-# 02.
+# that find a capital. It takes about a minute on two cores that do nothing else, and longer on a busy or older machine.
+# You should know activation patching, the topic of notebook 02.
 
 # %%
 import pandas as pd

@@ -21,8 +21,9 @@
 # experiments of the package.
 #
 # In this notebook we write an intervention, a metric and a group of receivers, each in about ten lines. We check them
-# for common mistakes, and we keep a long run in a file so that it survives an interruption. It takes about a minute
-# without a GPU. You should know activation patching (notebook 02).
+# for common mistakes, and we keep a long run in a file so that it survives an interruption. It takes about a minute on
+# two cores that do nothing else, and longer on a busy or older machine. You should know activation patching (notebook
+# 02).
 
 # %%
 import tempfile

@@ -22,8 +22,8 @@
 # minutes.
 #
 # We do it by hand, find a head that gets its label by luck, test whether heads do in a text what their weights say, and
-# test whether the model needs them. The notebook takes about a minute without a GPU. You should know activation
-# patching (notebook 02).
+# test whether the model needs them. The notebook takes about a minute on two cores that do nothing else, and longer on
+# a busy or older machine. You should know activation patching (notebook 02).
 
 # %%
 from collections import Counter
@@ -135,8 +135,8 @@ print(f"{len(asked)} of {len(capitals.pairs)} pairs; {int(hit.sum())} are hit: p
 
 # %% [markdown]
 # `mh.relation_scores` does this for every head and relation. The package has many relations; we take four, and of two
-# of them every fourth pair, to save time. `source="first_mlp"` and `norm="raw"` choose the form of the paper, which we
-# have just computed by hand.
+# of them every fourth pair, to save time. `source="first_mlp"` and `norm="raw"` choose what the paper computes, which
+# we have just done by hand.
 
 
 # %%
@@ -339,13 +339,13 @@ of_heads = of_heads.loc[["L23H4", "L23H5", "L23H1", "L29H1", "L29H2"]]
 of_heads.round(2)
 
 # %% [markdown]
-# Given the bare embedding, L29H1 writes the capital for most countries: in this form, its weights do know. Given the
+# Given the bare embedding, L29H1 writes the capital for most countries: in this reading, its weights do know. Given the
 # country as the model carries it to layer 29, it does so for few.
 #
 # No single reading is right for all heads here, nor for all models: in the one other model that was tried,
 # Gemma-3-270m, the first MLP shows none of the heads that carry the capitals. The best of three readings needs a
 # stricter null, and gets one: each shuffle also takes its best reading. `label_heads` does all of this if you give it a
-# model. We continue in the form of the paper.
+# model. We continue with the paper's reading.
 #
 # ## One number for all heads, and how sure it is
 #
@@ -403,7 +403,8 @@ causal = mh.labels.relation_evidence(model, "country_to_capital", **options)
 causal.total.top(5, by="absolute")
 
 # %% [markdown]
-# If you pass this evidence to `label_heads`, each label gets a verdict. The labels do not change.
+# If you pass this evidence to `label_heads`, the column `verdict` says whether weights and effect agree. The labels do
+# not change.
 
 # %%
 labels = mh.label_heads(phi, floor=0.01, causal=causal)
@@ -414,7 +415,7 @@ beside[["phi", "total", "total_low", "total_high", "direct", "label", "verdict"]
 # %% [markdown]
 # This agrees with what we saw in the texts. L23H4 and L23H5 have similar phi, but in these prompts L23H4 restores
 # several times as much of the answer. The label of L23H2 is true, and the model does not use it here. L29H1 has no
-# label in the form of the paper, and does about as much as L23H5. (A head that works *against* the answer, such as
+# label in the paper's reading, and does about as much as L23H5. (A head that works *against* the answer, such as
 # L29H0, gets no verdict.)
 #
 # Single heads do not show what the heads do together. So remove them one after the other, and see how often the model

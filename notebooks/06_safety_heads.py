@@ -23,7 +23,8 @@
 #
 # In an ordinary model nobody knows the right answer. So we take a model for which we know it: a small model that was
 # taught to refuse through six heads, and through nothing else. Which score finds them? The notebook takes about two
-# minutes without a GPU. You should know what an ablation is (notebook 02).
+# minutes on two cores that do nothing else, and longer on a busy or older machine. You should know what an ablation is
+# (notebook 02).
 
 # %%
 from collections import Counter
@@ -307,9 +308,9 @@ print(test.verdict)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)
 
 # %% [markdown]
-# The verdict says which condition failed, if one did. In the table, `refusal` is the mean log-probability that an
-# answer to a harmful request begins as a refusal; it moves before a verdict does. With ten requests, only a large
-# difference can be shown: `attack_success_low` and `_high`, in `test.table`, are the interval.
+# The sentence says which condition failed, if one did. In the table, `refusal` is the mean log-probability that an
+# answer to a harmful request begins as a refusal; it moves before the judge's verdicts do. With ten requests, only a
+# large difference can be shown: `attack_success_low` and `_high`, in `test.table`, are the interval.
 #
 # Read some answers yourself before you believe any of it. They are folded, too:
 

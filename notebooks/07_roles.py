@@ -23,9 +23,10 @@
 # 2025).
 #
 # We gate heads by hand, fit all gates three times, derive a role for each head, check the roles on items that were not
-# used for fitting, and compare them with ablation. The notebook takes about a minute without a GPU. You should
-# know attention heads and log-probabilities; no other notebook is needed. (A fit of few, large steps amplifies small
-# differences. On another processor the numbers differ a little, and the conclusions should not.)
+# used for fitting, and compare them with ablation. The notebook takes about a minute on two cores that do nothing else,
+# and longer on a busy or older machine. You should know attention heads and log-probabilities; no other notebook is
+# needed. (A fit of few, large steps amplifies small differences. On another processor the numbers differ a little, and
+# the conclusions should not.)
 
 # %%
 import numpy as np

@@ -330,32 +330,6 @@ matrix.plot()
 # So far this resembles the circuit of GPT-2. But look at the columns of L23H3: they are pale. One of the two heads with
 # the largest effect does not depend on the chain.
 #
-# ### All edges at once
-#
-# We chose these receivers by hand. `mh.patching.attribute_edges` *estimates* every edge of the model at once: from the
-# embedding, each head and each MLP to every q, k and v, every MLP and the logits. `steps=5` averages gradients over
-# five points between the two runs. Which edges between heads are the strongest?
-
-# %%
-edges = mh.patching.attribute_edges(job, steps=5)
-columns = ["sender", "receiver", "input", "score", "ci_low", "ci_high"]
-is_head = edges.table["sender"].str.contains("H") & edges.table["receiver"].str.contains("H")
-between_heads = edges.table[is_head].head(12)
-print(f"{edges.n_edges:,} edges")
-between_heads[columns].round(2)
-
-# %% [markdown]
-# The chain is among them, though nothing said where to look: L17H4 to the v of L20H0, L20H0 to the q of L23H0 and of
-# L23H2, and L23H3 to the q of L24H4. And what does L23H3 read, if it is not the chain?
-
-# %%
-into_L23H3 = edges.table.query("receiver == 'L23H3'").head(3)
-into_L23H3[columns].round(2)
-
-# %% [markdown]
-# By far the strongest edge into it leads from the first MLP to its v. What the first MLP gives depends on little more
-# than the token itself: L23H3 moves the name that it attends to, whoever that is.
-#
 # ## Part 3: is it a circuit?
 #
 # A list of important heads is not yet a circuit. Three questions are asked of a circuit, each harder than the one
@@ -439,6 +413,20 @@ pd.DataFrame([repair[head].set_index("effect")["score"] for head in movers], ind
 # When L23H0 or L23H2 is ablated, later heads restore a good part of the loss: the total effect is smaller than the
 # direct one. Ablation alone makes such heads look less important than they are. L20H0 is another case: it adds next to
 # nothing to the logits directly, so `repair` is not repair here, but the effect of the heads that read its output.
+#
+# Who repairs? A head that stands in for others does little while they work, and more once they are gone.
+# `mh.patching.backups` ablates L23H0 and L23H2 all the time, then each later head too, and compares with the effects in
+# the intact model. Here the effect is the KL divergence of the next token.
+
+# %%
+late = [(layer, head) for layer in range(23, 30) for head in range(9)]
+standing_in = mh.patching.backups(job, heads=["L23H0", "L23H2"], among=late, draws=2)
+standing_in.top(4)[["score", "ci_low", "ci_high", "p_family"]].round(3)
+
+# %% [markdown]
+# L23H1 comes first, a head of the same layer. But its interval includes 0, and none of these four is told from a head
+# whose effect stays as it is (family p above 0.05). So with eight prompts we cannot name the head that repairs, if it
+# is one head at all: MLPs and the final norm repair too, and `mh.patching.backups` looks at heads only.
 #
 # ### Several heads together
 #

@@ -21,7 +21,8 @@
 # the default model: L16H0, L18H6 and L23H4. Then it turns each head off, and asks whether all the answers agree.
 #
 # You should know what an attention head, the residual stream and a logit are; no other notebook is needed. To save time
-# we read few texts: the notebook takes less than a minute without a GPU.
+# we read few texts: the notebook takes less than a minute on two cores that do nothing else, and longer on a busy or
+# older machine.
 
 # %%
 from itertools import islice

@@ -32,6 +32,8 @@ assert complete.worst["incompleteness"] > 1
 loss = {head: repair[head].set_index("effect")["score"] for head in movers}
 assert all(loss[head]["direct"] < loss[head]["total"] - 0.2 < 0 for head in ("L23H0", "L23H2"))
 assert abs(loss["L20H0"]["direct"]) < 0.5 and loss["L20H0"]["total"] < -2
+assert standing_in.heads(1) == (mh.HeadId(23, 1),) and standing_in.top(4)["p_family"].min() > 0.05
+assert standing_in["L23H1"]["ci_low"] < 0
 first, second, together, movers_alone, chain_together = groups.table["score"]
 assert together > 0.9 * (first + second) and chain_together < 0.85 * (first + movers_alone)
 
