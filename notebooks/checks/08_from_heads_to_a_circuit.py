@@ -21,10 +21,6 @@ assert path["L17H4"]["L20H0.v"] < -0.5 and path["L20H0"]["L23H0.q"] < -0.3
 assert path["L23H3"]["final"] < path["L23H0"]["final"] < -0.5 and abs(path["L20H0"]["final"]) < 0.5
 assert path["L23H3"]["L24H4.q"] > 0.3 and path["L23H0"]["L24H4.q"] > 0.3
 assert max(abs(path[head][name]) for head in chain for name in ("L23H3.q", "L23H3.v")) < 0.5
-strongest = set(between_heads[["sender", "receiver", "input"]].itertuples(index=False, name=None))
-assert {("L17H4", "L20H0", "v"), ("L20H0", "L23H0", "q"), ("L20H0", "L23H2", "q"), ("L23H3", "L24H4", "q")} <= strongest
-first, second = into_L23H3["score"].abs().head(2)
-assert tuple(into_L23H3.iloc[0][["sender", "input"]]) == ("L0.mlp", "v") and first > 2 * second
 assert curve[1].score < 0.2 and curve[10].score < curve[5].score
 assert len(circuit.heads) < 28 and abs(1 - on_fresh.score) < 0.4
 assert weak and not in_circuit["in the circuit"].all()
