@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-_ATLAS = 380 * 131e9
-"""What the default atlas costs, counted in operations of one core: it took 380 s where a core did 131e9 a second. Most
+_ATLAS = 201 * 160e9
+"""What the default atlas costs, counted in operations of one core: it took 201 s where a core did 160e9 a second. Most
 of its time is not products, and more cores shorten it little, so the speed of one core says more than that of all."""
 _SIZE, _SECONDS = 1024, 0.5
 
@@ -37,7 +37,7 @@ def about_an_atlas(per_second: float) -> str:
 
     >>> from mechheads.cli.speed import about_an_atlas
     >>> about_an_atlas(130e9)
-    'a core multiplies matrices at 130 GFLOP/s here: the atlas takes about 6 minutes if this does not change'
+    'a core multiplies matrices at 130 GFLOP/s here: the atlas takes about 4 minutes if this does not change'
     """
     minutes = max(2, round(_ATLAS / per_second / 60))
     return (

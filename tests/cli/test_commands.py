@@ -306,7 +306,7 @@ def test_the_default_atlas_says_first_about_how_long_it_takes(
     monkeypatch.setattr(mechheads.model.load, "load", lambda *_, **__: model)
     monkeypatch.setattr(mechheads.studies.build, "build_atlas", stop)
     monkeypatch.setattr(mechheads.cli.speed, "products_per_second", lambda: 65e9)
-    told = "at 65 GFLOP/s here: the atlas takes about 13 minutes"
+    told = "at 65 GFLOP/s here: the atlas takes about 8 minutes"
     for words, times in (((), 1), (("--quick",), 0), (("--only", "text"), 0), (("--model", "gpt2"), 0)):
         done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "".join(words) / "atlas"), *words])
         assert done.exit_code == 1 and "enough" in done.output and done.output.count(told) == times
