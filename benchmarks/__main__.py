@@ -74,7 +74,7 @@ def main() -> None:
         _say("interrupted: the results so far are kept")
     finally:
         _keep(results, args.out)
-        print(markdown(results))
+    print(markdown(results))
 
 
 def _arguments() -> argparse.Namespace:

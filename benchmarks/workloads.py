@@ -286,11 +286,8 @@ def _early(pairs: PromptPairs) -> PromptPairs:
     """The same countries and capitals in a sentence that names the country early."""
     from mechheads import PromptPairs
 
-    def again(side: int, texts: Sequence[Any]) -> list[str]:
-        spans = pairs.positions["country"][side]
-        return [EARLY.format(country=text[slice(*span)]) for text, span in zip(texts, spans, strict=True)]
-
-    return PromptPairs(again(0, pairs.clean), again(1, pairs.corrupted), pairs.answer, pairs.wrong)
+    clean, corrupted = ([EARLY.format(country=country) for country in side] for side in pairs.positions["country"])
+    return PromptPairs(clean, corrupted, pairs.answer, pairs.wrong)
 
 
 def _random(model: Model, name: str, n: int, long: int) -> tuple[Ids, Ids, list[int], list[int]]:
