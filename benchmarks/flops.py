@@ -79,6 +79,13 @@ class Shape:
         return 2 * self.mlp_matrices * self.d_model * self.d_mlp
 
     @property
+    def products(self) -> list[tuple[int, int]]:
+        """The linear maps of a block: the sizes of their inputs and outputs."""
+        queries, keys = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        mlp = [(self.d_model, self.d_mlp)] * (self.mlp_matrices - 1) + [(self.d_mlp, self.d_model)]
+        return [(self.d_model, queries), *[(self.d_model, keys)] * 2, (queries, self.d_model), *mlp]
+
+    @property
     def unembed(self) -> int:
         """FLOPs of the logits at one position."""
         return 2 * self.d_model * self.d_vocab

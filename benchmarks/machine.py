@@ -9,7 +9,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ import torch
 
 SHAPES = ((1024, 576, 1536), (1024, 768, 3072), (2048, 2048, 2048))
 """Matrix products [a, b] x [b, c] of sizes that occur in models; the fastest counts."""
+
+SWEEP_TOKENS = 1500
+"""About as many tokens as a sweep computes at a time."""
 
 LIBRARIES = ("mechheads", "transformer-lens", "transformers", "torch", "nnsight", "pyvene", "numpy")
 
@@ -35,6 +38,24 @@ def matmul_speed(device: str, tries: int = 3) -> dict[str, float]:
             seconds.append(clock(device) - start)
         speeds[f"{a}x{b}x{c}"] = 2 * a * b * c / min(seconds[1:])
     return speeds
+
+
+def sweep_speed(products: Sequence[tuple[int, int]], n_layers: int, device: str, tries: int = 3) -> float:
+    """FLOP/s of the linear maps of a model's blocks, one layer after the other, the best of some tries.
+
+    Every layer has weights of its own, as in a model: they come from memory and not from a cache. Attention and what
+    else a block computes is left out.
+    """
+    inputs = {size: torch.randn(SWEEP_TOKENS, size, device=device) for size, _ in products}
+    layers = [[torch.randn(b, a, device=device) for a, b in products] for _ in range(n_layers)]
+    seconds = []
+    for _ in range(tries + 1):
+        start = clock(device)
+        for weights in layers:
+            for weight in weights:
+                torch.nn.functional.linear(inputs[weight.shape[1]], weight)
+        seconds.append(clock(device) - start)
+    return 2 * SWEEP_TOKENS * n_layers * sum(a * b for a, b in products) / min(seconds[1:])
 
 
 def clock(device: str) -> float:

@@ -34,7 +34,7 @@ class Measurement:
         sampled: the heads that the other tools run.
         runs: the runs of each tool, by its key, without warm-ups.
         errors: why a tool gave no result.
-        speeds: FLOP/s of matrix products, measured once per round.
+        speeds: FLOP/s of matrix products, measured once per round; ``own_speeds``: of products as a sweep has them.
     """
 
     workload: Workload
@@ -44,6 +44,7 @@ class Measurement:
     runs: dict[str, list[Run]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     speeds: list[dict[str, float]] = field(default_factory=list)
+    own_speeds: list[float] = field(default_factory=list)
 
     def heads_of(self, key: str) -> list[Head]:
         """The heads that a tool runs."""
@@ -54,7 +55,9 @@ class Measurement:
         needed = self.workload.flops(self.shape, self.heads)
         speed = statistics.median(max(each.values()) for each in self.speeds) if self.speeds else None
         limit = needed / speed if needed and speed else None
-        tools = {key: self._tool(key, runs, limit) for key, runs in self.runs.items() if runs}
+        own = statistics.median(self.own_speeds) if self.own_speeds else None
+        limits = {"ratio_to_limit": limit, "ratio_to_own_limit": needed / own if needed and own else None}
+        tools = {key: self._tool(key, runs, limits) for key, runs in self.runs.items() if runs}
         tools |= {key: {"error": error} for key, error in self.errors.items()}
         workload = self.workload
         return {
@@ -71,10 +74,12 @@ class Measurement:
             "matmul_flops_per_second": speed,
             "matmul_each": self.speeds,
             "limit_seconds": limit,
+            "own_flops_per_second": own,
+            "own_limit_seconds": limits["ratio_to_own_limit"],
             "tools": tools,
         }
 
-    def _tool(self, key: str, runs: list[Run], limit: float | None) -> dict[str, Any]:
+    def _tool(self, key: str, runs: list[Run], limits: Mapping[str, float | None]) -> dict[str, Any]:
         factor = len(self.heads) / len(self.heads_of(key))
         seconds = [run.prepare_seconds + run.run_seconds * factor for run in runs]
         about: dict[str, Any] = {
@@ -87,10 +92,11 @@ class Measurement:
             "peak_bytes": statistics.median(run.peak_bytes for run in runs),
             "sampled_values": self._sampled(key).tolist(),
         }
-        if limit:
-            about |= middle("ratio_to_limit", [one / limit for one in seconds])
+        for name, limit in limits.items():
+            if limit:
+                about |= middle(name, [one / limit for one in seconds])
         if self.runs.get(OURS) and key != OURS:
-            ours = self._tool(OURS, self.runs[OURS], limit)["seconds_all_heads"]
+            ours = self._tool(OURS, self.runs[OURS], limits)["seconds_all_heads"]
             slower = [one / our for one, our in zip(seconds, ours, strict=False)]  # one of them may have failed later
             about |= middle("times_slower_than_mechheads", slower)
             about["largest_difference"] = float(np.abs(self._sampled(OURS) - self._sampled(key)).max())
@@ -126,7 +132,9 @@ def measure(
     number, longest = 0, 0.0
     while number < least or time.monotonic() + longest < until:
         start = time.monotonic()
+        shape = measurement.shape
         measurement.speeds.append(machine.matmul_speed(device))
+        measurement.own_speeds.append(machine.sweep_speed(shape.products, shape.n_layers, device))
         number += 1
         for key, runner in runners.items():
             if key in measurement.errors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,8 @@ def main() -> None:
 
 def readme(results: dict[str, Any], gpu: dict[str, Any]) -> str:
     """README's table: how many times as fast as TransformerLens 4, with intervals where there are any."""
-    cores = results["provenance"]["machine"]["cores"]
+    about = results["provenance"]
+    machine = f"{about['machine']['cores']} cores, {about['matmul_flops_per_second'] / 1e9:.0f} GFLOP/s"
     found = [{one["workload"]: one["tools"].get("tl4", {}) for one in model["results"]} for model in results["models"]]
     on_gpu = gpu["parts"][ON_GPU]
     rows = [
@@ -57,7 +59,7 @@ def readme(results: dict[str, Any], gpu: dict[str, Any]) -> str:
         ]
         for name, says in IN_README.items()
     ]
-    models = [f"{name}, {cores} cores" for name in ("default model", "GPT-2's shape")[: len(found)]]
+    models = [f"{name}, {machine}" for name in ("default model", "GPT-2's shape")[: len(found)]]
     return "\n".join(table(["", *models, f"{ON_GPU.split(',')[0]}, one H200"], rows)) + "\n"
 
 
@@ -73,11 +75,11 @@ def _factor(tool: dict[str, Any]) -> str:
     return f"{_short(tool[FACTOR])} ({low} to {high})"
 
 
-def _over_limit(result: dict[str, Any], key: str) -> str:
+def _over_limit(result: dict[str, Any], key: str, ratio: str) -> str:
     if result["limit_seconds"] is None:
         return ""
-    middle = _field(result, key, "ratio_to_limit", "{:.2f}".format)
-    ends = result["tools"].get(key, {}).get("ratio_to_limit_interval")
+    middle = _field(result, key, ratio, "{:.2f}".format)
+    ends = result["tools"].get(key, {}).get(f"{ratio}_interval")
     return f"{middle} ({ends[0]:.2f} to {ends[1]:.2f})" if ends else middle
 
 
@@ -149,8 +151,13 @@ def _model(model: dict[str, Any]) -> list[str]:
             "",
             *table(["", *(NAMES[key] for key in others)], rows),
         ]
-    rows = [[result["workload"], *(_over_limit(result, key) for key in keys)] for result in found]
-    lines += ["", "Times the limit:", "", *table(["", *(NAMES[key] for key in keys)], rows)]
+    own = statistics.median(result["own_flops_per_second"] for result in found)
+    for title, ratio in (
+        ("Times the limit:", "ratio_to_limit"),
+        (f"Times the limit, with products of a sweep's own sizes, {own / 1e9:.0f} GFLOP/s:", "ratio_to_own_limit"),
+    ):
+        rows = [[result["workload"], *(_over_limit(result, key, ratio) for key in keys)] for result in found]
+        lines += ["", title, "", *table(["", *(NAMES[key] for key in keys)], rows)]
     for title, field, show in (
         ("Peak memory, minus the memory in use before:", "peak_bytes", _bytes),
         ("Largest difference from mechheads' results:", "largest_difference", "{:.1e}".format),

@@ -13,7 +13,8 @@ import pytest
 from transformers import AutoConfig
 
 import benchmarks.__main__ as command
-from benchmarks import attention, lengths, table, workloads
+import mechheads as mh
+from benchmarks import attention, lengths, machine, table, workloads
 from benchmarks.flops import Shape, gate_update
 from benchmarks.measure import Measurement, measure, middle
 from benchmarks.runner import Local, Run
@@ -107,11 +108,25 @@ def test_the_limit_of_gates() -> None:
     assert gate_update(one, 3) == 2 * (keys_values + rest + unembed) - first_block
 
 
+def test_the_products_of_a_block_add_up_to_its_operations() -> None:
+    operations = 2 * sum(a * b for a, b in SHAPE.products)
+    assert operations == 2 * SHAPE.queries + SHAPE.keys_values + SHAPE.mlp
+    assert machine.sweep_speed([(2, 3), (3, 2)], 1, "cpu", tries=1) > 0
+
+
+def test_both_limits_are_the_needed_operations_at_their_speed() -> None:
+    found = measured({"mechheads": Made(1.0)}).to_json()
+    for limit, speed in (("limit", "matmul"), ("own_limit", "own")):
+        seconds = found["flops_needed"] / found[f"{speed}_flops_per_second"]
+        assert found[f"{limit}_seconds"] == pytest.approx(seconds)
+        assert found["tools"]["mechheads"][f"ratio_to_{limit}"] == pytest.approx(12 / seconds)
+
+
 def test_tables_and_figure_of_a_record() -> None:
     results = recorded("first", "second")
     text = table.markdown(results)
     assert "### first" in text and "### second" in text and "12 s" in text
-    assert "24 s (2.0; 2.0 to 2.0)" in text and "Times the limit:" in text
+    assert "24 s (2.0; 2.0 to 2.0)" in text and "Times the limit:" in text and "of a sweep's own sizes" in text
     drawn = {theme: table.figure(results, theme) for theme in ("light", "dark")}
     assert {trace.name for trace in drawn["light"].data} == set(NAMES.values())
     assert drawn["light"].layout.template != drawn["dark"].layout.template
@@ -168,6 +183,15 @@ def test_the_commands_run_in_a_small_form(tmp_path: Path, monkeypatch: pytest.Mo
     lengths.main()
     rows = json.loads(out.read_text())["rows"]
     assert len(rows) == 8 and all(one["apart"] < 1e-4 for one in rows)
+
+
+@pytest.mark.slow
+def test_every_workload_can_be_built_for_the_default_model() -> None:
+    spec, model = workloads.default_model("cpu"), mh.load()
+    built = {name: workloads.build(name, model, spec, quick=True) for name in workloads.TITLES}
+    assert all(one.base and {len(row) for row in one.base} == {one.n_tokens} for one in built.values())
+    early, usual = (built[name].differ for name in ("W1-early", "W1"))
+    assert early is not None and usual is not None and max(early) < min(usual)
 
 
 def test_every_workload_has_a_tool_and_a_title() -> None:
