@@ -16,7 +16,7 @@ from mechheads.data import content, folder, names
 from mechheads.files.columns import columns_of, described, table_rows
 from mechheads.files.text import check_unicode
 from mechheads.labels.relation_files import pairs_of_rows, relation_fields
-from mechheads.messages.arguments import did_you_mean
+from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.wrapped import Wrapped
 
 
@@ -103,8 +103,9 @@ class Relation(Wrapped):
             of one of the package, or the path of a relation's file. Pairs that a rival explains are not scored.
 
     Raises:
-        ValueError: if the name or category is empty, there are no pairs, a pair is not two words, a template does not
-            have the required fields, or a rival does not exist.
+        ValueError: if the name or category is empty, the category is not text, there are no pairs, a pair is not two
+            words, ``copying`` is neither True nor False, a template does not have the required fields, or a rival does
+            not exist.
 
     >>> from mechheads.labels import Relation
     >>> Relation("rhymes", "Linguistic", [("cat", "hat"), ("moon", "spoon")], source="made up here")
@@ -123,6 +124,10 @@ class Relation(Wrapped):
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ValueError("name is empty; a relation needs a name")
+        if not isinstance(self.category, str | None):
+            given = type(self.category).__name__
+            raise ValueError(f"category of relation {self.name!r} is a {given}; give a name, and pairs as pairs=[...]")
+        check_arguments(type(self), vars(self))
         if self.category is not None and re.fullmatch(r"\s*|Unclassified|\d+ categories", self.category):
             raise ValueError(
                 f"category of relation {self.name!r} is {self.category!r}; name what its heads do, e.g. "

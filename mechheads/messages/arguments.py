@@ -115,12 +115,14 @@ class _Allowed:
         names: the choices of a ``Literal``.
         bounds: those of a number.
         whole: whether the number must be whole.
+        flag: whether it is True or False: a text such as "no" would count as True.
         none, texts, others: whether None, any text and anything else may be given too.
     """
 
     names: tuple[Any, ...] = ()
     bounds: Within | None = None
     whole: bool = False
+    flag: bool = False
     none: bool = False
     texts: bool = False
     others: bool = False
@@ -137,9 +139,10 @@ class _Allowed:
             names,
             bounds[0] if bounds else None,
             whole=any(part[0] is int for part in bounded.values()),
+            flag=bool in rest,
             none=NoneType in rest,
             texts=str in rest,
-            others=bool(rest - {NoneType, str}),
+            others=bool(rest - {NoneType, str, bool}),
         )
 
     def check(self, name: str, value: object) -> None:
@@ -148,31 +151,41 @@ class _Allowed:
         Raises:
             ValueError: if it is not allowed.
         """
-        if value is None and self.none:
+        if (value is None and self.none) or (self.flag and _is_flag(value)):
             return
         free = self.texts if isinstance(value, str) else self.others
         if self.bounds is not None and (isinstance(value, Real) or not (free or self.names)):
             self.bounds.check(name, value, whole=self.whole)
         elif self.names and not free:
             check_known(name, value, self.names)
+        elif self.flag and not free:
+            raise ValueError(f"{name} is {value!r}; give True or False")
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether it is True or False, of Python or NumPy, which need not be imported for it."""
+    return isinstance(value, bool) or (getattr(value, "dtype", None) == "bool" and value.shape == ())
 
 
 def check_arguments(of: Any, given: Mapping[str, object]) -> None:
-    """Check arguments against the annotations of a function or a class: choices of ``Literal``, and bounds.
+    """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and flags.
 
     A text may be one of the choices, or any text if the annotation has ``str`` too. What is no text may be of the other
     types of the annotation, which are not checked.
 
     Raises:
-        ValueError: if an argument is none of the choices, or not within its bounds.
+        ValueError: if an argument is none of the choices, not within its bounds, or neither True nor False.
 
     >>> from typing import Literal
     >>> from mechheads.messages.arguments import Positive, check_arguments
-    >>> def draw(side: Literal["clean", "corrupted"], n: Positive | None = None) -> None: ...
+    >>> def draw(side: Literal["clean", "corrupted"], n: Positive | None = None, save: bool = False) -> None: ...
     >>> check_arguments(draw, {"side": "clean", "n": None})
     >>> check_arguments(draw, {"side": "clean", "n": 0})
     Traceback (most recent call last):
     ValueError: n is 0; it must be at least 1
+    >>> check_arguments(draw, {"side": "clean", "save": "no"})
+    Traceback (most recent call last):
+    ValueError: save is 'no'; give True or False
     """
     for name, allowed in _allowed(of).items():
         if name in given:
@@ -232,7 +245,7 @@ def _allowed(of: Any) -> dict[str, _Allowed]:
                 found[name] = _Allowed.read(eval(annotation, names) if isinstance(annotation, str) else annotation)
             except (AttributeError, NameError, TypeError):
                 continue
-    return {name: allowed for name, allowed in found.items() if allowed.names or allowed.bounds}
+    return {name: allowed for name, allowed in found.items() if allowed.names or allowed.bounds or allowed.flag}
 
 
 def check_several(name: str, texts: object) -> None:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechheads.heads import HeadId, HeadLike
+from mechheads.messages.arguments import checked
 from mechheads.metrics.base import Activation, MetricContext, positions_of
 
 
@@ -56,6 +57,7 @@ class AttentionTo:
         return there.log() if self.log else there
 
 
+@checked
 def attention_to(head: HeadLike, key: str | int, *, query: str | int = "last", log: bool = False) -> AttentionTo:
     """A metric on where a head looks: its attention from a query to a key.
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.heads import HeadId
-from mechheads.messages.arguments import check_known, did_you_mean
+from mechheads.messages.arguments import checked, did_you_mean
 from mechheads.prompts.tokens import Tokens
 
 F = TypeVar("F", bound=Callable)
@@ -158,6 +158,7 @@ class MetricInfo:
         return low, high, self.share and high > 0
 
 
+@checked
 def metric(
     *,
     reads: Reads = "last",
@@ -193,7 +194,8 @@ def metric(
             a GPU; it must not write into the context. The metrics of the package do.
 
     Raises:
-        ValueError: if ``vocab`` or ``activation`` is not known, or ``bounds`` are not a lower and a higher number.
+        ValueError: if ``vocab`` or ``activation`` is not known, ``bounds`` are not a lower and a higher number, or
+            ``share`` or ``copies`` is neither True nor False.
 
     >>> @mh.metric(reads="all", unit="nats")
     ... def mean_entropy(logits, context):
@@ -204,7 +206,6 @@ def metric(
     ... def attention_to_the_first_token(pattern, context):
     ...     return pattern[:, -1, 0]
     """
-    check_known("vocab", vocab, Vocab)
     read = None if activation is None else Activation.parse(activation)
     low, high = bounds
     if low is not None and high is not None and not low < high:

@@ -241,6 +241,8 @@ def with_templates(**templates: Any) -> Relation:
         (lambda: Relation("r", "Unclassified", [("a", "b")]), "category of relation 'r'"),
         (lambda: Relation("r", "2 categories", [("a", "b")]), "category of relation 'r' is '2 categories'"),
         (lambda: Relation("r", " ", [("a", "b")]), "category of relation 'r' is ' '"),
+        (lambda: Relation("r", [("a", "b")]), "category of relation 'r' is a list; give a name, and pairs as pairs="),
+        (lambda: Relation("r", None, [("a", "b")], copying="no"), "copying is 'no'; give True or False"),
         (lambda: with_templates(zero_shot=[3]), r"must be a list of templates, not \[3\]"),
         (lambda: with_templates(few_shot="{source} {target}"), "must be a list of templates"),
         (lambda: with_templates(few_shot=["from {source}"]), r"must contain \" \{target\}\".*after"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,8 +31,10 @@ def draw(
     rate: AboveZero | None = None,
     width: Annotated[int, Within(least=2, most=4)] | list[int] = 2,
     unknown: Unknown | None = None,
+    log: bool | None = False,
+    save: bool | str = False,
 ) -> tuple[Any, ...]:
-    return side, n, of, own, kind, share, rate, width, unknown
+    return side, n, of, own, kind, share, rate, width, unknown, log, save
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,10 @@ def draw(
         ({"share": math.nan}, "share is nan; it must be a finite number, at least 0 and at most 1"),
         ({"rate": 0}, "rate is 0; it must be above 0"),
         ({"width": 5}, "width is 5; it must be at least 2 and at most 4"),
+        ({"log": "no"}, "log is 'no'; give True or False"),
+        ({"log": 1}, "log is 1; give True or False"),
+        ({"log": np.array([True])}, "log is array([ True]); give True or False"),
+        ({"save": 0}, "save is 0; give True or False"),
     ],
 )
 def test_what_an_annotation_does_not_allow_is_refused(given: dict[str, Any], said: str) -> None:
@@ -68,8 +75,11 @@ def test_what_an_annotation_allows_is_passed_on() -> None:
         "rate": 0.1,
         "width": [9],
         "unknown": 3,
+        "log": np.bool_(True),
+        "save": "folder",
     }
-    assert draw("corrupted", np.int64(3), **given) == ("corrupted", 3, None, "mine", zero, 1, 0.1, [9], 3)
+    found = ("corrupted", 3, None, "mine", zero, 1, 0.1, [9], 3, True, "folder")
+    assert draw("corrupted", np.int64(3), **given) == found
     assert draw("clean")[1] == 0  # what is so by default is not checked
 
 
@@ -90,6 +100,20 @@ def test_keywords_that_are_not_known_name_what_may_be_meant() -> None:
         TypeError, match=r"roles_figure\(\): device is now a setting: with mh.settings\(device=\.\.\.\)"
     ):
         mh.studies.roles_figure(device="cpu")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: mh.metric(copies="no"),  # type: ignore[arg-type]
+        lambda: mh.metric(share="no"),  # type: ignore[arg-type]
+        lambda: mh.load(trust_remote_code="no"),  # type: ignore[arg-type]
+        lambda: mh.patching.attention_to("L1H0", "last", log="no"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_text_is_not_taken_for_yes_or_no(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="is 'no'; give True or False"):
+        call()
 
 
 def test_fields_are_checked_with_those_of_the_class_before() -> None:
