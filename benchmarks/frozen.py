@@ -69,7 +69,8 @@ def everything(models: Path, real: Sequence[str]) -> Iterator[tuple[str, dict[st
     for name in TINY:
         tiny.build(name, models / name)
         compared = {name: one.numbers for name, one in (tried.ANALYSES | tried.MORE).items()}
-        of_all = compared | results_of(tried.PAIRS, tried.WORD_PAIRS)
+        whole = {f"the whole of {name}": one.run for name, one in tried.FURTHER.items()}
+        of_all = compared | whole | results_of(tried.PAIRS, tried.WORD_PAIRS)
         yield from on_one_model(name, partial(mh.load, models / name), lambda _, some=of_all: some)
     for name in real:
         yield from on_one_model(
@@ -160,7 +161,27 @@ def some_analyses(model: mh.Model) -> dict[str, Analysis]:
     )
     last, heads = model.n_layers - 1, model.n_heads
     some = [f"L{5 * last // 6}H{1 % heads}", f"L{last}H{3 % heads}", "L5H0"]
+    task = mh.Task(clean, [" Paris", " Madrid"])
+    answers = mh.safety.AnswerSettings(
+        lambda request, answer: "refused" if len(answer) % 2 else "complied", "bare", max_new_tokens=8
+    )
     return {
+        "given": lambda model: mh.activation_patch(model, pairs, heads=some[:2], given=some[2:]),
+        "circuit": lambda model: mh.patching.faithfulness(model, pairs, some),
+        "sets": lambda model: mh.patching.patch_sets(model, pairs, [some[:1], some]),
+        "text": lambda model: mh.profile_heads(model, [model.tokenizer(clean[0] * 8)["input_ids"]], window=16),
+        "logits": lambda model: mh.behaviour.logit_attribution(model, pairs),
+        "attention": lambda model: mh.behaviour.attention_attribution(model, pairs, some[0], key=0),
+        "contribution": lambda model: mh.safety.refusal_contribution(model, HARMFUL, HARMLESS, heads=some, **BARE),
+        "refusal attribution": lambda model: mh.safety.refusal_attribution(model, HARMFUL, heads=some, **BARE),
+        "angle": lambda model: mh.safety.generalized_ships(model, HARMFUL, heads=some, **BARE),
+        "refusal test": lambda model: mh.safety.refusal_test(
+            model, some, HARMFUL, HARMLESS, intervention="zero", draws=1, answers=answers, texts=[clean[0] * 8]
+        ),
+        "text written": lambda model: mh.generate(model, clean, 8),
+        "gates": lambda model: mh.fit_gates(model, task, seeds=1, updates=2),
+        "effects": lambda model: mh.gating.ablation_effects(model, task, intervention="mean", heads=some),
+        "dynamic": lambda model: mh.labels.dynamic_scores(model, "country_to_capital", heads=some),
         "patching": lambda model: mh.activation_patch(model, pairs),
         "paths": lambda model: mh.path_patch(model, pairs, receivers=[f"L{last}H1.v"], senders=some),
         "ablation": lambda model: mh.ablate(model, clean, heads=some),
