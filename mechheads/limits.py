@@ -174,17 +174,6 @@ def current() -> Settings:
     return _CURRENT.get()
 
 
-@contextmanager
-def inside() -> Iterator[None]:
-    """What runs as a part of an analysis: in this process, without a progress bar of its own, and not stored."""
-    now = current()
-    token = _CURRENT.set(replace(now, limits=now.limits.in_one_process, progress=False, store=None))
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
-
-
 class settings(ContextDecorator):
     """How analyses run: their memory, their progress bars, their workers, where they keep what is done, their seed.
 

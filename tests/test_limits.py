@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mechheads as mh
-from mechheads.limits import DEFAULT_LIMITS, Limits, Settings, budget_bytes, current, inside
+from mechheads.limits import DEFAULT_LIMITS, Limits, Settings, budget_bytes, current
 from mechheads.progress import Bar
 from support.made_workers import MadeWorkers
 
@@ -63,8 +63,6 @@ def test_settings_hold_in_their_block_and_what_is_left_out_stays(tmp_path: Path)
                 assert current().limits == Limits(tokens=5, workers=workers)
             with mh.settings(workers=0):
                 assert current().limits.workers is None
-            with inside():
-                assert current() == Settings(Limits(memory=2**20), seed=3, progress=False)
         assert current().seed == 3 and current().store is None
     assert current() == before
 

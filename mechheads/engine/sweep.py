@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.half_precision import with_precision
 from mechheads.engine.held_heads import Given, held_by
 from mechheads.engine.job import Job, Spec, given as given_prompts, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
@@ -23,10 +22,10 @@ from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, rea
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
 from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
 from mechheads.engine.work import effects, measure
-from mechheads.heads import HeadId, HeadLike, Nodes
+from mechheads.heads import HeadLike, Nodes
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import current, inside
+from mechheads.limits import current
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.analysis import analysis
@@ -123,13 +122,7 @@ def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None 
     result = report(job, values, replace(about, extra=extra, more=more))
     if measured.mlps is not None:
         result = HeadScores(with_mlps(result.dataset, by_place(job.places, measured.mlps)[0]))
-
-    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        with inside():
-            few = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
-            return run_spec(other, few, about)
-
-    return with_precision(model, result, again)
+    return result
 
 
 @analysis

@@ -220,9 +220,9 @@ class _Tests:
             if name in found:
                 values[:, :, i, : len(self.pairs[name])] = found[name].values
         about: dict[str, Any] = next((scores.provenance for scores in found.values()), model.provenance())
-        each = ("prompts", "n_prompts", "precision") if "precision" in about else ("prompts", "n_prompts")
         of_each = {
-            key: {name: found[name].provenance.get(key) if name in found else None for name in names} for key in each
+            key: {name: found[name].provenance.get(key) if name in found else None for name in names}
+            for key in ("prompts", "n_prompts")
         }
         return HeadScores.from_values(
             values,

@@ -50,7 +50,6 @@ class ModelCore(Wrapped):
         self.backend = backend
         self.name, self.revision = name, revision
         self.source: Source | None = None
-        self.original: ModelCore | None = None
         self.attn_implementation: AttnImplementation = "eager"
         self.tokenizer = backend.tokenizer if tokenizer is None else tokenizer
         sizes: Sizes = backend.sizes

@@ -8,7 +8,6 @@ import importlib.metadata
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,25 +152,7 @@ def load_again(source: Source, device: str | torch.device) -> Model:
     >>> load_again(model.source, "cpu").name
     'smollm2-135m-instruct'
     """
-    given: dict[str, Any] = {**vars(source), "device": device}
-    cast = given.pop("cast")
-    model = load(**given)
-    return model if cast is None else in_dtype(model, cast)
-
-
-def in_dtype(model: Model, dtype: torch.dtype) -> Model:
-    """A copy of the model with the same weights in another dtype.
-
-    Raises:
-        ValueError: if its weights are on disk.
-    """
-    if model.backend.on_disk is not None:
-        raise ValueError(f"model {model.name!r} has weights on disk and cannot be copied; load it in {dtype}")
-    copied = _wrapped(model.backend.in_dtype(dtype), model.tokenizer, model.attn_implementation)
-    copied.folded_value_biases = model.folded_value_biases
-    copied.source = model.source and replace(model.source, cast=dtype)
-    copied.original = model  # hooks of TransformerLens in the copy refer to it weakly
-    return copied
+    return load(**{**vars(source), "device": device})
 
 
 def _find_device(device: str | torch.device) -> torch.device:

@@ -11,7 +11,6 @@ from jaxtyping import Float
 
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.half_precision import with_precision
 from mechheads.engine.held_heads import Given, Held, held_by
 from mechheads.engine.job import Job, Spec, given as given_prompts, make_ready
 from mechheads.engine.report import describe_given, describe_heads, describe_intervention
@@ -20,7 +19,7 @@ from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike, random_sets
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
 from mechheads.ledger.sweep_key import NO_STORE, Store
-from mechheads.limits import current, inside
+from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.base import Metric, MetricInfo
@@ -96,14 +95,7 @@ def backups(
     others = [tuple(zip(each, (rule for _, rule in gone), strict=True)) for each in sets.values()]
     spec = Spec(asked, rule, as_metric(metric), among)
     with Store(current().store) as store:
-        result = _grown(model, spec, gone, others, cached, store)
-
-    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        with inside():
-            few = replace(spec, heads=sample, limits=spec.limits.in_one_process)
-            return _grown(other, few, gone)
-
-    return with_precision(model, result, again)
+        return _grown(model, spec, gone, others, cached, store)
 
 
 def _grown(

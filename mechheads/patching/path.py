@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_frozen
-from mechheads.engine.half_precision import with_precision
 from mechheads.engine.held_heads import Given, held_by
 from mechheads.engine.job import Job, Spec, Unit, given as given_prompts, make_ready
 from mechheads.engine.places import Positions, by_place
@@ -32,10 +31,10 @@ from mechheads.engine.report import About, describe_heads, describe_positions, r
 from mechheads.engine.run import NewValues, UnitRuns, mlp_batches, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
-from mechheads.heads import HeadId, HeadLike, Nodes, check_heads
+from mechheads.heads import HeadLike, Nodes, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
-from mechheads.limits import current, inside
+from mechheads.limits import current
 from mechheads.messages.arguments import did_you_mean
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
@@ -198,13 +197,7 @@ def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | No
     result = _told(job, question, measured)
     if measured.mlps is not None:
         result = HeadScores(with_mlps(result.dataset, _by_label(job, question, measured.mlps)))
-
-    def again(other: Model, sample: Sequence[HeadId]) -> HeadScores:
-        with inside():
-            few = replace(spec, heads=sample, nodes="heads", limits=spec.limits.in_one_process)
-            return _run(other, few, question)
-
-    return with_precision(model, result, again)
+    return result
 
 
 def _told(job: Job, question: _Question, measured: Measured) -> HeadScores:

@@ -464,8 +464,6 @@ class HeadScores(Shown):
             some = "some with " if self.dataset["ci_low"].notnull().any() else ""
             size += f", {some}ranges of 2 clusters, not intervals"
         size += f", {len(self.missing)} heads missing" if self.missing else ""
-        if isinstance(precision := self.provenance.get("precision"), dict):
-            size += f", within {precision['largest_difference']:.2g} of float32 on {len(precision['sample'])} heads"
         size += ", value biases folded into b_O" if self.provenance.get("folded_value_biases") else ""
         return f"<{type(self).__name__} {self.name!r}{self.unit and f' in {self.unit}'}: {size}>"
 

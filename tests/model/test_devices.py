@@ -12,7 +12,7 @@ import torch
 
 import mechheads as mh
 from mechheads.ledger.fingerprints import model_fingerprint
-from mechheads.model.load import in_dtype, load_again
+from mechheads.model.load import load_again
 from support.every_analysis import ANALYSES, MORE, assert_same_numbers
 from support.levels import few
 from support.releases import only_on_3
@@ -68,10 +68,9 @@ def test_its_fingerprint_is_that_of_the_model_on_one_device(both: tuple[mh.Model
 def test_copies_of_it(tiny: Callable[[str], Path]) -> None:
     model = mh.load(tiny("llama"), device_map=PLACES)
     assert model.source is not None
-    again, half = load_again(model.source, "cpu"), in_dtype(model, torch.bfloat16)
-    assert again.backend.devices == model.backend.devices == half.backend.devices
+    again = load_again(model.source, "cpu")
+    assert again.backend.devices == model.backend.devices
     np.testing.assert_array_equal(*(mh.ablate(each, CLEAN).scores for each in (model, again)))
-    assert mh.ablate(half, CLEAN).provenance["precision"]["largest_difference"] < 0.1
 
 
 def test_a_bridge_that_accelerate_has_spread(tiny: Callable[[str], Path]) -> None:

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import mechheads as mh
 from mechheads.model import core, load as loading, trials
-from mechheads.model.load import in_dtype
 from support.same import assert_same
 
 PROMPTS = ["the big cat sat", "a small dog ran"]
@@ -155,7 +154,6 @@ def test_small_models_and_models_that_somebody_holds_leave_nothing(
     model = mh.load(folder)
     shutil.rmtree(notes)
     mh.wrap(model.model)
-    in_dtype(model, torch.float64)
     monkeypatch.setattr(trials, "_WORTH", 10**7)
     mh.load(folder)
     assert not notes.exists()

@@ -8,7 +8,6 @@ fires before the scores. Some of these hooks have heads before positions, or all
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -321,13 +320,6 @@ class Backend(ABC):
     @abstractmethod
     def configuration(self) -> Mapping[str, Any]:
         """All settings, besides the weights, that decide what the model computes."""
-
-    def in_dtype(self, dtype: torch.dtype) -> Any:
-        """A copy of the model with the same weights in another dtype."""
-        module: Any = copy.deepcopy(self.module)
-        torch.nn.Module.to(module, dtype)  # TransformerLens' own method prints a line
-        module.cfg.dtype = dtype
-        return module
 
     def trial_tokens(self, rows: int, pos: int) -> Int[Tensor, "row pos"]:
         """Tokens for trial runs of the model, from the middle of its vocabulary."""

@@ -147,19 +147,6 @@ class HookedBackend(Backend):
         entry = None if keys is None else _Entry(keys, layer, start)
         return self.module.blocks[layer](residual, past_kv_cache_entry=entry)
 
-    def in_dtype(self, dtype: torch.dtype) -> Any:
-        """Includes the rotations, which HookedTransformer stores rounded to the model's dtype."""
-        module = super().in_dtype(dtype)
-        for block in module.blocks:
-            if hasattr(block.attn, "rotary_sin"):
-                size, length = module.cfg.rotary_dim, len(block.attn.rotary_sin)
-                sin, cos = block.attn.calculate_sin_cos_rotary(size, length, block.attn._rotary_base(), dtype)
-                block.attn.rotary_sin, block.attn.rotary_cos = (
-                    sin.to(self.parameter.device),
-                    cos.to(self.parameter.device),
-                )
-        return module
-
     def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
         return self.module.blocks[layer].attn._make_causal_mask(
             query_ctx_length=pos, key_ctx_length=pos, past_kv_pos_offset=0, device=self.parameter.device

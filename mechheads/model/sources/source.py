@@ -24,7 +24,7 @@ class Source:
     Attributes:
         name_or_path: a name, or the absolute path of a folder or a file.
         revision: the commit, for names on the hub.
-        dtype: the dtype in which the weights are loaded; ``cast``: the dtype that they then get, None for the same.
+        dtype: the dtype in which the weights are loaded.
         backend, trust_remote_code, attn_implementation, max_memory, device_map: as in ``mh.load``.
     """
 
@@ -33,7 +33,6 @@ class Source:
     dtype: torch.dtype = torch.float32
     backend: BackendName | None = None
     trust_remote_code: bool = False
-    cast: torch.dtype | None = None
     attn_implementation: AttnImplementation = "sdpa"
     max_memory: int | str | Mapping[str | int, int | str] | None = None
     device_map: str | Mapping[str, int | str] | None = None

@@ -202,11 +202,10 @@ def test_there_are_two_ways(tiny: Callable[[str], Path], wrong: Any) -> None:
 
 
 def test_a_copy_and_a_source_keep_the_choice(tiny: Callable[[str], Path]) -> None:
-    from mechheads.model.load import in_dtype, load_again
+    from mechheads.model.load import load_again
 
     choices: tuple[Literal["sdpa", "eager"], ...] = ("sdpa", "eager")
     for choice in choices:
         model = mh.load(tiny("llama"), attn_implementation=choice)
         assert model.source is not None
         assert load_again(model.source, "cpu").attn_implementation == choice
-        assert in_dtype(model, torch.bfloat16).attn_implementation == choice
