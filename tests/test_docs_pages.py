@@ -71,12 +71,12 @@ def test_notebooks_use_the_public_face_only() -> None:
 
 
 def texts_for_users() -> dict[str, str]:
-    """The docs, but for the page of old names; notebooks; what is said of results; commands; the explorer's page."""
+    """The docs; notebooks; what is said of results; commands; the explorer's page."""
     files = [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "notebooks").glob("*.py")]
     package = ROOT / "mechheads"
     files += [*(package / "data" / "kinds").glob("*.toml"), *(package / "cli").glob("*.py")]
     files += [*(package / "studies").glob("*findings.py"), *(package / "explorer" / "front" / "src").rglob("*.ts*")]
-    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files if path.name != "moved.md"}
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
 
 
 def test_one_name_stands_for_one_idea() -> None:

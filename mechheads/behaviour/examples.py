@@ -54,7 +54,7 @@ class HeadExamples(TableResult):
         first: the attention to the first token, in 255ths.
         sizes: the norm of what each key offers, v W_O, in 255ths of the largest in the window.
         provenance: what is needed to repeat it.
-        ids: the token ids of ``words``; None in files of earlier versions.
+        ids: the token ids of ``words``.
     """
 
     KIND = "examples"
@@ -68,7 +68,7 @@ class HeadExamples(TableResult):
     first: UInt8[np.ndarray, "example pos"]
     sizes: UInt8[np.ndarray, "example pos"]
     provenance: dict[str, Any]
-    ids: Int[np.ndarray, " word"] | None = None
+    ids: Int[np.ndarray, " word"]
 
     def of(self, head: HeadLike, *, around: int = 6) -> pd.DataFrame:
         """The examples of one head, with their text near the query and the key.

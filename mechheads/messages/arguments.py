@@ -19,18 +19,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RENAMED = {
-    "ablation": ("intervention", "intervention"),
-    "kind": ("intervention", "intervention"),
-    "factor": ("intervention", "intervention=mh.patching.Scale(factor)"),
-    "most": ("counts", "counts"),
-    "opening": ("answers", "answers=mh.safety.AnswerSettings(opening=...)"),
-    "device": ("models", "a setting: with mh.settings(device=...)"),
-}
-"""Keywords of earlier versions: a parameter of the functions that had them, and what is given now in their place."""
-_OLD_NAMES = {(name, "scale"): "mh.patching.Scale(factor)" for name in ("intervention", "kind")}
-"""Arguments with their names of earlier versions, and what is given now in their place."""
-
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """The sentence ``Did you mean "..."?`` for the end of an error message, or nothing if no known name is close.
@@ -69,8 +57,6 @@ def check_known(name: str, value: object, known: Any) -> None:
     """
     names: Collection[str] = get_args(known) or known
     if value not in names:
-        if isinstance(value, str) and (name, value) in _OLD_NAMES:
-            raise ValueError(f"{name} is {value!r}, an old name; give {_OLD_NAMES[name, value]}")
         meant = did_you_mean(value, names)
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(map(repr, names))}.{meant}")
 
@@ -208,9 +194,6 @@ def bound(
     """
     names, unknown = known.parameters, [name for name in kwargs if name not in known.parameters]
     if unknown and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
-        beside, now = _RENAMED.get(unknown[0], ("", ""))
-        if beside in names:
-            raise TypeError(f"{function.__name__}(): {unknown[0]} is now {now}")
         wrong = f"{function.__name__}(): got an unexpected keyword argument {unknown[0]!r}"
         raise TypeError(f"{wrong}.{did_you_mean(unknown[0], names)}".removesuffix("."))
     try:

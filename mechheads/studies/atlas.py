@@ -36,7 +36,7 @@ from mechheads.studies.head_why import HeadWhy
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
 from mechheads.studies.refusals import RANKINGS, REFUSAL_TABLES, Refusals
-from mechheads.studies.study import Stages, Written, check_no_old_study, save_parts
+from mechheads.studies.study import Stages, Written, save_parts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -296,12 +296,10 @@ class Atlas(Stages):
 
         Raises:
             FileNotFoundError: if the folder has no atlas.
-            ValueError: if a file is damaged or was written by a newer version, or the folder holds a safety study of an
-                earlier one.
+            ValueError: if a file is damaged or was written by a newer version.
         """
         folder = Path(folder)
         if not (folder / _ABOUT).is_file():
-            check_no_old_study(folder)
             raise FileNotFoundError(
                 f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
             )

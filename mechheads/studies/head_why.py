@@ -90,7 +90,7 @@ def head_why(model: Model, examples: HeadExamples | None, prompts: Sequence[Prom
             computes scores in another way.
     """
     heads = check_heads(None, model.n_layers, model.n_heads)
-    asked = [] if examples is None or examples.ids is None else list(_of_examples(examples))
+    asked = [] if examples is None else list(_of_examples(examples))
     few = prompts[:_PROMPTS]
     for number, ids in enumerate(Prompts(list(few)).tokens(model).unpadded if few else ()):
         if 1 < len(ids) <= _LONGEST:
@@ -123,7 +123,7 @@ def _of_examples(examples: HeadExamples) -> Iterator[tuple[list[int], list[_Pair
             _Pair(HeadId.parse(row.head), f"ordinary text (activity: {row.part})", row.query, row.key)
             for row in some.itertuples()
         ]
-        yield examples.ids[numbers[numbers >= 0]].tolist(), pairs  # type: ignore[index]
+        yield examples.ids[numbers[numbers >= 0]].tolist(), pairs
 
 
 class _Blocks:

@@ -148,24 +148,9 @@ def check_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[s
     there |= {name for name in held.files if (folder / name).exists()}
     if there and not (folder / _HELD).is_file():
         raise ValueError(f"{folder} holds {min(there)}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
-    if there:
-        check_no_old_study(folder)
     if there and (differs := difference(study, held.study)):
         raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
     _check_files(folder, files, held.files)
-
-
-def check_no_old_study(folder: Path) -> None:
-    """Check that a folder holds no study of safety heads as earlier versions wrote it.
-
-    Raises:
-        ValueError: if it does.
-    """
-    if _held(folder).study.get("study") == "safety":
-        raise ValueError(
-            f"{folder} holds a safety study of an earlier version, and such a study is an atlas now: run "
-            "`mechheads safety` again, with another folder"
-        )
 
 
 def check_files(folder: str | Path, files: Iterable[str]) -> None:

@@ -51,7 +51,6 @@ def test_one_reading_gives_the_profile_and_examples_of_the_first_half_of_its_win
     texts = texts_for(llama, 6)
     profile, examples = profile_and_examples(llama, texts)
     assert profile.dataset.equals(mh.profile_heads(llama, texts, window=WINDOW).dataset)
-    assert examples.ids is not None
     words = np.array([-1, *examples.ids])
     assert sorted(words[examples.tokens + 1].tolist()) == sorted(text[: WINDOW // 2] for text in texts)
     for layer, head in ((0, 1), (llama.n_layers - 1, llama.n_heads - 1)):

@@ -135,19 +135,5 @@ def test_what_is_no_intervention_is_refused_in_one_sentence(place: str, llama: m
         EVERY_PLACE[place](llama, 3)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda m: mh.generate(m, CLEAN, 2, ablation="zero"), "generate.*: ablation is now intervention"),
-        (lambda m: mh.patching.self_repair(m, PAIRS, ablation="mean"), "ablation is now intervention"),
-        (lambda m: mh.patching.patch_sets(m, PAIRS, [CIRCUIT], kind="mean"), "kind is now intervention"),
-        (lambda m: mh.ablate(m, CLEAN, kind="scale", factor=0.5), r"factor is now intervention=mh\.patching\.Scale"),
-    ],
-)
-def test_an_old_keyword_is_answered_with_the_new_one(call: Callable[[mh.Model], Any], message: str, llama: mh.Model):
-    with pytest.raises(TypeError, match=message):
-        call(llama)
-
-
 def test_the_classes_here_are_all_names_of_the_table() -> None:
     assert tuple(CLASSES) == get_args(InterventionName)

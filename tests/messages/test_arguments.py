@@ -94,12 +94,6 @@ def test_keywords_that_are_not_known_name_what_may_be_meant() -> None:
         TypeError, match=r"load\(\): got an unexpected keyword argument 'devise'\. Did you mean \"device\"\?"
     ):
         mh.load(devise="cpu")
-    with pytest.raises(TypeError, match=r"role_curve\(\): most is now counts"):
-        mh.gating.role_curve(most=3)  # type: ignore[call-overload]
-    with pytest.raises(
-        TypeError, match=r"roles_figure\(\): device is now a setting: with mh.settings\(device=\.\.\.\)"
-    ):
-        mh.studies.roles_figure(device="cpu")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -140,22 +140,6 @@ def test_a_call_that_does_not_fit_names_the_argument(llama: mh.Model) -> None:
         outer(llama)
 
 
-def test_a_keyword_of_before_names_the_new_one(llama: mh.Model) -> None:
-    @analysis
-    def renamed(model: mh.Model, *, intervention: Any = None) -> None: ...
-
-    @analysis
-    def both(model: mh.Model, *, intervention: Any = None, kind: Any = None) -> Any:
-        return kind
-
-    for old, now in [("ablation", "intervention"), ("factor", r"intervention=mh\.patching\.Scale\(factor\)")]:
-        with pytest.raises(TypeError, match=rf"renamed\(\): {old} is now {now}$"):
-            renamed(llama, **{old: 1})
-        with pytest.raises(TypeError, match=rf"inner\(\): got an unexpected keyword argument '{old}'"):
-            inner(llama, **{old: 1})
-    assert both(llama, kind="mean") == "mean"
-
-
 def test_choices_and_bounds_come_from_annotations_before_the_call(llama: mh.Model) -> None:
     ran = []
 

@@ -25,7 +25,6 @@ from mechheads.safety.requests.requests import Request
 from mechheads.studies import refusal_stages, refusals
 from mechheads.studies.atlas import ATLAS_FILES
 from mechheads.studies.refusals import REFUSAL_TABLES, TOGETHER
-from mechheads.studies.study import save_parts
 from support.levels import few
 from support.made_workers import MadeWorkers
 
@@ -318,15 +317,6 @@ def test_what_does_not_fit_is_refused_before_any_work(small):
         mh.build_atlas(small, only="safety", refusals=mh.studies.RefusalSettings(critical=4, group="kv"))
     with pytest.raises(ValueError, match=r"refusals is True; give mh\.studies\.RefusalSettings\(\)"):
         mh.build_atlas(small, only="safety", refusals=True)  # type: ignore[arg-type]
-
-
-def test_a_folder_of_an_earlier_safety_study_is_refused_in_one_sentence(small, tmp_path):
-    scores = mh.HeadScores.from_scores(np.ones((1, 1)), name="demo", unit="", kind="demo")
-    save_parts(tmp_path, {"refusal_attribution": scores}, {}, {"model": "a", "study": "safety"})
-    atlas = mh.studies.Atlas("a", study={"study": "atlas"}, refusal_attribution=scores)
-    for use in (mh.studies.Atlas.load, atlas.save):
-        with pytest.raises(ValueError, match=r"safety study of an earlier version.* run `mechheads safety` again"):
-            use(tmp_path)
 
 
 def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
