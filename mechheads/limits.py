@@ -8,13 +8,13 @@ from __future__ import annotations
 import datetime
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 DEFAULT_BUDGET = 4 * 2**30
 _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -153,6 +153,7 @@ class Settings:
         store: the file that keeps finished units; None for none.
         date: the date that a chat template gets, such as "2026-02-28"; None for the day on which the analysis begins.
         control_tokens: whether control tokens in the messages of a chat are read as tokens or as text.
+        template_options: what chat templates get besides the chat.
         device: where models are loaded; "auto" for a GPU if there is one.
     """
 
@@ -162,6 +163,7 @@ class Settings:
     store: str | PathLike[str] | None = None
     date: str | None = None
     control_tokens: ControlTokens = "tokens"
+    template_options: Mapping[str, Any] | None = None
     device: str = "auto"
 
 
@@ -198,12 +200,15 @@ class settings(ContextDecorator):
         control_tokens: what control tokens in the messages of a chat are, such as ``"<|im_end|>"`` in a request:
             ``"tokens"``, as most tokenizers read them, with a warning (at first); or ``"text"``, the characters that
             they are written in. It concerns chats alone: a plain string has the tokens that the tokenizer gives it.
+        template_options: what a chat template gets besides the chat, by the names that it reads, such as
+            ``{"enable_thinking": False}``. The provenance names them.
         device: where ``mh.load`` puts a model unless it is told, and with it the figures of ``mh.studies``, such as
             ``"cpu"`` or ``"cuda:1"`` (at first a GPU if there is one).
 
     Raises:
         ValueError: if the budget is less than one byte, not finite, or cannot be read; workers are not workers; the
-            seed is not a whole number; the date is no date; or control tokens are to be something else.
+            seed is not a whole number; the date is no date; control tokens are to be something else; or the options of
+            a template have no names.
         ImportError: if ray, which runs workers, is not installed.
 
     >>> with mh.settings(progress=False, budget="2 GB", seed=1):
@@ -222,10 +227,15 @@ class settings(ContextDecorator):
         seed: int | None = None,
         date: str | datetime.date | None = None,
         control_tokens: ControlTokens | None = None,
+        template_options: Mapping[str, Any] | None = None,
         device: str | None = None,
     ) -> None:
         if control_tokens not in (None, *get_args(ControlTokens)):
             raise ValueError(f"control_tokens is {control_tokens!r}; choose 'tokens' or 'text'")
+        if template_options is not None and not isinstance(template_options, Mapping):
+            raise ValueError(
+                f'template_options is {template_options!r}; give what the template reads: {{"enable_thinking": False}}'
+            )
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ValueError(f"seed is {seed!r}; give a whole number")
         if workers is not None and workers != 0:
@@ -240,6 +250,7 @@ class settings(ContextDecorator):
                 ("seed", seed),
                 ("date", _checked_date(date)),
                 ("control_tokens", control_tokens),
+                ("template_options", template_options),
                 ("device", device),
             )
             if value is not None

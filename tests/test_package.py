@@ -67,7 +67,7 @@ STAMPS = {
 
 DOORS = {
     "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",
-    "mechheads/prompts/templates.py": "puts a chat into its template, in a limited time",
+    "mechheads/prompts/templates.py": "puts a chat into its template",
 }
 """Files that use a tokenizer or a chat template, and what for."""
 

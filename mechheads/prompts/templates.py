@@ -1,41 +1,28 @@
-"""Chat templates as programs of strangers: run in a limited time, and on a date that is known.
+"""The model's own chat template: its text, and what it writes, with the date and the options of ``mh.settings``.
 
-A template may ask for the date of today, by ``strftime_now`` or by a variable. It gets the date of ``mh.settings``, or
-of the day on which the analysis began, and the result's provenance names it.
+A template may read the date of today, by ``strftime_now`` or by a variable. It gets the date of ``mh.settings``, or the
+day on which the analysis began, and the result's provenance names it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import re
-import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from contextlib import ContextDecorator
-from contextvars import ContextVar, Token, copy_context
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 from mechheads.limits import current, settings
 
-T = TypeVar("T")
-
-SECONDS = 10.0
-"""How long a template may take for one chat; usual ones take less than a millisecond."""
 _VARIABLES = ("date_string", "current_date")
 """Variables by which templates ask for the date, and how they write it, as Llama 3 does."""
 _WRITTEN = "%d %b %Y"
-_OWN = r"\b{0}\s*(?:is\s+(?:not\s+)?defined|\|\s*default|=[^=])|\bif\s+(?:not\s+)?{0}\b"
-"""How a template that has a text of its own for a variable names it."""
-_DATES = "dates_of_mechheads"
-_MACRO = (
-    "{% macro strftime_now(format) %}"
-    f"{{{{ {_DATES}[format] if format in {_DATES} else raise_exception('it makes up the form of a date') }}}}"
-    "{% endmacro %}\n"
-)
-"""Put before a template, it gives the date that is known in place of today's; the line break is not written."""
+_NOW = re.compile(r"""\bstrftime_now\(\s*(['"])([^'"]*)\1\s*\)""")
+"""Where a template writes the date of today."""
+_OURS = ("messages", "add_generation_prompt", "continue_final_message")
+"""What every chat decides by itself."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +40,8 @@ class as_here(ContextDecorator):
     """Read chats inside as they are read here, on the same day, also in a process that gets this object.
 
     Args:
-        notes: gets the date, if a template reads it, and how control tokens are read, if a text has some; so do those
-            of the calls around this one.
+        notes: gets the date, the options and how control tokens are read, if they matter; so do the notes of the calls
+            around this one.
 
     >>> from mechheads.prompts.templates import as_here, known_date
     >>> with mh.settings(date="2026-02-28"):
@@ -66,14 +53,13 @@ class as_here(ContextDecorator):
 
     def __init__(self, notes: MutableMapping[str, Any] | None = None) -> None:
         now, call = current(), _CALL.get()
-        self._given = now.date, now.control_tokens
+        self._given = {name: getattr(now, name) for name in ("date", "control_tokens", "template_options")}
         day = datetime.date.today() if call is None else call.day
         self._call = _Call(day, () if notes is None else (*(call.notes if call else ()), notes))
         self._before: list[tuple[settings, Token[_Call | None]]] = []
 
     def __enter__(self) -> None:
-        date, control_tokens = self._given
-        given = settings(date=date, control_tokens=control_tokens)
+        given = settings(**self._given)
         given.__enter__()
         self._before.append((given, _CALL.set(self._call)))
 
@@ -83,7 +69,7 @@ class as_here(ContextDecorator):
         given.__exit__(*exc)
 
 
-def note(name: str, value: str) -> None:
+def note(name: str, value: Any) -> None:
     """Note how chats are read, for the provenance of the results of this call."""
     call = _CALL.get()
     for notes in call.notes if call else ():
@@ -118,143 +104,48 @@ def template_of(tokenizer: Any) -> str:
 
 
 def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> Any:
-    """What ``tokenizer.apply_chat_template`` gives, in a limited time and on the date that is known.
+    """What ``tokenizer.apply_chat_template`` gives, with the date and the options of the settings.
 
     Args:
         options: of ``apply_chat_template``; by default the text and not the ids.
 
     Raises:
-        ValueError: if the template fails, does not end, or makes up the form of a date.
+        ValueError: if the template fails, does not name an option, or cannot be given the date.
     """
     template = template_of(tokenizer)
-    about = _read(template)
-    if about.powers:
-        raise ValueError(
-            "this model's chat template computes powers of numbers (**), which may never end; give prompts as plain "
-            "strings or token ids"
-        )
-    dated = about.dated({name: now for name in about.variables if (now := _variable(name, about))})
-    if dated:
-        note("date", known_date().isoformat())
-    return in_time(lambda: tokenizer.apply_chat_template(messages, **{"tokenize": False} | dated | options))
-
-
-def _variable(name: str, about: _Template) -> str | None:
-    """The value of a variable that asks for the date; None if the template's own is used."""
-    if name in about.defaults and (current().date is None or about.formats is not None):
-        return None
-    return known_date().strftime(_WRITTEN)
-
-
-@dataclass(frozen=True)
-class _Template:
-    """What a template reads.
-
-    Attributes:
-        text: the template.
-        formats: if it reads the date by ``strftime_now``, the forms in which it does.
-        variables: the variables by which it asks for the date.
-        defaults: those of them for which it has a text of its own.
-        powers: whether it computes powers of numbers.
-    """
-
-    text: str
-    formats: tuple[str, ...] | None
-    variables: tuple[str, ...]
-    defaults: tuple[str, ...]
-    powers: bool
-
-    def dated(self, variables: dict[str, str]) -> dict[str, Any]:
-        """The arguments with which the template has the date that is known; none if it reads none."""
-        if self.formats is None:
-            return variables
-        midnight = datetime.datetime.combine(known_date(), datetime.time())
-        dates = {format: midnight.strftime(format) for format in self.formats}
-        return {"chat_template": _MACRO + self.text, _DATES: dates, **variables}
-
-
-@lru_cache(maxsize=64)
-def _read(template: str) -> _Template:
-    import jinja2
-
+    given = _options(template) | _dated(template) | {"tokenize": False} | options
     try:
-        tokens = [token for token in jinja2.Environment().lex(template) if token[1] != "whitespace"]
-    except jinja2.TemplateError:
-        tokens = []  # the template fails when it is used, and says why
-    names = {value for _, kind, value in tokens if kind == "name"}
-    formats = {_plain(value) for _, kind, value in tokens if kind == "string" and "%" in value}
-    variables = tuple(name for name in _VARIABLES if name in names)
-    powers = any(
-        value == "**" and (before[1] in ("name", "integer", "float") or before[2] in (")", "]"))
-        for before, (_, _, value) in pairwise(tokens)
-    )
-    return _Template(
-        template,
-        tuple(sorted(formats)) if "strftime_now" in names else None,
-        variables,
-        tuple(name for name in variables if re.search(_OWN.format(name), template)),
-        powers,
-    )
-
-
-def _plain(literal: str) -> str:
-    """The text of a literal of a template."""
-    return literal[1:-1].encode("ascii", "backslashreplace").decode("unicode-escape")
-
-
-class _Stopped(BaseException):
-    """Ends a thread that takes too long."""
-
-
-class _Thread(threading.Thread):
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__(daemon=True, name="chat template")
-        self._work, self._context = work, copy_context()
-        self._lock, self._ended = threading.Lock(), False
-        self.found: Any = None
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            try:
-                self.found = self._context.run(self._work)
-            except Exception as error:  # a template is a program that comes with the model
-                self.error = error
-            with self._lock:
-                self._ended = True
-        except _Stopped:
-            pass
-
-    def stop(self) -> None:
-        """End the thread at its next step in Python."""
-        with self._lock:
-            if not self._ended and self.ident is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_Stopped))
-
-
-def in_time(work: Callable[[], T]) -> T:
-    """What a chat template gives, if it ends within ``SECONDS``; it runs in a thread of its own.
-
-    Raises:
-        ValueError: if it fails or does not end.
-
-    >>> from mechheads.prompts.templates import in_time
-    >>> in_time(lambda: "a text")
-    'a text'
-    """
-    thread = _Thread(work)
-    thread.start()
-    try:
-        thread.join(SECONDS)
-    finally:
-        late = thread.is_alive()
-        if late:
-            thread.stop()
-    if late:
-        raise ValueError(
-            f"this model's chat template did not end within {SECONDS:g} seconds; give prompts as plain strings or "
-            "token ids"
-        )
-    if (error := thread.error) is not None:
+        return tokenizer.apply_chat_template(messages, **given)
+    except Exception as error:  # a template is a program that comes with the model
         raise ValueError(f"this model's chat template fails: {error}; give prompts as plain strings") from error
-    return thread.found
+
+
+def _options(template: str) -> dict[str, Any]:
+    """The options of the settings, each of which the template must name."""
+    options = dict(current().template_options or {})
+    for name in options:
+        if name in _OURS or not re.search(rf"\b{re.escape(name)}\b", template):
+            why = "is decided by each chat" if name in _OURS else "does not occur in this model's chat template"
+            raise ValueError(f"template_options has {name!r}, which {why}; leave it out")
+    if options:
+        note("template_options", options)
+    return options
+
+
+def _dated(template: str) -> dict[str, Any]:
+    """What gives a template the date: its own text with the date in it, or a variable if the settings have a date."""
+    asks = re.search(r"\bstrftime_now\b", template) is not None
+    given: dict[str, Any] = {}
+    if current().date is not None and not asks:
+        given = {name: known_date().strftime(_WRITTEN) for name in _VARIABLES if re.search(rf"\b{name}\b", template)}
+    if not asks and not given:
+        return {}
+    note("date", known_date().isoformat())
+    midnight = datetime.datetime.combine(known_date(), datetime.time())
+    dated = _NOW.sub(lambda call: repr(midnight.strftime(call[2])), template)
+    if "strftime_now(" in dated and current().date is not None:
+        raise ValueError(
+            "date: this model's chat template makes up the form of the date that it reads from the clock, so it cannot "
+            "be given another; leave date out of mh.settings, or write the date into model.tokenizer.chat_template"
+        )
+    return given | ({} if dated == template else {"chat_template": dated})

@@ -1,11 +1,9 @@
-"""Chats in the words of the template: continued, checked, dated, in a limited time; beside plain transformers."""
+"""Chats in the words of the template: continued, checked, dated; beside plain transformers."""
 
 from __future__ import annotations
 
 import copy
 import datetime
-import threading
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -163,7 +161,7 @@ def test_a_template_has_the_date_that_is_given(tokenizer: Any, given: Any) -> No
     with mh.settings(date=given):
         assert chat_text([USER], with_template(tokenizer, DATED)).startswith("Today is 28 Feb 2026.\n<s>user")
         assert "2026-02-28 00:00" in chat_text(
-            [USER], with_template(tokenizer, "{% set f = '%Y-%m-%d %H:%M' %}{{ strftime_now(f) }}" + CHATML)
+            [USER], with_template(tokenizer, "{% set now = strftime_now( '%Y-%m-%d %H:%M' ) %}{{ now }}" + CHATML)
         )
 
 
@@ -184,8 +182,6 @@ def test_a_variable_for_the_date_has_its_own_text_unless_a_date_is_given(tokeniz
         assert chat_text([USER], tokenizer).startswith("Today: 28 Feb 2026\n")
         own = LLAMA.replace("'26 Jul 2024'", "strftime_now('%B %Y')")
         assert chat_text([USER], with_template(tokenizer, own)).startswith("Today: February 2026\n")
-    now = templates.known_date().strftime("%d %b %Y")
-    assert chat_text([USER], with_template(tokenizer, "{{ date_string }}" + CHATML)).startswith(now)
 
 
 def test_the_date_is_in_the_provenance_if_the_template_reads_it(
@@ -230,9 +226,11 @@ def test_an_analysis_has_one_day(tokenizer: Any, monkeypatch: pytest.MonkeyPatch
         assert chat_text([USER], tokenizer).startswith("Today is 28 Feb 2026")
 
 
-def test_a_form_of_a_date_that_is_made_up_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match="chat template fails: it makes up the form of a date"):
-        chat_text([USER], with_template(tokenizer, "{{ strftime_now('%Y' ~ '-%m') }}" + CHATML))
+def test_a_date_that_a_template_would_not_get_is_refused(tokenizer: Any) -> None:
+    with_template(tokenizer, "{{ strftime_now('%Y' ~ '-%m') }}" + CHATML)
+    assert chat_text([USER], tokenizer).startswith(datetime.date.today().strftime("%Y-%m"))
+    with mh.settings(date="2026-02-28"), pytest.raises(ValueError, match="makes up the form of the date"):
+        chat_text([USER], tokenizer)
 
 
 # --- control tokens ----------------------------------------------------------------------------------------
@@ -278,61 +276,45 @@ def test_a_thought_of_the_assistant_is_no_control_token_of_a_user(tokenizer: Any
         chat_tokens([{**USER, "content": "What is <think>?"}], tokenizer, "prompt 0")
 
 
-# --- the time ----------------------------------------------------------------------------------------------
+# --- options of the template -------------------------------------------------------------------------------
 
-ENDLESS = (
-    "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
-)
+THINKING = CHATML + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 
 
-@pytest.mark.parametrize(
-    "template",
-    [ENDLESS, "{% macro f(n) %}{% for i in range(99) %}{{ f(n + 1) if n < 50 }}{% endfor %}{% endmacro %}{{ f(0) }}"],
-)
-def test_a_template_that_does_not_end_is_stopped(
-    tokenizer: Any, template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.2)
-    started = time.monotonic()
-    with pytest.raises(ValueError, match=r"chat template did not end within 0\.2 seconds; give prompts"):
-        chat_text([USER], with_template(tokenizer, template))
-    assert time.monotonic() - started < 5
-    for thread in threading.enumerate():
-        if thread.name == "chat template":
-            thread.join(5)
-            assert not thread.is_alive()
-
-
-def test_a_template_is_stopped_in_another_thread_too(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.2)
-    errors: list[str] = []
-
-    def ask() -> None:
-        try:
-            chat_text([USER], with_template(tokenizer, ENDLESS))
-        except ValueError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join(10)
-    assert "did not end within" in errors[0]
+def test_options_of_a_template_are_passed_on_and_told(loaded: Callable[[str], mh.Model], tokenizer: Any) -> None:
+    off = mh.settings(template_options={"enable_thinking": False})
+    model = mh.wrap(loaded("gpt2").model, tokenizer=with_template(tokenizer, THINKING))
+    plain = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
+    wanted = tokenizer.apply_chat_template(
+        [USER], tokenize=False, add_generation_prompt=True, enable_thinking=False, return_dict=False
+    )
+    assert chat_text([USER], tokenizer) == plain != wanted
+    with off:
+        assert chat_text([USER], tokenizer) == wanted
+        reading = as_here()
+        assert mh.ablate(model, [[USER]], heads="L0H0").provenance["template_options"] == {"enable_thinking": False}
+        assert "template_options" not in mh.ablate(model, ["The book"], heads="L0H0").provenance
+    with reading:  # as a worker that gets it later
+        assert chat_text([USER], tokenizer) == wanted
 
 
 @pytest.mark.parametrize(
-    ("template", "message"),
+    ("options", "message"),
     [
-        ("{{ 9 ** 9 ** 9 ** 9 }}" + CHATML, r"computes powers of numbers \(\*\*\)"),
-        ("{% for i in range(10**9) %}{% endfor %}" + CHATML, "computes powers of numbers"),
-        ("{% for i in range(1000000000) %}{% endfor %}" + CHATML, "chat template fails: Range too big"),
-        ("{% for m in messages %}", "chat template fails: Unexpected end of template"),
+        ({"enable_thinkin": False}, "template_options has 'enable_thinkin', which does not occur in this model's chat"),
+        ({"add_generation_prompt": False}, "template_options has 'add_generation_prompt', which is decided by each"),
     ],
 )
-def test_templates_that_cannot_be_used_are_refused(tokenizer: Any, template: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        chat_text([USER], with_template(tokenizer, template))
+def test_options_that_a_template_does_not_have_are_refused(tokenizer: Any, options: Any, message: str) -> None:
+    with mh.settings(template_options=options), pytest.raises(ValueError, match=message):
+        chat_text([USER], with_template(tokenizer, THINKING))
 
 
-def test_arguments_by_name_are_no_powers(tokenizer: Any) -> None:
-    template = "{% set a = dict(x=1) %}{% set b = dict(y=2, **a) %}" + CHATML
-    assert chat_text([USER], with_template(tokenizer, template)).startswith("<s>user")
+def test_options_without_names_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"template_options is 'enable_thinking'; give what the template reads"):
+        mh.settings(template_options="enable_thinking")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_template_that_fails_is_told(tokenizer: Any) -> None:
+    with pytest.raises(ValueError, match="chat template fails: Unexpected end of template"):
+        chat_text([USER], with_template(tokenizer, "{% for m in messages %}"))
