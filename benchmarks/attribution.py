@@ -18,6 +18,7 @@ import torch
 
 import mechheads as mh
 from benchmarks import machine
+from benchmarks.scale import capitals
 from mechheads.prompts.tokens import Tokens
 
 PASS = "one forward and one backward pass"
@@ -34,7 +35,7 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     model = mh.load(asked.model)
-    pairs = mh.behaviour.indirect_object_pairs(model, asked.pairs)
+    pairs = capitals(model, asked.pairs)
     clean, corrupted = pairs.tokens(model)
     print(f"{model.name}, {len(pairs)} pairs of {clean.ids.shape[1]} tokens, budget {asked.budget}")
     given: dict[str, Any] = {"direction": "noising", "nodes": "all", "budget": asked.budget}

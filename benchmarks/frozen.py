@@ -122,7 +122,6 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "text loss": lambda model: mh.safety.text_loss(model, clean),
         "directions": lambda model: mh.behaviour.head_directions(model, "L1H2"),
         "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16),
-        "object roles": object_roles,
         "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
         "effects": lambda model: {
@@ -132,22 +131,6 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "roles": lambda model: mh.head_roles(gates(model)),
         "contrast": lambda model: mh.gating.contrast_gates(model, task, other, **fit),
     }
-
-
-def object_roles(model: mh.Model) -> Any:
-    """Of one pair many times over, so that every effect is significant and the next step is taken."""
-    names = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
-    templates = [" When {first} and {second} went, {subject} gave to", " The {first} and {second} to {subject} gave to"]
-    one, many = mh.behaviour.indirect_object_pairs(model, 1, templates=templates, names=names), 16
-    pairs = mh.PromptPairs(
-        [*one.clean] * many,
-        [*one.corrupted] * many,
-        answer=[*(one.answer or ())] * many,
-        wrong=[*(one.wrong or ())] * many,
-        positions={name: [*at] * many for name, at in one.positions.items()},
-        cluster=[f"{at}" for at in range(many)],
-    )
-    return mh.behaviour.indirect_object_roles(model, pairs, most=2, min_share=0)
 
 
 def some_analyses(model: mh.Model) -> dict[str, Analysis]:

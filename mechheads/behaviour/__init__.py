@@ -4,11 +4,6 @@ from mechheads.behaviour.attention_attribution import AttentionAttribution, atte
 from mechheads.behaviour.circuits import copying_scores, head_directions
 from mechheads.behaviour.composition import composition_scores
 from mechheads.behaviour.examples import HeadExamples, head_examples
-from mechheads.behaviour.indirect_objects import (
-    IndirectObjectRoles,
-    indirect_object_pairs,
-    indirect_object_roles,
-)
 from mechheads.behaviour.logit_attribution import logit_attribution
 from mechheads.behaviour.profile import HeadProfile, profile_heads
 from mechheads.behaviour.windows import default_texts, repeated_tokens
@@ -17,15 +12,12 @@ __all__ = [
     "AttentionAttribution",
     "HeadExamples",
     "HeadProfile",
-    "IndirectObjectRoles",
     "attention_attribution",
     "composition_scores",
     "copying_scores",
     "default_texts",
     "head_directions",
     "head_examples",
-    "indirect_object_pairs",
-    "indirect_object_roles",
     "logit_attribution",
     "profile_heads",
     "repeated_tokens",

@@ -190,12 +190,6 @@ class CachedRuns:
             self._kept[side] = kept
         return self.run(side, sites, limits)
 
-    def with_run(self, side: str, run: HeadCache) -> CachedRuns:
-        """The same runs with another one in the place of a side, for example of a model whose heads are ablated."""
-        other = copy(self)
-        other._kept = self._kept | {side: run}
-        return other
-
     def with_held(self, held: Mapping[str, Mapping[HeadId, Float[Tensor, "prompt pos d_head"]]]) -> CachedRuns:
         """Other runs of the same prompts, with a z for some heads of each side that replaces their own."""
         other = copy(self)

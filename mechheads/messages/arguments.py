@@ -231,20 +231,6 @@ def _allowed(of: Any) -> dict[str, _Allowed]:
     return {name: allowed for name, allowed in found.items() if allowed.names or allowed.bounds or allowed.flag}
 
 
-def check_several(name: str, texts: object) -> None:
-    """Check that an argument for several texts is not a single one.
-
-    Raises:
-        ValueError: if it is.
-
-    >>> check_several("texts", "Once upon a time")
-    Traceback (most recent call last):
-    ValueError: texts must be a list of texts, got one text; write ['Once upon a time']
-    """
-    if isinstance(texts, str):
-        raise ValueError(f"{name} must be a list of texts, got one text; write [{texts[:40]!r}]")
-
-
 def check_at_least(least: float, **numbers: object) -> None:
     """Check that no argument is smaller than this.
 

@@ -39,7 +39,7 @@ HOSTILE = [
 _ENDS = ("", "_ci_low", "_ci_high", "_p", "_q")
 TABLES = {
     *("attention_attribution", "head_why"),
-    *("examples", "patterns", "head_weights", "indirect_object", "set_scores", "faithfulness"),
+    *("examples", "patterns", "head_weights", "set_scores", "faithfulness"),
     *("faithfulness_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
     *(
         "head_group",

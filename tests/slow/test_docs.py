@@ -106,7 +106,6 @@ SHARED = {
         "composition_scores",
         "copying_scores",
         "head_examples",
-        "indirect_object_roles",
     ),
 }
 """Functions that several examples call with the same arguments."""

@@ -24,7 +24,6 @@ from mechheads.studies.head_why import head_why
 from support.made_gates import made_gates
 from support.texts import CAPITALS, CLEAN, CORRUPTED, PAIRS, WORD_PAIRS
 
-NAMES = ["France", "Italy", "Spain", "Germany", "Paris", "Rome"]
 _ONE_PAIR = mh.PromptPairs(CLEAN[:1], CORRUPTED[:1], answer=[" Paris"], wrong=[" Rome"])
 _WORDS = mh.Relation("words", None, WORD_PAIRS)
 _CAPITALS = mh.Relation("capitals", "Knowledge", CAPITALS)
@@ -54,12 +53,6 @@ _TESTED["answers"] = replace(_ANSWERED["answers"], opening=" I")
 
 def _fitted(model: mh.Model) -> mh.gating.Gates:
     return mh.fit_gates(model, _TASK, seeds=2, updates=2)
-
-
-def _named_movers(model: mh.Model) -> mh.behaviour.IndirectObjectRoles:
-    templates = [" The {first} and {second} to {subject} gave to"]
-    pairs = mh.behaviour.indirect_object_pairs(model, 8, templates=templates, names=NAMES)
-    return mh.behaviour.indirect_object_roles(model, pairs, min_share=0)
 
 
 @dataclass(frozen=True)
@@ -189,7 +182,6 @@ FURTHER: dict[str, Analysis] = {
         read="key.values",
     ),
     "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.75, of_fewer=True),
-    "indirect objects": _A(_named_movers),
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
@@ -247,7 +239,6 @@ REPEATED |= {"attention by source"}
 EVERY = ANALYSES | MORE | FURTHER
 TABLES = ("sets", "sahara", "faithfulness", "completeness", "circuit", "examples")
 TABLES += (
-    "indirect objects",
     "patterns",
     "weights",
     "first heads",

@@ -59,13 +59,6 @@ def run(folder: Path) -> None:
     ships = mh.ships(model, ["cat", "dog"], template="chat")
     mh.safety.overlap({"ships": ships, "safety": safety}), mh.gating.compare_roles({"ships": ships}, {"safety": safety})
 
-    behaviour = mh.behaviour
-    names = ["France", "Italy", "Spain", "Germany", "Paris"]
-    pairs = behaviour.indirect_object_pairs(
-        model, 4, templates=[" The {first} and {second} to {subject} gave"], names=names
-    )
-    behaviour.indirect_object_roles(model, pairs, min_share=0).heads("induction")
-
 
 if __name__ == "__main__":
     with install_import_hook("mechheads", "typed_run.checker"):
