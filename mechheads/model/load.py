@@ -249,9 +249,9 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
 
 @checked
 def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
-    """Use a model that you already have: one of TransformerLens, transformers, peft or nnsight. It is not changed.
+    """Use a model that you already have: one of TransformerLens, transformers or peft. It is not changed.
 
-    A model of transformers, with adapters or inside nnsight too, is read through modules of its own around the same
+    A model of transformers, with adapters too, is read through modules of its own around the same
     weights: it may run as usual meanwhile, and what is written into its weights is seen here. What replaces a module or
     a weight, changes to adapters, and hooks that it gets later are not: wrap the model again then. TransformerLens 3.9
     copies the weights, so there nothing that happens to the model later is seen.
@@ -261,8 +261,7 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
 
     Args:
         model: a ``TransformerBridge``; a ``HookedTransformer`` (TransformerLens 3.9); a causal language model of
-            transformers; a peft ``PeftModel``, with its active adapters if they are on; or an nnsight
-            ``LanguageModel``.
+            transformers; or a peft ``PeftModel``, with its active adapters if they are on.
         tokenizer: needed for a model of transformers or peft. For others, used instead of the model's own, which
             TransformerLens may have configured to prepend a beginning-of-sequence token.
         attn_implementation: as in ``load``.
@@ -314,8 +313,7 @@ def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation
     else:
         raise TypeError(
             f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "
-            "language model of transformers, a PeftModel or an nnsight LanguageModel. For a name or a folder, use "
-            "mh.load"
+            "language model of transformers, or a PeftModel. For a name or a folder, use mh.load"
         )
     return _ready(Model(Adapter(model), model.cfg.model_name, tokenizer=tokenizer), attn_implementation)
 

@@ -1,4 +1,4 @@
-"""``wrap`` of models of transformers, peft and nnsight: the numbers of ``load``, and a model that stays as it was."""
+"""``wrap`` of models of transformers and peft: the numbers of ``load``, and a model that stays as it was."""
 
 from __future__ import annotations
 
@@ -131,12 +131,16 @@ def test_a_merged_adapter_that_is_off_is_taken_out(tiny: Tiny) -> None:
     torch.testing.assert_close(mh.wrap(model, tokenizer).cache(IDS.tolist()).logits, plain, atol=1e-4, rtol=1e-4)
 
 
-def test_an_nnsight_model_and_a_compiled_one_are_read_by_what_is_in_them(tiny: Tiny) -> None:
+def test_for_a_model_around_another_it_is_said_what_to_give(tiny: Tiny) -> None:
     model, tokenizer = held(tiny("gpt2"))
     stands_in = type("LanguageModel", (), {"__module__": "nnsight.modeling.language"})()
-    stands_in._model, stands_in.tokenizer = model, tokenizer
-    for wrapped in (mh.wrap(stands_in), mh.wrap(torch.compile(model), tokenizer)):
-        torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, logits(model), atol=1e-4, rtol=1e-4)
+    with pytest.raises(TypeError, match="of the class LanguageModel of nnsight; give the transformers model"):
+        mh.wrap(stands_in)
+    compiled: Any = torch.compile(model)
+    with pytest.raises(TypeError, match=r"OptimizedModule of torch; give .*mh\.wrap\(model\._orig_mod, tokenizer"):
+        mh.wrap(compiled, tokenizer)
+    wrapped = mh.wrap(compiled._orig_mod, tokenizer)
+    torch.testing.assert_close(wrapped.cache(IDS.tolist()).logits, logits(model), atol=1e-4, rtol=1e-4)
 
 
 def _hooked(model: Any) -> None:

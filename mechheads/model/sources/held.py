@@ -20,28 +20,31 @@ from mechheads.model.sources.load import MERGED
 from mechheads.model.sources.reading import check_config, only_logits
 
 _SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+_FRESH = "the transformers model, loaded by itself, as in mh.wrap(AutoModelForCausalLM.from_pretrained(...), tokenizer)"
+_AROUND = (
+    ("OptimizedModule", "torch", "the model that was compiled: mh.wrap(model._orig_mod, tokenizer)"),
+    ("LanguageModel", "nnsight", _FRESH),
+    ("TransformersModel", "nnsight", _FRESH),
+)
+"""Models around a transformers model: class, library, and what to give instead."""
 
 
 def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     """A twin of the model, with eager attention and in evaluation mode; its tokenizer; and its name.
 
     Args:
-        held: a transformers model, as it is or compiled; a ``PeftModel``; or an nnsight ``LanguageModel``.
-        tokenizer: by default, that of the ``LanguageModel``.
+        held: a transformers model or a ``PeftModel``.
 
     Returns:
         None if it is something else.
 
     Raises:
-        TypeError: if there is no tokenizer.
+        TypeError: if there is no tokenizer, or the model is around a transformers model.
         ValueError: if its numbers could not be those of the same weights loaded by ``load``.
     """
-    given = held
-    if _is(held, "LanguageModel", "nnsight") or _is(held, "TransformersModel", "nnsight"):
-        tokenizer = getattr(held, "tokenizer", None) if tokenizer is None else tokenizer
-        held = getattr(held, "_module", None) or held._model  # nnsight calls it so since 0.5
-    if _is(held, "OptimizedModule", "torch"):
-        held = held._orig_mod
+    for name, library, instead in _AROUND:
+        if _is(held, name, library):
+            raise TypeError(f"model is of the class {name} of {library}; give {instead}")
     whole: Any = held
     adapted = _is(held, "PeftModel", "peft")
     if not adapted and not isinstance(held, transformers.PreTrainedModel):
@@ -49,7 +52,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
         what = "carries no tokenizer" if tokenizer is None else f"was given a {type(tokenizer).__name__} as tokenizer"
         raise TypeError(
-            f"tokenizer: this {type(given).__name__} {what}; give its own, as in "
+            f"tokenizer: this {type(held).__name__} {what}; give its own, as in "
             "mh.wrap(model, AutoTokenizer.from_pretrained(...))"
         )
     base: Any = whole.get_base_model() if adapted else whole
@@ -81,8 +84,7 @@ def _check(held: nn.Module) -> None:
     tensors = [*held.parameters(), *held.buffers()]
     if any(tensor.is_meta for tensor in held.parameters()):
         raise ValueError(
-            "model: some of its weights are not in memory; load them first (with nnsight, LanguageModel(..., "
-            "dispatch=True)), or use mh.load with max_memory"
+            "model: some of its weights are not in memory; load them first, or use mh.load with max_memory"
         )
     devices = sorted({str(tensor.device) for tensor in tensors})
     if len(devices) > 1 or any(hasattr(part, "_hf_hook") for part in held.modules()):
@@ -96,17 +98,12 @@ def _check(held: nn.Module) -> None:
         at = name or type(part).__name__
         if hooks_on(part, all_of_them=True):
             raise ValueError(f"model: {at} carries a torch hook, which would not run here; remove it first")
-        if not _of_nnsight(vars(part).get("forward")):
+        if vars(part).get("forward") is not None:
             raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
         if part.training and _is_random(part):
             raise ValueError(
                 f"model is in training mode ({at}), in which dropout makes its numbers random; call its eval() first"
             )
-
-
-def _of_nnsight(attribute: Any) -> bool:
-    """Whether an attribute is one that nnsight puts on each module, to run what a user asks for; or there is none."""
-    return attribute is None or type(attribute).__module__.split(".")[0] == "nnsight"
 
 
 def _is_random(part: nn.Module) -> bool:
@@ -121,11 +118,7 @@ def _twin(held: nn.Module, own: Iterable[Tensor] = ()) -> Any:
     """A copy of the modules around the same weights and buffers, except those that it gets of its ``own``."""
     copied = {id(tensor) for tensor in own}
     tensors = [*held.parameters(), *held.buffers()]
-    twin = copy.deepcopy(held, {id(tensor): tensor for tensor in tensors if id(tensor) not in copied})
-    for part in twin.modules():
-        for name in [name for name, value in vars(part).items() if value is not None and _of_nnsight(value)]:
-            del vars(part)[name]
-    return twin
+    return copy.deepcopy(held, {id(tensor): tensor for tensor in tensors if id(tensor) not in copied})
 
 
 def _without_adapters(held: Any) -> Any:

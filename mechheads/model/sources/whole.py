@@ -1,7 +1,7 @@
 """Check that a model is the one that its files describe: each tensor has a place in it, and each place has a tensor.
 
-transformers loads what fits. It passes over scales of quantised weights, biases and norms that the config does not
-name, and takes 8-bit codes for numbers. The check is the same for weights in memory and weights that stay on disk.
+transformers loads what fits, and reports what does not: scales of quantised weights, biases and norms that the config
+does not name. It also takes 8-bit codes for numbers, which it does not report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WHOLE = ("model.safetensors", "pytorch_model.bin")
 """The files that transformers looks for, the first one first; of each, also an index of several files."""
 NUMBERS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 """Dtypes of weights, as safetensors and torch name them."""
-_MASK = re.compile(r"\.attn\.(attention\.)?(bias|masked_bias|causal_mask)$|\.attention\.(bias|masked_bias)$")
+_MASK = re.compile(r"\.(attn|attention)\.(attention\.)?(bias|masked_bias|causal_mask)$")
 """Names of the causal mask in files of older versions of transformers."""
 
 
@@ -103,7 +103,7 @@ def is_quantised(config: transformers.PreTrainedConfig, source: str) -> bool:
 def check_whole(
     model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str, *, quantised: bool
 ) -> None:
-    """Check that every tensor of a model's files is in the model, and every weight of the model in its files.
+    """Check what transformers reports about a model that it has loaded, and that no codes were taken for weights.
 
     Args:
         report: what ``from_pretrained`` gives with ``output_loading_info``.
@@ -111,28 +111,35 @@ def check_whole(
         quantised: whether transformers made the weights from codes.
 
     Raises:
-        ModelSourceError: if one is not; it is named.
+        ModelSourceError: if a tensor has no place in the model, or a weight no tensor; it is named.
     """
     if missing := sorted(report["missing_keys"]):
         raise ModelSourceError(
             f"model {source!r} is incomplete: {len(missing)} of its weights are missing from its files, the first is "
             f"{missing[0]}, and would be random numbers; download the model again"
         )
-    if wrong := sorted([*report["mismatched_keys"], *_wrong_on_disk(model, stored)]):
+    if wrong := sorted(report["mismatched_keys"]):
         name, found, wanted = wrong[0]
         raise ModelSourceError(
             f"model {source!r} does not fit its config.json: the tensor {name} has the shape {list(found)}, and the "
             f"config implies {list(wanted)} (tensors of another shape: {len(wrong)}). The sizes in config.json are "
             "wrong, or the file belongs to another model"
         )
-    if extra := sorted(name for name in report["unexpected_keys"] if not _is_mask(name, stored.get(name))):
+    if extra := sorted(name for name in report["unexpected_keys"] if not _MASK.search(name)):
         raise ModelSourceError(
             f"model {source!r} would be another model here: the tensor {extra[0]} of its files has no place in a "
             f"{type(model).__name__} with this config.json{_what_it_may_be(extra[0])} (tensors without a place: "
             f"{len(extra)}). Correct config.json, or load the model from other weights. If you know that such tensors "
             "do not change its logits, load it with transformers, save it with save_pretrained, and load that folder"
         )
-    if not quantised and (codes := sorted(_codes(model, stored))):
+    names = {name for name, _ in model.named_parameters()}
+    of_base = f"{model.base_model_prefix}."
+    codes = [
+        name
+        for name, how in sorted(stored.items())
+        if how.dtype not in NUMBERS and not names.isdisjoint((name, of_base + name))
+    ]
+    if codes and not quantised:
         raise ModelSourceError(
             f"model {source!r} has weights that are stored as codes, not as numbers: the tensor {codes[0]} is stored "
             f"as {stored[codes[0]].dtype}, and config.json has no quantization_config that says how to read it. Load "
@@ -145,35 +152,3 @@ def _what_it_may_be(name: str) -> str:
     if "scale" in last or last in ("qweight", "qzeros", "g_idx", "weight_packed", "absmax", "SCB"):
         return "; it belongs to quantised weights, whose codes would be taken for the weights"
     return ""
-
-
-def _is_mask(name: str, stored: Stored | None) -> bool:
-    """Whether a tensor is a causal mask, or the number that stands in it, and not a bias."""
-    if stored is None or not _MASK.search(name):
-        return False
-    shape = stored.shape
-    return shape in ((), (1,)) if name.endswith("masked_bias") else len(shape) > 1 and shape[-1] == shape[-2]
-
-
-def _wrong_on_disk(model: Any, stored: Mapping[str, Stored]) -> Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """The weights on disk whose shape in the file is another one; transformers does not look."""
-    maps = (getattr(getattr(part, "_hf_hook", None), "weights_map", None) for part in model.modules())
-    index = next((each.dataset.index for each in maps if each is not None), {})
-    for name, weight in model.named_parameters():
-        found = stored.get(index.get(name, {}).get("weight_name", ""))
-        if found is not None and found.shape != tuple(weight.shape):
-            yield name, found.shape, tuple(weight.shape)
-
-
-def _codes(model: Any, stored: Mapping[str, Stored]) -> Iterable[str]:
-    """The tensors that are not floating-point numbers of 16 bits or more, and are used as weights."""
-    others = [name for name, how in stored.items() if how.dtype not in NUMBERS]
-    if not others:
-        return
-    buffers = {name for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
-    ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
-    prefix = f"{model.base_model_prefix}."
-    for name in others:
-        is_buffer = not buffers.isdisjoint((name, prefix + name, name.removeprefix(prefix)))
-        if not (is_buffer or _is_mask(name, stored[name]) or any(pattern.search(name) for pattern in ignored)):
-            yield name
