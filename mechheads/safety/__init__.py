@@ -14,7 +14,6 @@ from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
-from mechheads.safety.heads.wrapper import wrapper_effect, wrapper_tokens
 from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
@@ -59,6 +58,4 @@ __all__ = [
     "verdict",
     "verdicts",
     "with_opening",
-    "wrapper_effect",
-    "wrapper_tokens",
 ]

@@ -194,13 +194,6 @@ FURTHER: dict[str, Analysis] = {
     ),
     "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST, 0.25),
     "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
-    "wrapper": _A(
-        lambda model: mh.safety.wrapper_effect(
-            model, CLEAN, wrapper=" no{request} yes", by="contribution", harmless=CORRUPTED, heads=_CIRCUIT
-        ),
-        _REST,
-    ),
-    "tokens of a wrapper": _A(lambda model: mh.safety.wrapper_tokens(model, CLEAN, wrapper=" no{request} yes"), _REST),
     "refusal direction": _A(lambda model: mh.safety.refusal_direction(model, CLEAN, CORRUPTED)),
     "refusal test": _A(
         lambda model: mh.safety.refusal_test(model, _CIRCUIT, CLEAN, CORRUPTED, **_TESTED), "answers are judged"

@@ -132,11 +132,8 @@ def refusal_contribution(
     )
 
 
-def contribution_of(job: SafetyJob, opening: str | None = None, begin: tuple[int, ...] | None = None) -> HeadScores:
+def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
     """Refusal Contribution of a job's heads; see ``refusal_contribution``.
-
-    Args:
-        begin: the token ids of the opening, if they are known; then nothing warns if it is rare.
 
     Raises:
         ValueError: if there is not one look-alike for each request, or ``find_opening`` rejects the opening.
@@ -146,11 +143,10 @@ def contribution_of(job: SafetyJob, opening: str | None = None, begin: tuple[int
     model, seed, sides = job.model, current().seed, job.sides
     sides.check_pairs()
     units = job.units
-    metric = OpeningLogProb(begin or find_opening(model, sides.harmful.prompts, opening))
+    metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
     harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
     refusal = value_of(model, harmful, metric)
-    if begin is None:
-        warn_if_rare(model, sides.harmful, [metric.opening], refusal)
+    warn_if_rare(model, sides.harmful, [metric.opening], refusal)
     rule, answered, last_tokens, known_by = job.intervention, None, None, dict[str, Any]()
     if isinstance(rule, Patch):
         last_tokens = shared_end(harmful.tokens(model), harmless.tokens(model))

@@ -108,17 +108,15 @@ def attribution_of(
     job: SafetyJob,
     rules: Mapping[str, Intervention] = PAPER_ABLATIONS,
     openings: Sequence[str] | None = None,
-    begins: Sequence[Sequence[int]] | None = None,
 ) -> HeadScores:
     """Refusal attribution of a job's heads; see ``refusal_attribution``.
 
     Args:
         rules: the ablations over which the score is the mean, by their names.
-        begins: the token ids of the openings, if they are known; then nothing warns if they are rare.
     """
     model, groups, prompts, seed = job.model, job.groups, job.requests.prompts, current().seed
     heads = groups.members(job.units)
-    known, begins = begins is not None, begins or find_openings(model, prompts, openings, seed=seed)
+    begins = find_openings(model, prompts, openings, seed=seed)
     runs = CachedRuns(model, with_openings(model, prompts, begins))
     metric, limits = EndLogProb(len(begins[0])), current().limits
 
@@ -133,8 +131,7 @@ def attribution_of(
         of_groups = falls.reshape(model.n_layers, -1, groups.size, len(prompts)).sum(2)
         parts[name] = np.repeat(of_groups, groups.size, axis=1)
     refusal = np.logaddexp.reduce(base, axis=0)
-    if not known:
-        warn_if_rare(model, job.requests, begins, refusal)
+    warn_if_rare(model, job.requests, begins, refusal)
     epsilons = set(map(epsilon_of, rules.values()))
     about = {
         "ablation": list(parts),
