@@ -66,22 +66,6 @@ GALLERY: dict[str, Shown] = {
         "figures",
         ("mh.studies.categories_figure", "mh.studies.recipe_figure"),
     ),
-    "static_dynamic": Shown(
-        "Weights against context",
-        "mh.plots.static_dynamic(phi, dynamic, mh.labels.score_correlations(phi, dynamic))",
-        "A point for each head and text: how often it gives the right word by its weights (across), and in the text "
-        "(up). `phi` is from `mh.relation_scores`, `dynamic` from `mh.labels.dynamic_scores`.",
-        "labels",
-        ("mh.plots.static_dynamic",),
-    ),
-    "effect_scatter": Shown(
-        "Direct and total effect",
-        'mh.labels.relation_evidence(model, "country_to_capital").plot()',
-        "A point for each head. On the dotted line, all of a head's effect goes straight to the logits; below it, "
-        "later layers take part of it back.",
-        "labels",
-        ("mh.plots.effect_scatter",),
-    ),
     "path_map": Shown(
         "What heads send to each other",
         "mh.path_matrix(model, pairs, receivers=[...]).plot()",

@@ -82,15 +82,11 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
     """Every figure of the gallery by its name."""
     name, known = "smollm2-135m-instruct", "smollm2-135m-refusal"
     model = mh.load(name)
-    phi = mh.relation_scores(model, "country_to_capital")
-    dynamic = mh.labels.dynamic_scores(model, "country_to_capital")
     return {
         "heatmap": atlas.patching.plot(),
         "attention": model.cache(["The capital of France is"]).attention.plot("L23H4"),
         "category_map": atlas.labels.plot(),
         "categories_figure": mh.studies.categories_figure([name, gemma], out=folder / "categories").figure,
-        "static_dynamic": mh.plots.static_dynamic(phi, dynamic, mh.labels.score_correlations(phi, dynamic)),
-        "effect_scatter": mh.labels.relation_evidence(model, "country_to_capital").plot(),
         "path_map": atlas.paths.plot(),
         "pair_map": induction(model).plot(),
         "curves": atlas.circuit.plot(),

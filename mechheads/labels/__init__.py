@@ -9,7 +9,6 @@ from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_rela
 from mechheads.labels.removal import cumulative_removal
 from mechheads.labels.salient import salient_operations
 from mechheads.labels.static import ScoringSettings, relation_scores
-from mechheads.results.agreement import score_correlations
 
 __all__ = [
     "CATEGORIES",
@@ -28,5 +27,4 @@ __all__ = [
     "relation_names",
     "relation_scores",
     "salient_operations",
-    "score_correlations",
 ]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.evaluate import Evaluator
@@ -22,7 +21,6 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import few_shot_pairs
-from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import NotNegative, Positive
@@ -39,7 +37,6 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
-from mechheads.results.shown import head_names
 from mechheads.results.tables import TableResult
 
 
@@ -83,30 +80,6 @@ class CausalEvidence(TableResult):
             for what, scores in (("total", self.total), ("direct", self.direct))
         ]
         return pd.concat(tables, axis=1).reset_index()
-
-    def plot(self, labels: HeadLabels | None = None, **options: Any) -> go.Figure:
-        """Total effects as points, one panel per relation: ``mechheads.plots.effect_scatter``.
-
-        Args:
-            labels: from ``label_heads(..., causal=evidence)``. With labels, the x axis is the relation score and
-                colours are verdicts on each head in that one relation; without, the x axis is the direct effect.
-            options: passed to ``mechheads.plots.effect_scatter``.
-
-        Raises:
-            ValueError: if the labels were made without this evidence.
-        """
-        from mechheads.plots.relation_scatter import effect_scatter
-
-        if labels is None:
-            table = self.to_dataframe()
-            table["head"] = head_names(table)
-            table.columns = [name.replace("_score", "").replace("_ci_", "_") for name in table.columns]
-        elif labels.provenance.get("causal") != self.total.provenance:
-            raise ValueError("labels were made without this evidence; give label_heads(..., causal=evidence)")
-        else:
-            table = labels.table().drop(columns="verdict").rename(columns={"relation_verdict": "verdict"})
-            table = pd.DataFrame(pd.concat([table[table["relation"] == name] for name in self.relations]))
-        return effect_scatter(table, **options)
 
     def __repr__(self) -> str:
         more = f", {len(self.left_out)} left out" if self.left_out else ""

@@ -4,7 +4,6 @@ from mechheads.plots.attention import attention
 from mechheads.plots.category_map import category_map
 from mechheads.plots.curves import curves
 from mechheads.plots.heatmap import heatmap, pair_map, path_map, role_map
-from mechheads.plots.relation_scatter import effect_scatter, static_dynamic
 from mechheads.plots.safety_map import safety_grid, safety_map
 from mechheads.plots.saving import save
 
@@ -12,7 +11,6 @@ __all__ = [
     "attention",
     "category_map",
     "curves",
-    "effect_scatter",
     "heatmap",
     "pair_map",
     "path_map",
@@ -20,5 +18,4 @@ __all__ = [
     "safety_grid",
     "safety_map",
     "save",
-    "static_dynamic",
 ]

@@ -6,11 +6,8 @@
 | some heads in several scores | ``side_by_side`` |
 | several rankings, by the heads that come first | ``overlap`` |
 | one group of scores against another, with intervals | ``compare_roles`` |
-| scores from weights against scores in context | ``score_correlations`` |
 
-MAPS pools all templates and heads into one Pearson correlation with a p value. Heads of one layer are not independent,
-and neither are the scores of one head under different templates, so that p value is far too small. Here every template
-has its own correlation. Intervals come from leaving out whole layers and, if templates are pooled, whole templates.
+Heads of one layer are not independent, so the intervals of correlations come from leaving out whole layers.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
-from mechheads.results.correlation import pearson, pearson_interval, spearman
+from mechheads.results.correlation import spearman
 from mechheads.results.dataset import STATISTICS
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import Rows
@@ -163,70 +160,6 @@ def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScor
             correlation = spearman(left[both], right[both], np.nonzero(both)[0])
             rows.append((role, name, label, *correlation, int(both.sum())))
     return pd.DataFrame(rows, columns=["role", "other", "label", "spearman", "ci_low", "ci_high", "n"])
-
-
-def score_correlations(static: HeadScores, dynamic: HeadScores) -> pd.DataFrame:
-    """Pearson correlation over heads of static and dynamic relation scores.
-
-    Args:
-        static: from ``relation_scores``.
-        dynamic: from ``dynamic_scores`` of the same model. Relations that are in both results are compared.
-
-    Returns:
-        One row for each relation, context and template, and one with template ``"all"`` for all templates pooled, as in
-        the paper: relation, context, template, r, ci_low, ci_high (95%, from leaving out each layer and each template
-        once: ``mechheads.results.stats.correlation_interval``) and n, the number of points that both measured. r is
-        NaN if a score does not vary, and the interval is NaN if there are fewer than three layers.
-
-    Raises:
-        ValueError: if a result is of the wrong kind, they are of models of different sizes, or share no relation.
-
-    >>> import numpy as np
-    >>> phi = np.linspace(0, 1, 12).reshape(4, 3, 1)
-    >>> static = mh.HeadScores.from_scores(phi, name="phi", unit="share", kind="relations", extra={"relation": ["r"]})
-    >>> dynamic = mh.HeadScores.from_scores(
-    ...     phi[..., None, None] / 2, name="dynamic", unit="share", kind="dynamic_relations",
-    ...     extra={"relation": ["r"], "template": ["t"], "context": ["with"]})
-    >>> mh.labels.score_correlations(static, dynamic)["r"].tolist()
-    [1.0, 1.0]
-    """
-    shared = shared_relations(static, dynamic)
-    templates = dynamic.dataset["template"].values.tolist()
-    rows = []
-    for relation in shared:
-        x = static.scores.sel(relation=relation).values
-        for context in dynamic.dataset["context"].values.tolist():
-            y = dynamic.scores.sel(relation=relation, context=context).transpose("template", "layer", "head").values
-            each = [(template, y[i : i + 1]) for i, template in enumerate(templates)]
-            for template, other in [*each, ("all", y)]:
-                one = np.broadcast_to(x, other.shape)
-                measured = np.isfinite(one) & np.isfinite(other)
-                r = pearson(one[measured], other[measured])
-                low, high = pearson_interval(one, other, r)
-                rows.append((relation, context, template, r, low, high, int(measured.sum())))
-    return pd.DataFrame(rows, columns=["relation", "context", "template", "r", "ci_low", "ci_high", "n"])
-
-
-def shared_relations(static: HeadScores, dynamic: HeadScores) -> list[str]:
-    """The relations that are in both the static and the dynamic scores of one model.
-
-    Raises:
-        ValueError: if a result is of the wrong kind, they are of models of different sizes, or share no relation.
-    """
-    wanted = {"static": ("relation",), "dynamic": ("relation", "template", "context")}
-    for (name, dims), scores in zip(wanted.items(), (static, dynamic), strict=True):
-        if scores.extra_dims != dims:
-            raise ValueError(f"{name} ({scores.name!r}) has the dimensions {scores.extra_dims}; it needs {dims}")
-    if (static.n_layers, static.n_heads) != (dynamic.n_layers, dynamic.n_heads):
-        raise ValueError(
-            f"static has {static.n_layers} x {static.n_heads} heads, but dynamic has {dynamic.n_layers} x "
-            f"{dynamic.n_heads}; give results of one model"
-        )
-    theirs = dynamic.dataset["relation"].values.tolist()
-    shared = [name for name in static.dataset["relation"].values.tolist() if name in theirs]
-    if not shared:
-        raise ValueError("static and dynamic share no relation; score the same relations with both")
-    return shared
 
 
 def _check(

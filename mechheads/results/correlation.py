@@ -75,32 +75,6 @@ def compare(
     )
 
 
-def pearson(x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"]) -> float:
-    """Pearson's correlation; NaN if a score does not vary or there are fewer than three points."""
-    if len(x) < _LEAST or x.std() == 0 or y.std() == 0:
-        return float("nan")
-    return float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1).round(12))
-
-
-def pearson_interval(
-    x: Float[np.ndarray, "template layer head"], y: Float[np.ndarray, "template layer head"], r: float
-) -> tuple[float, float]:
-    """The interval of Pearson's correlation ``r``, from leaving out each layer and each template once.
-
-    These correlations are computed from sums of moments, without another pass over the points.
-    """
-    measured = np.isfinite(x) & np.isfinite(y)
-    x, y = np.where(measured, x, 0.0), np.where(measured, y, 0.0)
-    moments = np.stack([part.sum(2) for part in (measured, x, y, x * x, y * y, x * y)])
-    moments = moments[:, :, measured.any((0, 2))]
-    left_out = []
-    for axis in (2, 1):
-        count, sx, sy, xx, yy, xy = moments.sum((1, 2))[:, None] - moments.sum(3 - axis)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            left_out.append((count * xy - sx * sy) / np.sqrt((count * xx - sx**2) * (count * yy - sy**2)))
-    return correlation_interval(r, *left_out)
-
-
 def spearman(
     left: Float[np.ndarray, " head"], right: Float[np.ndarray, " head"], layer: Int[np.ndarray, " head"]
 ) -> tuple[float, float, float]:

@@ -412,3 +412,49 @@ def test_capitals_on_the_default_model(model: mh.Model) -> None:
     assert curves["relation"].tolist()[0] >= 0.8
     assert curves["relation"].tolist()[5] <= 0.25
     assert curves["random 1"].tolist()[5] >= 0.5
+
+
+def of_two_relations(values: np.ndarray, p: np.ndarray, **variables: Any) -> mh.HeadScores:
+    names = ["capital", "past"]
+    return mh.HeadScores.from_scores(
+        values,
+        p_value=p,
+        name="made",
+        unit="share",
+        kind="relations",
+        extra={"relation": names},
+        variables={
+            key: (("layer", "head", "relation")[-np.ndim(value) :], np.asarray(value))
+            for key, value in variables.items()
+        },
+    )
+
+
+def test_the_table_has_the_verdict_of_each_relation() -> None:
+    total = np.array([[[0.6, 0.0], [0.4, 0.0]], [[0.0, 0.5], [0.02, np.nan]]])
+    share = np.array([[[0.8, 0.0], [0.0, 0.0]], [[0.5, 0.1], [0.0, 0.0]]])
+    zero = np.zeros_like(share)
+    small = np.where(np.isnan(total), np.nan, np.where(total > 0.3, 1e-6, 1.0))
+    evidence = causal.CausalEvidence(of_two_relations(total, small), of_two_relations(total / 2, zero + 1), {})
+    phi = of_two_relations(
+        share,
+        np.where(share > 0.3, 1e-6, 1.0),
+        suppression=zero,
+        p_suppression=zero + 1,
+        null_phi=zero,
+        null_suppression=zero,
+        relation_category=np.array(["Knowledge", "Linguistic"], dtype=object),
+    )
+    table = mh.label_heads(phi, causal=evidence).table().set_index(["head", "relation"])
+    assert table["relation_verdict"].to_dict() == {
+        ("L0H0", "capital"): "confirmed",
+        ("L0H0", "past"): "",
+        ("L0H1", "capital"): "in context only",
+        ("L0H1", "past"): "",
+        ("L1H0", "capital"): "weights only",
+        ("L1H0", "past"): "in context only",
+        ("L1H1", "capital"): "",
+        ("L1H1", "past"): "",
+    }
+    assert table.loc[("L1H0", "capital"), "verdict"] == "weights only"
+    assert "relation_verdict" not in mh.label_heads(phi).table()

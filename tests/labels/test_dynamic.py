@@ -69,11 +69,9 @@ def test_capitals_are_read_where_the_weights_say(model: mh.Model) -> None:
     capitals = mh.Relation("capitals", "Knowledge", mh.Relation.load("country_to_capital").pairs[:60])
     static = mh.relation_scores(model, capitals, source="first_mlp", min_pairs=10)
     dynamic = mh.labels.dynamic_scores(model, capitals, min_pairs=10, templates=["The story of {source} contains"])
-    assert str(dynamic.select(context="without").heads(1)[0]) == "L23H4"
-    table = mh.labels.score_correlations(static, dynamic)
-    r = table.set_index(["context", "template"])["r"]
-    assert r["without", "all"] > 0.8
-    assert table["template"].tolist() == ["The story of {source} contains", "all"] * 2
+    without = dynamic.select(context="without")
+    assert str(without.heads(1)[0]) == "L23H4"
+    assert np.corrcoef(static.scores.values.ravel(), without.scores.values.ravel())[0, 1] > 0.8
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 import plotly.io
 import pytest
@@ -17,7 +16,6 @@ import mechheads as mh
 from mechheads import plots
 from mechheads.plots import saving
 from mechheads.plots.parts import Panels, figure_of, grid_of, symlog
-from support.made_scores import static_and_dynamic
 
 
 @pytest.fixture
@@ -34,11 +32,8 @@ def safety() -> mh.HeadScores:
     return square(kind="safety", provenance={"ablation": "zero", "k": 1}, variables=angle)
 
 
-EFFECTS = {"head": ["L0H0"], "relation": ["r"], "total": [1.0], "total_low": [0.5], "total_high": [1.5]}
-EFFECTS |= {"direct": [0.5], "direct_low": [0.4], "direct_high": [0.6]}
 DRAWN: dict[str, Callable[..., go.Figure]] = {
     "attention": lambda **look: plots.attention(np.eye(2), ["white", "#222222"], **look),
-    "effect_scatter": lambda **look: plots.effect_scatter(pd.DataFrame(EFFECTS), **look),
     "heatmap": lambda **look: plots.heatmap(square(), **look),
     "path_map": lambda **look: plots.path_map(
         mh.HeadScores.from_scores(np.eye(2)[None], name="paths", kind="demo", extra={"receiver": ["a", "b"]}), **look
@@ -46,7 +41,6 @@ DRAWN: dict[str, Callable[..., go.Figure]] = {
     "role_map": lambda **look: plots.role_map({"facilitation": square(kind="roles")}, **look),
     "safety_grid": lambda **look: plots.safety_grid({"panel": {"zero": safety()}}, **look),
     "safety_map": lambda **look: plots.safety_map(safety(), **look),
-    "static_dynamic": lambda **look: plots.static_dynamic(*static_and_dynamic(np.random.default_rng(0)), **look),
 }
 """Each figure but the map of categories, which needs labels, and the curves."""
 

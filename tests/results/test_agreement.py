@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from mechheads.results.agreement import compare_roles, overlap, score_correlations, side_by_side
+from mechheads.results.agreement import compare_roles, overlap, side_by_side
 from mechheads.results.scores import HeadScores
-from support.made_scores import made_scores, static_and_dynamic
 
 
 def score(values: np.ndarray, extra: dict[str, list[str]] | None = None) -> HeadScores:
@@ -157,67 +156,6 @@ def test_overlap_by_hand():
         overlap({"one": one})
     with pytest.raises(ValueError):
         overlap({"one": one, "other": scores([1.0, 2.0])})
-
-
-def test_correlations_by_hand() -> None:
-    static, dynamic = static_and_dynamic(np.random.default_rng(0))
-    table = score_correlations(static, dynamic).set_index(["relation", "context", "template"])
-    x = static.scores.values[..., 0]
-    y = dynamic.scores.values[:, :, 0, :, 0]
-    assert table.loc[("r", "with", "t1"), "r"] == pytest.approx(np.corrcoef(x.ravel(), y[..., 1].ravel())[0, 1])
-    both = np.concatenate([x.ravel(), x.ravel()]), np.concatenate([y[..., 0].ravel(), y[..., 1].ravel()])
-    assert table.loc[("r", "with", "all"), "r"] == pytest.approx(np.corrcoef(*both)[0, 1])
-    assert (table["ci_low"] <= table["r"]).all()
-    assert (table["r"] <= table["ci_high"]).all()
-    assert table["n"].tolist() == [80, 80, 160]
-
-
-def test_heads_that_were_not_scored_do_not_count() -> None:
-    static, dynamic = static_and_dynamic(np.random.default_rng(4))
-    some = dynamic.scores.values.copy()
-    some[:, 2:] = np.nan
-    table = score_correlations(static, made_scores(some))
-    assert table["n"].tolist() == [40, 40, 80]
-    x, y = static.scores.values[:, :2, 0].ravel(), some[:, :2, 0, 0, 0].ravel()
-    assert table["r"][0] == pytest.approx(np.corrcoef(x, y)[0, 1])
-
-
-def test_intervals_allow_for_layers_that_move_together() -> None:
-    rng = np.random.default_rng(1)
-    layer = rng.normal(size=(20, 1, 1))
-    x = layer + 0.01 * rng.normal(size=(20, 50, 1))
-    y = rng.normal(size=(20, 1, 1)) + 0.01 * rng.normal(size=(20, 50, 1))
-    table = score_correlations(made_scores(x), made_scores(y[..., None, None]))
-    width = float((table["ci_high"] - table["ci_low"]).iloc[0])
-    assert width > 0.4  # 1,000 independent heads would give 0.12
-
-
-def test_templates_that_say_the_same_make_nothing_surer() -> None:
-    static, dynamic = static_and_dynamic(np.random.default_rng(6))
-    twice = dynamic.scores.values.copy()
-    twice[..., 1, :] = twice[..., 0, :]
-    table = score_correlations(static, made_scores(twice))
-    width = (table["ci_high"] - table["ci_low"]).to_numpy()
-    assert table["r"][2] == pytest.approx(table["r"][0])
-    assert width[2] == pytest.approx(width[0], rel=0.1)
-
-
-def test_templates_that_differ_make_the_pooled_correlation_less_sure() -> None:
-    rng = np.random.default_rng(7)
-    x = rng.random((60, 4, 1))
-    y = np.stack([x, -x], axis=-1)[..., None] + 0.1 * rng.random((60, 4, 1, 2, 1))
-    table = score_correlations(made_scores(x), made_scores(y))
-    assert table["ci_low"][2] < -0.9  # with one chance in four it is the second template, drawn twice
-    assert table["ci_high"][2] > 0.9
-
-
-def test_one_layer_gives_no_interval() -> None:
-    static, dynamic = static_and_dynamic(np.random.default_rng(5))
-    one = dynamic.scores.values.copy()
-    one[1:] = np.nan
-    table = score_correlations(static, made_scores(one))
-    assert np.isfinite(table["r"]).all()
-    assert table["ci_low"].isna().all()
 
 
 def test_heads_of_several_results_stand_side_by_side():
