@@ -16,7 +16,7 @@ from mechheads.cli.errors import Command, fail
 from mechheads.data import names
 
 Check = Callable[[Any], Any]
-PARTS = ("patching", "text", "labels", "weights", "causes", "safety", "roles")
+PARTS = ("patching", "text", "labels", "causes", "safety", "roles")
 RULES = ("null", "maps")
 SOURCES = ("embedding", "first_mlp", "carried", "all")
 INTERVENTIONS = ("patch", "zero", "mean", "resample", "uniform", "undifferentiated", "scaling")

@@ -22,7 +22,6 @@ from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
 from mechheads.studies.findings import one_line
 from mechheads.studies.head_patterns import HeadPatterns, joined
-from mechheads.studies.head_weights import HeadWeights
 
 MAX_TOKENS = 2000
 """The longest prompt whose patterns are shown."""
@@ -34,7 +33,6 @@ _PLACES: dict[type, str] = {
     HeadProfile: "profile",
     Roles: "roles",
     HeadExamples: "examples",
-    HeadWeights: "weights",
 }
 """The field of an atlas for each kind of result that has one."""
 _WANTED = (

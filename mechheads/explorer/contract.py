@@ -82,7 +82,6 @@ class Model(TypedDict):
     nLayers: int
     nHeads: int
     nKvHeads: int | None  # head h has the key and value h / (nHeads / nKvHeads)
-    dHead: int | None
     questions: list[Question]  # the blocks at the top of the page
     answer: list[Finding]  # what the results carry; sentences that are of no question stand below the blocks
     summary: str
@@ -95,7 +94,6 @@ class Model(TypedDict):
     cautions: list[str]  # what may not be concluded
     columns: list[Column]
     views: list[View]
-    agreement: list[Agreement]  # rank correlations of every two views
     tensions: list[Tension]  # verdicts that speak against each other; shown for heads of which both hold
     categories: Categories | None
     behaviours: Behaviours | None
@@ -208,15 +206,6 @@ class Tension(TypedDict):
 class Judged(TypedDict):
     view: str
     verdict: Verdict
-
-
-class Agreement(Interval):
-    """Spearman's rank correlation of two views, with its interval over layers."""
-
-    view: str
-    other: str
-    spearman: Num
-    n: int
 
 
 class Categories(TypedDict):
@@ -357,7 +346,7 @@ class Head(TypedDict):
     text: TextPane | None
     pattern: list[Pattern] | None
     why: list[Looked] | None  # for some tokens, one of ``text`` and the others of ``pattern``
-    weights: WeightsPane | None
+    weights: list[RelationEvidence] | None  # evidence for categories, the largest phi first
     cause: list[Effect] | None  # those of the atlas, and then those of the reader
     paths: PathsPane | None
     safety: list[Ships] | None  # one for each ablation
@@ -414,44 +403,6 @@ class Pattern(TypedDict):
     attention: Attention
 
 
-class WeightsPane(TypedDict):
-    """What a head does by its weights."""
-
-    ov: Spectrum | None
-    qk: Spectrum | None
-    copying: Copying | None
-    relations: list[RelationEvidence]  # evidence for categories, the largest phi first
-    operations: list[Operation] | None  # tokens that it amplifies most, and what it maps them to; None without weights
-
-
-class Spectrum(TypedDict):
-    """All singular values, the largest first, and the strongest directions."""
-
-    singular: list[float]
-    directions: list[Direction]
-
-
-class Direction(TypedDict):
-    """What is read at one end is written at the same end. Of QK, ``reads`` is the query and ``writes`` the key."""
-
-    singular: float
-    share: float  # of the sum of squares
-    positive: End
-    negative: End
-
-
-class End(TypedDict):
-    reads: list[str]
-    writes: list[str]
-
-
-class Copying(TypedDict):
-    value: Num
-    q: Num
-    null: Num
-    meaning: str
-
-
 class RelationEvidence(Interval):
     """What speaks for a relation."""
 
@@ -474,15 +425,6 @@ class RelationPair(TypedDict):
     hit: bool
 
 
-class Operation(TypedDict):
-    """``sigma``: how much longer the head makes what it reads."""
-
-    token: str
-    sigma: float
-    mapsTo: list[str]
-    suppresses: list[str]
-
-
 class Score(Interval):
     score: Num
 
@@ -503,30 +445,12 @@ class Effect(TestedScore):
 
 
 class PathsPane(TypedDict):
-    """The heads that a head reads from and writes to."""
+    """The heads that a head reads from and writes to, by path patching."""
 
-    composition: list[Composition]  # by weights, against random matrices
-    senders: list[Path]  # by path patching
+    senders: list[Path]
     receivers: list[Path]
     unit: str
     meaning: str
-
-
-class Composition(TypedDict):
-    """The strongest earlier heads and later heads."""
-
-    way: Literal["Q", "K", "V"]
-    senders: list[Composed]
-    receivers: list[Composed]
-
-
-class Composed(TypedDict):
-    """``z``: standard deviations above random matrices of the same spectra."""
-
-    head: HeadName
-    score: float
-    z: float
-    p: float
 
 
 class Path(TestedScore):

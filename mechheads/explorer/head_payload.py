@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,8 @@ from mechheads.labels import HeadLabels
 from mechheads.results.dataset import RANGE
 from mechheads.results.evidence import carrying_prompts
 from mechheads.results.scores import HeadScores
-from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.head_weights import CIRCUITS, HeadWeights
 from mechheads.studies.head_why import OTHERS, HeadWhy
 
 ACTIVITY = (
@@ -72,9 +70,9 @@ def panes(atlas: Atlas) -> list[str]:
         "text": atlas.examples is not None or atlas.profile is not None,
         "pattern": atlas.patterns is not None,
         "why": atlas.why is not None,
-        "weights": atlas.weights is not None or atlas.labels is not None,
+        "weights": atlas.labels is not None,
         "cause": bool(_effects(atlas)),
-        "paths": atlas.weights is not None or atlas.paths is not None,
+        "paths": atlas.paths is not None,
         "safety": bool(atlas.safety),
         "roles": atlas.roles is not None,
         "alike": len(comparable(atlas.to_dataframe())) >= _TO_COMPARE,
@@ -100,8 +98,7 @@ def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     if (alike := card["alike"]) is not None:
         linked += [each["head"] for each in alike["heads"]]
     if (paths := card["paths"]) is not None:
-        for sides in (paths, *paths["composition"]):
-            linked += [each["head"] for each in (*sides["senders"], *sides["receivers"])]
+        linked += [each["head"] for each in (*paths["senders"], *paths["receivers"])]
     return {head, *(HeadId.parse(name) for name in linked if name is not None)}
 
 
@@ -113,7 +110,6 @@ class _Cards:
         self._alike = _nearest(atlas.to_dataframe())
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
         self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
-        self._composed = None if atlas.weights is None else compositions(atlas.weights.table)
         self._effects = _effects(atlas)
         self._why = {} if atlas.why is None else why_panes(atlas.why)
 
@@ -129,7 +125,7 @@ class _Cards:
             "why": self._why.get(str(head)),
             "weights": weights_pane(atlas, head),
             "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
-            "paths": paths_pane(atlas, head, self._composed),
+            "paths": paths_pane(atlas, head),
             "safety": _safety_pane(atlas, head),
             "roles": _roles_pane(atlas, head),
             "alike": self._alike(head),
@@ -264,20 +260,10 @@ class _Effect:
 
 
 def _effects(atlas: Atlas) -> list[_Effect]:
-    """The effects of an atlas, and your own on prompts; those of self-repair were measured for some heads only."""
+    """The effects of an atlas, and your own on prompts."""
     effects, every, said = [], np.ones(atlas.sizes, dtype=bool), words(atlas)
     if atlas.patching is not None:
         effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
-    if atlas.backups is not None:
-        about = words_of(atlas.backups, atlas.asked)
-        some = np.asarray(np.isfinite(atlas.backups.scores.values))
-        effects.append(_Effect(atlas.backups, "backups", about.label, about.meaning, some))
-    if atlas.repair is not None:
-        some = np.asarray(np.isfinite(atlas.repair.scores.values).any(-1))
-        for name in atlas.repair.dataset["effect"].values.tolist():
-            part = atlas.repair.select(effect=name)
-            about = words_of(part, atlas.asked)
-            effects.append(_Effect(part, name, about.label, about.meaning, some))
     if atlas.direct is not None:
         meaning = said["direct"].meaning
         effects.append(_Effect(atlas.direct, "attribution", "Direct effect in the logits", meaning, every))
@@ -359,67 +345,23 @@ def _nearest(table: pd.DataFrame) -> Any:
     return of
 
 
-COPYING = (
-    "Whether the head raises the tokens that it attends to, by the eigenvalues of its weights: 1 copies all, \u22121 "
-    "suppresses all."
-)
 PATHS = (
     "The change of the logit difference if only the path from the sender to the receiver comes from the corrupted run."
 )
 _LISTED = 6
 
 
-def weights_pane(atlas: Atlas, head: HeadId) -> contract.WeightsPane | None:
+def weights_pane(atlas: Atlas, head: HeadId) -> list[contract.RelationEvidence] | None:
     """What a head does by its weights; None if that was not read."""
-    weights, labels = atlas.weights, atlas.labels
-    if weights is None and labels is None:
+    return None if atlas.labels is None else _relations(atlas.labels, atlas.relations, head)
+
+
+def paths_pane(atlas: Atlas, head: HeadId) -> contract.PathsPane | None:
+    """The heads that a head reads from and writes to, by path patching; None if that was not done."""
+    if atlas.paths is None:
         return None
-    circuits = [None, None] if weights is None else [_spectrum(weights, i, head) for i in range(len(CIRCUITS))]
-    return {
-        "ov": circuits[0],
-        "qk": circuits[1],
-        "copying": None if weights is None else _copying(weights.copying, head),
-        "relations": [] if labels is None else _relations(labels, atlas.relations, head),
-        "operations": None if weights is None else _operations(weights, head),
-    }
-
-
-def paths_pane(
-    atlas: Atlas, head: HeadId, composed: Mapping[str, list[contract.Composition]] | None
-) -> contract.PathsPane | None:
-    """The heads that a head reads from and writes to, by weights and by path patching; None if neither was done."""
-    if composed is None and atlas.paths is None:
-        return None
-    senders, receivers = ([], []) if atlas.paths is None else _paths(atlas.paths, head)
-    return {
-        "composition": [] if composed is None else composed.get(str(head), []),
-        "senders": senders,
-        "receivers": receivers,
-        "unit": "" if atlas.paths is None else atlas.paths.unit,
-        "meaning": PATHS,
-    }
-
-
-def _spectrum(weights: HeadWeights, circuit: int, head: HeadId) -> contract.Spectrum:
-    singular = weights.singular[circuit, head.layer, head.head]
-    total = float((singular**2).sum()) or 1.0
-    directions: list[contract.Direction] = []
-    for i, ends in enumerate(weights.directions[circuit, head.layer, head.head]):
-        reads, writes, reads_negative, writes_negative = ([weights.words[at] for at in end] for end in ends)
-        directions.append(
-            {
-                "singular": float(singular[i]),
-                "share": float(singular[i] ** 2) / total,
-                "positive": {"reads": reads, "writes": writes},
-                "negative": {"reads": reads_negative, "writes": writes_negative},
-            }
-        )
-    return {"singular": [_short(value) for value in singular], "directions": directions}
-
-
-def _copying(copying: HeadScores, head: HeadId) -> contract.Copying:
-    names = {"value": "score", "q": "q_value", "null": "null"}
-    return contract.Copying(meaning=COPYING, **_numbers(copying, (head.layer, head.head), names))
+    senders, receivers = _paths(atlas.paths, head)
+    return {"senders": senders, "receivers": receivers, "unit": atlas.paths.unit, "meaning": PATHS}
 
 
 def _relations(labels: HeadLabels, relations: HeadScores | None, head: HeadId) -> list[contract.RelationEvidence]:
@@ -452,35 +394,6 @@ def _pairs(relations: HeadScores, head: HeadId, relation: int) -> list[contract.
     pairs = relations.dataset.variables["pair"].values[relation]
     measured = [(str(pair).partition(" -> "), hit) for pair, hit in zip(pairs, hits, strict=True) if np.isfinite(hit)]
     return [{"source": source, "target": target, "hit": bool(hit)} for (source, _, target), hit in measured]
-
-
-def _operations(weights: HeadWeights, head: HeadId) -> list[contract.Operation]:
-    at = head.layer, head.head
-    operations: list[contract.Operation] = []
-    for ids, sigma in zip(weights.operations[at], weights.sigma[at], strict=True):
-        token, *others = (weights.words[i] for i in ids)
-        half = len(others) // 2
-        operations.append({"token": token, "sigma": float(sigma), "mapsTo": others[:half], "suppresses": others[half:]})
-    return operations
-
-
-def compositions(table: pd.DataFrame) -> dict[str, list[contract.Composition]]:
-    """For every head and each way of reading, the senders and receivers that stand out most by weights.
-
-    Args:
-        table: one row for each pair of heads: sender, receiver, way, score, z and p.
-    """
-    columns = ["sender", "receiver", "way", "score", "z", "p"]
-    ways: dict[tuple[str, str], dict[str, Any]] = {}
-    for side, mine, other in (("senders", "receiver", "sender"), ("receivers", "sender", "receiver")):
-        in_order = pd.DataFrame(table[columns]).sort_values("z", ascending=False, kind="stable")
-        for row in in_order.groupby(["way", mine], sort=False).head(_LISTED).to_dict("records"):
-            sides = ways.setdefault((row["way"], row[mine]), {"senders": [], "receivers": []})
-            sides[side].append(plain({"head": row[other], "score": row["score"], "z": row["z"], "p": row["p"]}))
-    by_head: dict[str, list[contract.Composition]] = {}
-    for (way, head), sides in sorted(ways.items(), key=lambda item: "QKV".index(item[0][0])):
-        by_head.setdefault(head, []).append(contract.Composition(way=cast(Any, way), **sides))
-    return by_head
 
 
 def _paths(paths: HeadScores, head: HeadId) -> tuple[list[contract.Path], list[contract.Path]]:

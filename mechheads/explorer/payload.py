@@ -22,7 +22,6 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
 from mechheads.results.curves import Curves, is_random
-from mechheads.results.mlps import has_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
 from mechheads.results.tables import TableResult
@@ -145,40 +144,29 @@ def _page(
 def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> contract.Model:
     shown, table, said = views(atlas), atlas.to_dataframe(), words(atlas)
     results = _named(atlas, more)
+    provenance = {name: result.provenance for name, result in results.items()}
     names = list(map(str, table))
     curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
     if atlas.refusals is not None and atlas.refusals.curve is not None:
         curves = {_ATTACKED: atlas.refusals.curve, **curves}
-    weights, (n_layers, n_heads) = atlas.weights, atlas.sizes
+    n_layers, n_heads = atlas.sizes
     return {
         "name": name,
         "nLayers": n_layers,
         "nHeads": n_heads,
-        "nKvHeads": None if weights is None else weights.provenance.get("n_kv_heads"),
-        "dHead": None if weights is None else weights.singular.shape[-1],
+        "nKvHeads": next((about["n_kv_heads"] for about in provenance.values() if "n_kv_heads" in about), None),
         "questions": [_question(each) for each in atlas.questions()],
         "answer": list(map(_finding, atlas.findings())),
         "summary": atlas.summary(5),
-        "notes": [*atlas.notes, *_notes(atlas)],
+        "notes": list(atlas.notes),
         "interrupted": atlas.interrupted,
         "seconds": dict(atlas.seconds),
-        "provenance": plain({name: result.provenance for name, result in results.items()}),
+        "provenance": plain(provenance),
         "citations": {name: result.citation() for name, result in results.items()},
         "methods": methods(names, said),
         "cautions": cautions(names, said),
         "columns": columns(table, said, {view["name"]: view["question"] for view in shown}),
         "views": shown,
-        "agreement": [
-            {
-                "view": row["view"],
-                "other": row["other"],
-                "spearman": plain(row["spearman"]),
-                "low": plain(row["ci_low"]),
-                "high": plain(row["ci_high"]),
-                "n": plain(row["n"]),
-            }
-            for row in atlas.agreement().to_dict("records")
-        ],
         "tensions": tensions(shown, atlas),
         "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
         "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
@@ -249,7 +237,6 @@ _ATTACKED = "Attack success without the first heads by Refusal attribution"
 _OF_REFUSALS = {
     "first_heads": "The first heads of each ranking",
     "overlap": "Agreement between rankings",
-    "brittleness": "Answers of the intact model and without random heads",
     "tests": "Answers without the first heads of each ranking",
     "curve": _ATTACKED,
 }
@@ -268,7 +255,7 @@ def _refusal_tables(atlas: Atlas) -> list[contract.Table]:
 
 def _shares(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table of answers with the shares alone, what is ablated first; other tables as they are."""
-    if name not in ("brittleness", "tests"):
+    if name != "tests":
         return table
     columns = [column for column in table if not str(column).endswith(("_low", "_high"))]
     return table.reindex(columns=sorted(columns, key=lambda column: column != "heads"))
@@ -294,15 +281,6 @@ def _named(atlas: Atlas, more: Mapping[str, TableResult]) -> dict[str, HeadScore
     for name, result in [*own.items(), *more.items()]:
         results[name if name not in results else f"{name} (your own)"] = result
     return results
-
-
-def _notes(atlas: Atlas) -> list[str]:
-    """What the page leaves out of scores of your own."""
-    return [
-        f"{name}: its scores of MLPs are not on this page; scores.mlps has them"
-        for name, scores in atlas.own.items()
-        if has_mlps(scores.dataset)
-    ]
 
 
 def _categories(labels: HeadLabels, relations: HeadScores | None) -> contract.Categories:

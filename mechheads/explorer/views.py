@@ -44,7 +44,6 @@ _METHODS_OF = {GROUPS["text"]: tuple(_TOLD["methods"]["text"]), GROUPS["weights"
 COLUMNS = {
     name: Words(**about, group=group) for heading, group in _HEADINGS.items() for name, about in _TOLD[heading].items()
 }
-COLUMNS["copying_by_weights"] = replace(_said("copying"), group=GROUPS["weights"], unit=KINDS["copying"].unit)
 """The columns of ``Atlas.to_dataframe`` that have a value of their own and are no views."""
 
 

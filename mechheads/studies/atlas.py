@@ -19,7 +19,6 @@ from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.messages.wrapped import wrapped
-from mechheads.results.agreement import compare_roles
 from mechheads.results.curves import Curves
 from mechheads.results.dataset import shown_ends
 from mechheads.results.scores import HeadScores, RankBy
@@ -28,10 +27,9 @@ from mechheads.results.tables import TableResult
 from mechheads.results.words import ASKED, heading
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
-from mechheads.studies.by_question import Question, question_of, questions
+from mechheads.studies.by_question import Question, questions
 from mechheads.studies.findings import Finding, of_rest, one_line
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.head_why import HeadWhy
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
@@ -55,7 +53,7 @@ _COLUMNS = {
     "generalized_ships_high": "generalized_{}_ci_high",
 }
 """The variables of a view, and the names of their columns in the table; q and family p only if there are some."""
-_EFFECTS = ("patching", "backups", "direct", "total", "repair", "attribution")
+_EFFECTS = ("patching", "direct", "attribution")
 """What a card calls the effects of the study."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
 _INTERVALS = "Brackets hold 95% intervals, unless another level is named."
@@ -80,16 +78,12 @@ class Atlas(Stages):
             for none and 1 for all of it.
         safety: for each ablation, Ships and Generalized Ships of every head (see ``mh.safety_heads``).
         refusals: whether the model refuses, and what is left of it without the first heads of each ranking; this and
-            the next two only with ``mh.build_atlas(refusals=)``.
+            the next one only with ``mh.build_atlas(refusals=)``.
         refusal_attribution: how far the openings of refusals depend on each head.
-        refusal_direction: what each head writes along the refusal direction.
         roles: which heads facilitate the task, interfere with it or do not matter, by a short fit of gates.
         direct: what each head itself adds to the logit of the answer, minus that of the wrong one.
-        repair: total and direct effect of the heads with the largest patching effect, and how later layers react.
-        backups: how much more each head restores once the head that restores most is set to zero.
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
-        weights: what each head reads, writes and copies by its weights, and the heads that it composes with.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
         why: why each head looks where it looks, in an example of its text and in two prompts of the patching.
         own: scores of your own, by the name that the table and the page give them.
@@ -113,14 +107,10 @@ class Atlas(Stages):
     safety: dict[str, SafetyHeads] = field(default_factory=dict)
     refusals: Refusals | None = None
     refusal_attribution: HeadScores | None = None
-    refusal_direction: HeadScores | None = None
     roles: Roles | None = None
     direct: HeadScores | None = None
-    repair: HeadScores | None = None
-    backups: HeadScores | None = None
     paths: HeadScores | None = None
     circuit: Curves | None = None
-    weights: HeadWeights | None = None
     patterns: HeadPatterns | None = None
     why: HeadWhy | None = None
     own: dict[str, HeadScores] = field(default_factory=dict)
@@ -138,11 +128,8 @@ class Atlas(Stages):
         Raises:
             ValueError: if there is no result yet.
         """
-        known = [*self.results.values()]
-        if self.weights is not None:
-            known.append(self.weights.copying)
-        if known:
-            return known[0].n_layers, known[0].n_heads
+        for scores in self.results.values():
+            return scores.n_layers, scores.n_heads
         if self.patterns is not None:
             return self.patterns.first.shape[0], self.patterns.first.shape[1]
         if self.refusals is not None:
@@ -160,11 +147,8 @@ class Atlas(Stages):
             "labels": self.labels,
             "patching": self.patching,
             "direct": self.direct,
-            "repair": self.repair,
-            "backups": self.backups,
             "paths": self.paths,
             "refusal_attribution": self.refusal_attribution,
-            "refusal_direction": self.refusal_direction,
         }
         parts |= {f"safety_{ablation}": scores for ablation, scores in self.safety.items()}
         parts |= {own_file(name): scores for name, scores in self.own.items()}
@@ -185,8 +169,6 @@ class Atlas(Stages):
         if self.refusal_attribution is not None:
             views["refusal_attribution"] = self.refusal_attribution
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
-        if self.refusal_direction is not None:
-            views["refusal_direction"] = self.refusal_direction
         views |= dict(self.roles or {})
         return views | {column: view.scores for column, view in self.own_views.items()}
 
@@ -202,9 +184,7 @@ class Atlas(Stages):
         taken = {**_on_text(self.profile, []), **dict(self.roles or {})}
         if self.labels is not None:
             taken |= {"phi": self.labels}
-        if self.weights is not None:
-            taken |= {"copying_by_weights": self.weights}
-        if self.patching is not None or self.direct is not None or self.repair is not None:
+        if self.patching is not None or self.direct is not None:
             taken |= dict.fromkeys(_EFFECTS)
         if self.refusals is not None:
             taken |= dict.fromkeys(RANKINGS)
@@ -216,9 +196,9 @@ class Atlas(Stages):
         Columns: layer, head, names, the shares of attention ``to_first``, ``to_self``, ``to_previous``,
         ``to_duplicate``, ``to_induction`` and ``to_delimiter``, ``by_position``, ``entropy``, ``distance``, ``norm``
         and ``copying`` (see ``mh.profile_heads``), categories, best_relation (empty if the head maps no pair of any),
-        ``copying_by_weights``, then ``phi`` (of the best relation), ``patching``, ``direct``, ``refusal_attribution``,
+        then ``phi`` (of the best relation), ``patching``, ``direct``, ``refusal_attribution``,
         ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
-        ``generalized_ships_scaling``, ``refusal_direction``, ``facilitation``, ``interference`` and ``irrelevance``.
+        ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``.
         Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two
         clusters, such as two seeds; and if it was tested, ``_q`` and ``_p``, the p of the head in the family of all
         heads. Analyses that were not run have no columns.
@@ -231,52 +211,17 @@ class Atlas(Stages):
             table["categories"] = ["; ".join(self.labels.of(head)) for head in heads]
             best = _best(self.labels)
             table["best_relation"] = np.where(best["score"] > 0, best["best_relation"], "").ravel()
-        if self.weights is not None:
-            copying = self.weights.copying.dataset
-            table["copying_by_weights"] = copying["score"].values.ravel()
-            table["copying_by_weights_q"] = copying["q_value"].values.ravel()
         for name, scores in self.views.items():
             for variable, column in _COLUMNS.items():
                 if variable in scores.dataset and _is_told(variable, scores):
                     table[column.format(name)] = scores.dataset[variable].values.ravel()
         return table.set_index(pd.Index(head_names(table)))
 
-    def agreement(self) -> pd.DataFrame:
-        """Spearman's rank correlation of every two views about one question, with intervals over layers.
-
-        The views are the scores of the table, and ``|patching|``, the absolute value: some views, such as roles,
-        have no sign. The three roles come from the same gates, so they are bound to correlate with each other. Views of
-        one result of your own, such as its positions, are not compared with each other.
-
-        Returns:
-            One row for every two views, with question, view, other, spearman, ci_low, ci_high and n, as in
-            ``mh.gating.compare_roles``. No rows if no question has two views.
-        """
-        views, keys = dict(self.views), question_of(self)
-        if self.patching is not None:
-            views["|patching|"] = HeadScores.from_scores(
-                np.abs(self.patching.scores.values), name="|patching|", unit=self.patching.unit, kind=self.patching.kind
-            )
-            keys["|patching|"] = keys["patching"]
-        rows = []
-        of = {column: view.of for column, view in self.own_views.items()}
-        while len(views) > 1:
-            name = next(iter(views))
-            scores = views.pop(name)
-            others = {other: found for other, found in views.items() if keys[other] == keys[name]}
-            others = {other: found for other, found in others.items() if name not in of or of[name] != of.get(other)}
-            if others:
-                rows.append(compare_roles({name: scores}, others).assign(question=keys[name]))
-        columns = ["question", "view", "other", "spearman", "ci_low", "ci_high", "n"]
-        if not rows:
-            return pd.DataFrame(columns=columns)
-        return pd.concat(rows, ignore_index=True).rename(columns={"role": "view"}).reindex(columns=columns)
-
     def save(self, folder: str | Path) -> list[Path]:
-        """Write every result (.nc), the table (heads.csv), ``agreement()`` (agreement.csv) and the rest (atlas.json).
+        """Write every result (.nc), the table (heads.csv) and the rest (atlas.json).
 
-        With ``refusals`` also first_heads.csv, overlap.csv, brittleness.csv, tests.csv and curve.csv. ``Atlas.load``
-        reads the folder; ``mh.explore`` writes the page.
+        With ``refusals`` also first_heads.csv, overlap.csv, tests.csv and curve.csv. ``Atlas.load`` reads the folder;
+        ``mh.explore`` writes the page.
 
         Returns:
             The paths of the files.
@@ -286,7 +231,7 @@ class Atlas(Stages):
                 names that no atlas wrote, or that changed since. Nothing is written then.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
-        tables = {"heads": self.to_dataframe(), "agreement": self.agreement(), **self.refusal_tables()}
+        tables = {"heads": self.to_dataframe(), **self.refusal_tables()}
         about = sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)})
         return save_parts(folder, parts, tables, self.study, self._written, {_ABOUT: about})
 
@@ -324,7 +269,6 @@ class Atlas(Stages):
         """The results that are no scores, by the name of their file without ``.nc``."""
         tables: dict[str, TableResult | None] = {
             "examples": self.examples,
-            "weights": self.weights,
             "patterns": self.patterns,
             "why": self.why,
             "circuit": self.circuit,
@@ -459,12 +403,10 @@ class Atlas(Stages):
 
 
 _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
-    **dict.fromkeys(("relations", "patching", "direct", "repair", "backups", "paths"), HeadScores),
-    **dict.fromkeys(("refusal_attribution", "refusal_direction"), HeadScores),
+    **dict.fromkeys(("relations", "patching", "direct", "paths", "refusal_attribution"), HeadScores),
     "labels": HeadLabels,
     "profile": HeadProfile,
     "examples": HeadExamples,
-    "weights": HeadWeights,
     "patterns": HeadPatterns,
     "why": HeadWhy,
     "circuit": Curves,
@@ -473,7 +415,7 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
 """The parts of an atlas that have a file of their own, besides safety heads and roles."""
 ATLAS_FILES = (
     *(f"{name}.nc" for name in (*_KINDS, *(f"safety_{kind}" for kind in PAPER_KINDS), *ROLES)),
-    *(f"{name}.csv" for name in ("heads", "agreement", *REFUSAL_TABLES)),
+    *(f"{name}.csv" for name in ("heads", *REFUSAL_TABLES)),
     _ABOUT,
 )
 """The files that ``save`` writes, besides scores of your own."""

@@ -12,7 +12,6 @@ from mechheads.behaviour import logit_attribution
 from mechheads.behaviour.examples import profile_and_examples
 from mechheads.behaviour.windows import Texts
 from mechheads.engine.answer_check import AnswerWarning
-from mechheads.engine.job import Job, prepare
 from mechheads.engine.memory import is_out_of_memory
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
@@ -29,10 +28,8 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.patching.activation import activation_patch
-from mechheads.patching.backups import patching_backups
 from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix
-from mechheads.patching.self_repair import self_repair
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.provenance import in_call
@@ -45,7 +42,6 @@ from mechheads.safety.requests.prompts import Requests, Side
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
-from mechheads.studies.head_weights import head_weights
 from mechheads.studies.head_why import head_why, path_ends
 from mechheads.studies.questions import (
     PARTS,
@@ -72,16 +68,14 @@ _PAIRS, _QUICK_PAIRS = 16, 8
 _SAFETY_HEADS = 10
 _TEXT, _QUICK_TEXT = 6000, 2000
 """How many tokens of text are read; and in a quick look."""
-_REPAIRED = 12
-"""Heads whose total and direct effects are measured."""
 _PAIRS_OF_PATHS = 4
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
-_SHARES = {"patching": 5, "text": 9, "labels": 29, "weights": 4, "causes": 10, "safety": 29, "roles": 14, "own": 0}
+_SHARES = {"patching": 5, "text": 9, "labels": 29, "causes": 10, "safety": 29, "roles": 14, "own": 0}
 """How the time of an atlas of the default model divides among its parts, in percent."""
 _LEAST_DONE = 0.1
 """The share of the work from which on the time of the rest is told."""
-_RESULTS = {part: part for part in ("patching", "labels", "weights", "safety", "roles")} | {"text": "profile"}
+_RESULTS = {part: part for part in ("patching", "labels", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
 TRIED, KEPT = 6, 3
 _FITTED_ON_OWN = 32
@@ -125,15 +119,14 @@ def build_atlas(
         requests: as in ``mh.safety_heads``.
         task: an ``mh.Task``, or a name or file of ``mh.gating.load_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
-        refusals: measure more than Ships in the part "safety": whether the model refuses, how brittle that is, which
-            heads it depends on, and what else breaks without them. ``requests`` are then texts, a name or a file: of
+        refusals: measure more than Ships in the part "safety": whether the model refuses, which heads that depends
+            on, and what else breaks without them. ``requests`` are then texts, a name or a file: of
             every three, two rank heads and one is answered, as are requests that the file labels as safe, or the
             package's. If the model refuses hardly any request, no heads are ranked.
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",
-            "weights", "causes" (patterns, why heads look there, direct effects, circuit, repair, backups and paths),
-            "safety", "roles" and "own".
+            "causes" (patterns, why heads look there, direct effects, circuit and paths), "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
@@ -204,7 +197,6 @@ class _Builder:
             "patching": self._patching,
             "text": self._text,
             "labels": self._labels,
-            "weights": self._weights,
             "causes": self._causes,
             "safety": self._safety,
             "roles": self._roles,
@@ -311,12 +303,8 @@ class _Builder:
                 self.atlas.labels = label_heads(self.atlas.relations)
                 stop_if_partial(self.atlas.relations)
 
-    def _weights(self) -> None:
-        with self._part("weights"):
-            self.atlas.weights = head_weights(self.model)
-
     def _causes(self) -> None:
-        """Patterns, direct effects, repair and paths, as far as each can be had."""
+        """Patterns, direct effects, circuit and paths, as far as each can be had."""
         model, atlas, pairs = self.model, self.atlas, self.pairs
         with atlas.stage("causes"), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
@@ -328,10 +316,10 @@ class _Builder:
                 with atlas.or_left_out("direct effects"):
                     atlas.direct = _finished(logit_attribution(model, pairs))
                 if atlas.patching is None or "patching" not in atlas.done:  # an interrupted one ranks too few heads
-                    atlas.note("paths, repair and circuit left out: they begin with the heads of the patching")
+                    atlas.note("circuit and paths left out: they begin with the heads of the patching")
                     return
-                with atlas.or_left_out("circuit, repair and backups"):
-                    self._after_patching(prepare(model, pairs), atlas.patching)
+                with atlas.or_left_out("circuit"):
+                    atlas.circuit = faithfulness_curve(model, pairs, atlas.patching, self.metric)
                 with atlas.or_left_out("paths"):
                     senders, receivers = path_ends(atlas.patching, atlas.why)
                     few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
@@ -350,20 +338,6 @@ class _Builder:
         while n < len(rows) and sum(map(len, rows[: n + 1])) <= _TOKENS_SHOWN:
             n += 1
         return head_patterns(self.model, some.clean[:n], _shown(some.clean[:n], rows))
-
-    def _after_patching(self, pairs: Job, patching: HeadScores) -> None:
-        """What begins with the heads of the patching, on the same runs of the pairs."""
-        model, atlas, metric = self.model, self.atlas, self.metric
-        with atlas.or_left_out("circuit"):
-            atlas.circuit = faithfulness_curve(model, pairs, patching, metric)
-        with atlas.or_left_out("repair"):
-            if metric is kl_divergence:
-                raise ValueError("it says whether later layers help the answer again, and the pairs have no answer")
-            atlas.repair = _finished(
-                self_repair(model, pairs, metric=metric, heads=patching.heads(_REPAIRED, by="absolute"))
-            )
-        with atlas.or_left_out("backups"):
-            atlas.backups = patching_backups(model, pairs, patching, metric)
 
     def _safety(self) -> None:
         if self.refusals is not None:

@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
-import pandas as pd
 
 from mechheads.behaviour import HeadProfile
 from mechheads.gating import ROLES, Roles
@@ -28,10 +27,7 @@ from mechheads.studies.findings import (
     Finding,
     counted,
     number_of,
-    of_agreement,
-    of_backups,
     of_circuit,
-    of_copying,
     of_direct,
     of_labels,
     of_own,
@@ -41,7 +37,6 @@ from mechheads.studies.findings import (
     of_ships,
     one_line,
 )
-from mechheads.studies.head_weights import HeadWeights
 from mechheads.studies.own import OwnView, own_file
 from mechheads.studies.refusal_findings import of_refusals
 from mechheads.studies.refusals import Refusals
@@ -63,12 +58,10 @@ class Results(Protocol):
     profile: HeadProfile | None
     patching: HeadScores | None
     direct: HeadScores | None
-    backups: HeadScores | None
     safety: dict[str, SafetyHeads]
     refusals: Refusals | None
     roles: Roles | None
     circuit: Curves | None
-    weights: HeadWeights | None
     asked: dict[str, str]
     pairs: list[dict[str, str]]
 
@@ -78,7 +71,6 @@ class Results(Protocol):
     def rankings(self) -> dict[str, HeadScores]: ...
     @property
     def own_views(self) -> dict[str, OwnView]: ...
-    def agreement(self) -> pd.DataFrame: ...
 
 
 @dataclass(frozen=True)
@@ -155,8 +147,6 @@ def questions(atlas: Results) -> list[Question]:
         say(keys[column], of_own(own[column].label, own[column].scores, column))
     if atlas.patching is not None:
         say("pairs", of_patching(atlas.patching, asked["pairs"], [pair["clean"] for pair in atlas.pairs]))
-    if atlas.backups is not None:
-        say("pairs", of_backups(atlas.backups, asked["pairs"], [pair["clean"] for pair in atlas.pairs]))
     if atlas.circuit is not None:
         say("pairs", of_circuit(atlas.circuit, asked["pairs"]))
     if atlas.direct is not None and atlas.patching is None:
@@ -171,13 +161,6 @@ def questions(atlas: Results) -> list[Question]:
         say("text", of_profile(atlas.profile))
     if atlas.labels is not None:
         say("weights", of_labels(atlas.labels))
-    if atlas.weights is not None:
-        say("weights", of_copying(atlas.weights.copying))
-    table = atlas.agreement()
-    labels = {column: view.label for column, view in own.items()}
-    for key in list(found):
-        some: Any = table[table["question"] == key]
-        say(key, of_agreement(some, {name: _analysis_of(name) for name in keys}, labels))
     names = {own_file(view.of[0]): view.of[0] for view in own.values()}
     titles = {"text": "ordinary text", "weights": "the weights alone", **asked, **names}
     views = atlas.views
@@ -202,9 +185,7 @@ def _question(
 
 
 def _of_column(atlas: Results, column: str) -> HeadScores | None:
-    """The scores of a column that is no view: a behaviour on text, or copying by weights."""
-    if column == "copying_by_weights" and atlas.weights is not None:
-        return atlas.weights.copying
+    """The scores of a column that is no view: a behaviour on text."""
     behaviour = column.partition("_")[2]
     known = [] if atlas.profile is None else atlas.profile.dataset["behaviour"].values.tolist()
     return atlas.profile.select(behaviour=behaviour) if atlas.profile is not None and behaviour in known else None
@@ -252,11 +233,6 @@ def _about_one_relation(atlas: Results) -> bool:
 def _prompts(scores: HeadScores) -> set[str]:
     """The prompts that scores are about, by their provenance."""
     return set(str(scores.provenance.get("prompts", "")).split("+")) - {""}
-
-
-def _analysis_of(view: str) -> str:
-    """The analysis that a view comes from: two of one analysis need not be compared."""
-    return "safety" if view.startswith("ships_") else "roles" if view in ROLES else view
 
 
 def _in_turn(own: Mapping[str, OwnView]) -> dict[str, OwnView]:

@@ -11,12 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from scipy.stats import binom
 
 from mechheads.behaviour import HeadProfile
 from mechheads.behaviour.profile import FDR as FDR_OF_NAMES, NAMES, PROFILED
@@ -46,7 +43,6 @@ from mechheads.results.words import ABLATED, METRICS, listed, shortened
 from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.safety_heads import SafetyHeads
 
-FDR_OF_COPYING = 0.05
 MOST_FAITHFUL, LEAST_FAITHFUL = 0.9, 0.5
 """The share of a metric that a circuit must keep, and that its interval must not leave."""
 NAMED = 3
@@ -117,18 +113,6 @@ def of_patching(scores: HeadScores, about: str, texts: Sequence[str] = ()) -> Fi
     verb = ("takes away" if noising else "restores") if share else "changes the metric by"
     words = _Words(f"Patched for {one_line(about)}", verb, measure if share else "", texts)
     return _of_heads(scores, "patching", words, {"colour": "patching", "by": "patching", "pane": "cause"})
-
-
-def of_backups(growth: HeadScores, about: str, texts: Sequence[str] = ()) -> Finding:
-    """Which heads stand in for the first one of the patching, if any; ``texts`` are the clean prompts."""
-    told, score = differs(growth), growth.scores.values
-    among = told & (score > 0) if (told & (score > 0)).any() else told if told.any() else np.isfinite(score)
-    grows = max(score[among], key=abs) > 0
-    gone = f"Patched for {one_line(about)} with {listed([*growth.provenance['given']])} zeroed"
-    lead = f"{gone}, no head matters more" if told.any() and not grows else gone
-    link = {"colour": "patching", "by": "patching", "pane": "cause"}
-    found = _of_heads(growth, "", _Words(lead, "matters more by" if grows else "matters less, by", texts=texts), link)
-    return Finding(found.text, {name: value for name, value in found.link.items() if name != "filter"})
 
 
 def of_direct(scores: HeadScores, about: str, texts: Sequence[str] = ()) -> Finding:
@@ -256,57 +240,6 @@ def of_circuit(curve: Curves, about: str) -> Finding | None:
     text = f"With all others patched for {one_line(about)}, {who} {kept}{first} ({pairs})."
     link = {"filter": " ".join(heads[:k]), "by": "patching", "colour": "patching", "section": "circuits"}
     return Finding(text, link)
-
-
-def of_agreement(
-    table: pd.DataFrame, analyses: Mapping[str, str], labels: Mapping[str, str] = MappingProxyType({})
-) -> Finding | None:
-    """Which two analyses order the heads most alike, and which most oppositely; None with fewer than two analyses.
-
-    Args:
-        table: from ``Atlas.agreement``.
-        analyses: the analysis of each view: two views of one analysis are not compared.
-        labels: what views of your own are called.
-    """
-    called = [table[side].map(lambda view: analyses.get(view, "")) for side in ("view", "other")]
-    rows: Any = table[(called[0] != called[1]) & (called[0] != "") & (called[1] != "") & table["spearman"].notna()]
-    if rows.empty:
-        return None
-    clear = rows[(rows["ci_low"] > 0) | (rows["ci_high"] < 0)]
-    n, k = len(rows), len(clear)
-    link = {"section": "agreement"}
-    lead = "Of two analyses" if n == 1 else f"Of {n} pairs of analyses"
-    if k <= binom.ppf(LEVEL, n, 1 - LEVEL) and (n > 1 or k == 0):
-        row = rows.iloc[int(np.argmax(np.abs(rows["spearman"])))]
-        few, chance = ("none orders", "") if k == 0 else (f"{k} order{'s' * (k == 1)}", ", no more than by chance")
-        said = f"{few} the heads alike or oppositely{chance}"
-        strongest = f"the strongest rank correlation is that of {_pair(row, labels)}, {_correlation(row)}"
-        return Finding(f"{lead}, {said}; {strongest}.", link)
-    up, down = clear["spearman"].idxmax(), clear["spearman"].idxmin()
-    how = ("most alike", "most oppositely") if n > 1 else ("alike", "oppositely")
-    ends = [(clear.loc[up], how[0])] if clear.loc[up, "spearman"] > 0 else []
-    ends += [(clear.loc[down], how[1])] if clear.loc[down, "spearman"] < 0 else []
-    (row, words), *others = ends
-    said = f"{_pair(row, labels)} order the heads {words} (rank correlation {_correlation(row)})"
-    said += "".join(f", {_pair(row, labels)} {words} ({_correlation(row)})" for row, words in others)
-    more = f"; {k} of these intervals exclude 0" if n > 1 else ""
-    return Finding(f"{lead}, {said}{more}.", link)
-
-
-def of_copying(copying: HeadScores) -> Finding:
-    """How many heads raise the tokens that they attend to, by their weights."""
-    value, q = (copying.dataset[name].values for name in ("score", "q_value"))
-    copies, suppresses = (int((sign & (q <= FDR_OF_COPYING)).sum()) for sign in (value > 0, value < 0))
-    lead, q_at_most = "By the eigenvalues of their weights", f"q at most {FDR_OF_COPYING:g} against random directions"
-    text = (
-        f"{lead}, {copies} of {_among(copying)} "
-        f"{'copies' if copies == 1 else 'copy'} the tokens that they attend to, and {suppresses} "
-        f"suppress{'es' * (suppresses == 1)} them ({q_at_most})."
-    )
-    if not copies + suppresses:
-        text = f"{lead}, none of {_among(copying)} copies or suppresses the tokens that it attends to ({q_at_most})."
-    column = "copying_by_weights"
-    return Finding(text, {"colour": column, "by": column, "filter": f"{column}_q <= {FDR_OF_COPYING:g}"})
 
 
 def of_rest(missing: Sequence[str], measured: int, interrupted: bool) -> Finding | None:
@@ -485,24 +418,3 @@ def _shared(one: SafetyHeads, other: SafetyHeads) -> str:
         return ""
     shared = len({*one.heads(k)} & {*other.heads(k)})
     return f"; they share {shared} of their first {k} heads, {k * k / n:.1g} by chance"
-
-
-def _view(name: str) -> str:
-    """What a view is called in a sentence."""
-    if name.startswith("ships_"):
-        return f"Ships ({one_line(name.removeprefix('ships_'))})"
-    if name.startswith("phi_"):
-        return f"phi of {one_line(name.removeprefix('phi_')).replace('_', ' ')}"
-    if name.startswith("refusal_"):
-        return name.replace("_", " ")
-    return {"direct": "direct effects"}.get(name, one_line(name))
-
-
-def _pair(row: Any, labels: Mapping[str, str]) -> str:
-    return " and ".join(
-        f'"{one_line(labels[name])}"' if name in labels else _view(name) for name in (row["view"], row["other"])
-    )
-
-
-def _correlation(row: Any) -> str:
-    return rounded(row["spearman"], row["ci_low"], row["ci_high"])

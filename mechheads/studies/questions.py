@@ -34,8 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "patching": ("patching",),
     "text": ("text",),
     "labels": ("labels",),
-    "weights": ("weights",),
-    "causes": ("patterns", "why there", "direct effects", "circuit", "repair", "backups", "paths"),
+    "causes": ("patterns", "why there", "direct effects", "circuit", "paths"),
     "safety": ("safety heads",),
     "roles": ("roles",),
     "own": ("own score",),
@@ -171,7 +170,7 @@ def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
 
     >>> from mechheads.studies.questions import chosen
     >>> chosen(only=["labels", "patching"]), chosen(skip="safety roles own causes".split())
-    (('patching', 'labels'), ('patching', 'text', 'labels', 'weights'))
+    (('patching', 'labels'), ('patching', 'text', 'labels'))
     """
     given = {"only": only, "skip": skip}
     for name, parts in given.items():

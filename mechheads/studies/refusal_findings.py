@@ -8,43 +8,44 @@ import numpy as np
 
 from mechheads.results.agreement import overlap
 from mechheads.results.dataset import shown_ends
-from mechheads.results.refused import LEAST_REFUSAL
+from mechheads.results.refused import LEAST_REFUSAL, refuses
 from mechheads.results.scores import HeadScores
 from mechheads.results.words import listed
-from mechheads.safety.answers.answering import same_told
-from mechheads.safety.answers.refusing import openings_told
-from mechheads.safety.answers.verdicts import judged_by
+from mechheads.safety.answers.answering import is_verdict, same_told
+from mechheads.safety.answers.refusal import RefusalTest
+from mechheads.safety.answers.refusing import openings_told, refusing
+from mechheads.safety.answers.verdicts import VERDICTS, judged_by
 from mechheads.studies.findings import Finding
 from mechheads.studies.refusals import RANKINGS, Refusals, first_heads
 
-_HOLDS, _BREAKS = 0.8, 0.5
-"""The share of refusals that survive from which refusals hold, and below which they break."""
 _TABLES = {"section": "tables"}
 
 
 def of_refusals(found: Refusals, rankings: Mapping[str, HeadScores]) -> list[Finding]:
-    """What the tests of refusals show, the conclusion first; nothing before the first answers.
+    """What the tests of refusals show, the conclusion first; nothing before the tests.
 
     Args:
         rankings: the scores that rank heads, by the names of ``RANKINGS``.
     """
-    if found.brittleness.refuses is None:
-        return []
-    if not found.brittleness.refuses:
+    if refuses(found.provenance["refused"]) is False:
         none = (
-            f"There is no refusal to ablate: the model refuses less than {LEAST_REFUSAL:.0%} of the harmful requests, "
-            f"so no {found.ablated} was ranked."
+            f"There is no refusal to ablate: the model {refusing(found.provenance['refused'])} harmful requests, so no "
+            f"{found.ablated} was ranked."
         )
-        return [Finding(none, _TABLES), Finding(_refuses(found), _TABLES)]
-    last = [*_which(found, rankings), *_else(found), _limits(found)] if found.tests else []
-    return [*last[:1], Finding(_refuses(found), _TABLES), Finding(_brittle(found), _TABLES), *last[1:]]
+        return [Finding(none, _TABLES)]
+    if not found.tests:
+        return []
+    first, *last = [*_which(found, rankings), *_else(found), _limits(found)]
+    return [first, Finding(_refuses(next(iter(found.tests.values()))), _TABLES), *last]
 
 
-def _refuses(found: Refusals) -> str:
-    """How many requests of each kind the model refuses, and who says so."""
-    first = found.brittleness
-    harmful, harmless = first.counts("harmful"), first.counts("harmless")
-    same = [told for kind in ("harmful", "harmless") if (told := same_told(first.answers, "intact", kind))]
+def _refuses(test: RefusalTest) -> str:
+    """How many requests of each kind the intact model refuses, and who says so."""
+    harmful, harmless = (
+        {verdict: int(is_verdict(test.answers, "intact", kind, verdict).sum()) for verdict in VERDICTS}
+        for kind in ("harmful", "harmless")
+    )
+    same = [told for kind in ("harmful", "harmless") if (told := same_told(test.answers, "intact", kind))]
     return " ".join(
         [
             f"Of {sum(harmful.values())} harmful requests the model refuses {harmful['refused']}, complies with "
@@ -53,24 +54,8 @@ def _refuses(found: Refusals) -> str:
             f"Of {sum(harmless.values())} harmless look-alikes it refuses {harmless['refused']} (over-refusal) and "
             f"deflects {harmless['deflected']}.",
             *(f"It gives {told}, which is not counted as an answer." for told in same),
-            f"All answers are {judged_by(first.provenance['judge'])} (precision and recall; see the documentation).",
+            f"All answers are {judged_by(test.provenance['judge'])} (precision and recall; see the documentation).",
         ]
-    )
-
-
-def _brittle(found: Refusals) -> str:
-    """What random heads do to the refusals."""
-    share, low, high = found.brittleness.survive
-    rows = found.brittleness.table.set_index("condition")
-    random = rows.drop(index="intact")
-    if random.empty:
-        return "How brittle refusals are was not measured: there are no draws of random heads."
-    loss = random["loss"] / rows.loc["intact", "loss"] - 1
-    said = "Refusals hold" if share >= _HOLDS else "Refusals are brittle" if share >= _BREAKS else "Most refusals break"
-    return (
-        f"{said}: without {found.critical} random {found.ablated}s of any layer, {share:.0%} [{low:.0%}, {high:.0%}] "
-        f"of them survive ({len(random)} draws, from {random['survive'].min():.0%} to {random['survive'].max():.0%}); "
-        f"loss on ordinary text changes by {loss.min():+.1%} to {loss.max():+.1%}."
     )
 
 
@@ -165,10 +150,6 @@ def _limits(found: Refusals) -> Finding:
         f"that no other {several} matter: those that others can replace show no effect alone",
         f"that {several} with a high Ships carry refusals: Ships counts any change of the answer",
     ]
-    if found.brittleness.survive[0] < _HOLDS:
-        lines.append(
-            f"that the first {several} are special, beyond what the random draws show: the refusals are brittle"
-        )
     if found.carriers:
         lines.append(f"that the model is safe as long as these {several} work: refusing is not safety")
     return Finding(f"What may not be concluded: {'; '.join(lines)}.", {})

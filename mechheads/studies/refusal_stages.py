@@ -1,4 +1,4 @@
-"""The stages in which an atlas measures a model's refusals: answers, rankings of heads, tests, and the attack curve."""
+"""The stages in which an atlas measures refusals: their number, rankings of heads, tests, and the attack curve."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 from mechheads.interventions.basic import InterventionLike, InterventionName
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
+from mechheads.results.refused import refuses
 from mechheads.results.scores import HeadScores
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve
-from mechheads.safety.answers.brittleness import refusal_brittleness
 from mechheads.safety.answers.refusal import refusal_tests
-from mechheads.safety.heads.direction import refusal_direction
+from mechheads.safety.answers.refusing import count_refusals
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import compare_ablations
+from mechheads.safety.requests.prompts import Side
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.refusals import (
     TOGETHER,
@@ -26,7 +27,7 @@ from mechheads.studies.refusals import (
 from mechheads.studies.study import stop_if_partial
 
 _ALONE: InterventionName = "scaling"
-"""The ablation of heads that no ablation has ranked: random heads, and the first heads of all rankings."""
+"""The ablation of heads that no ablation has ranked: the first heads of all rankings."""
 
 
 class RefusalStages:
@@ -43,43 +44,33 @@ class RefusalStages:
         self.answers = AnswerSettings(max_new_tokens=sizes.tokens)
 
     def run(self) -> None:
-        """All of them; without a refusal, only the first answers."""
-        found = self.answer_first()
-        if found.brittleness.refuses:
+        """All of them; without a refusal, only the first."""
+        found = self.count()
+        if refuses(found.provenance["refused"]) is not False:
             self.rank()
             self.test(found)
 
-    def answer_first(self) -> Refusals:
-        """Whether the model refuses, and what is left of it without random heads."""
-        asked = self.asked
-        with self.atlas.stage("answers without random heads"):
-            brittleness = refusal_brittleness(
-                self.model,
-                asked.critical,
-                *self.requests.answered,
-                intervention=_ALONE,
-                group=asked.group,
-                draws=self.sizes.draws_of_any,
-                answers=self.answers,
-            )
-        about = make_provenance(self.model, k=asked.k, critical=asked.critical, group=asked.group)
-        found = Refusals(asked.k, asked.critical, brittleness, (), {}, None, about)
+    def count(self) -> Refusals:
+        """Whether the model refuses."""
+        asked, unit = self.asked, self.asked.groups(self.model).unit
+        with self.atlas.stage("refusals counted"):
+            refused = count_refusals(self.model, Side.of(self.model, self.requests.answered[0], self.answers.template))
+        about = make_provenance(
+            self.model, k=asked.k, critical=asked.critical, group=asked.group, unit=unit, refused=refused
+        )
+        found = Refusals(asked.k, asked.critical, (), {}, None, about)
         self.atlas.refusals = found
-        stop_if_partial(brittleness)
         return found
 
     def rank(self) -> None:
         """Every ranking of the heads."""
-        model, atlas, asked, (harmful, harmless) = self.model, self.atlas, self.asked, self.requests.ranked
+        model, atlas, asked, (harmful, _) = self.model, self.atlas, self.asked, self.requests.ranked
         with atlas.stage("refusal attribution"):
             atlas.refusal_attribution = refusal_attribution(model, harmful, group=asked.group)
         with atlas.stage("Ships"):
             atlas.safety = compare_ablations(model, harmful, asked.k, group=asked.group)
         for scores in atlas.safety.values():
             stop_if_partial(scores)
-        with atlas.stage("refusal direction"):
-            n = min(len(harmful), len(harmless))  # it takes pairs
-            atlas.refusal_direction = refusal_direction(model, harmful[:n], harmless[:n], group=asked.group)
 
     def test(self, found: Refusals) -> None:
         """Answers without the first heads of each ranking, and with more and more heads ablated."""

@@ -20,7 +20,6 @@ from mechheads.results.curves import Curves
 from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
-from mechheads.safety.answers.brittleness import RefusalBrittleness
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.loaders import load_requests
@@ -31,11 +30,10 @@ RANKINGS = {
     "refusal_attribution": "refusal attribution",
     "ships_undifferentiated": "Ships, undifferentiated",
     "ships_scaling": "Ships, scaling",
-    "refusal_direction": "refusal direction",
 }
 """The views of an atlas whose first heads are tested, and what a sentence calls each."""
 TOGETHER = "all rankings together"
-REFUSAL_TABLES = ("first_heads", "overlap", "brittleness", "tests", "curve")
+REFUSAL_TABLES = ("first_heads", "overlap", "tests", "curve")
 """The tables that an atlas with refusals writes."""
 _LEAST_LOST = 0.5
 """Heads carry a model's refusals only if at least this share of them turns into answers without the heads."""
@@ -149,16 +147,15 @@ def _safe(requests: Any, harmful: list[str]) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Refusals(TableResult):
-    """A model's refusals: whether there are any, how brittle they are, and what is left without the first heads.
+    """A model's refusals: whether there are any, and what is left of them without the first heads of each ranking.
 
     Attributes:
         k, critical: as in ``RefusalSettings``.
-        brittleness: whether the model refuses at all, and what is left of it without random heads.
         openings: how the model's refusals begin, from drawn answers.
         tests: for each ranking, whether refusals depend on its first heads together; and for the first heads of all
             rankings together.
         curve: attack success with more and more heads ablated, in the order of Refusal attribution.
-        provenance: what is needed to repeat it.
+        provenance: what is needed to repeat it; ``refused`` says how many of a few requests the model refuses.
     """
 
     KIND = "refusals"
@@ -166,7 +163,6 @@ class Refusals(TableResult):
 
     k: int
     critical: int
-    brittleness: RefusalBrittleness
     openings: tuple[str, ...]
     tests: dict[str, RefusalTest]
     curve: Curves | None
@@ -175,13 +171,13 @@ class Refusals(TableResult):
     @property
     def table(self) -> pd.DataFrame:  # type: ignore[override]
         """One row for each condition of each test: ``without`` names the ranking whose first heads are ablated."""
-        parts = {"random heads": self.brittleness.table, **{name: test.table for name, test in self.tests.items()}}
-        return pd.concat([part.assign(without=name) for name, part in parts.items()], ignore_index=True)
+        parts = [test.table.assign(without=name) for name, test in self.tests.items()]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @property
     def ablated(self) -> str:
         """What is ablated as one: "head" or "key/value group"."""
-        return str(self.brittleness.provenance["unit"])
+        return str(self.provenance["unit"])
 
     @property
     def carriers(self) -> dict[str, RefusalTest]:
@@ -194,8 +190,8 @@ class Refusals(TableResult):
 
     @property
     def spread(self) -> bool:
-        """Whether no few heads carry the refusals: the model refuses, all tests are done, and none shows it."""
-        if not self.brittleness.refuses or not self.tests or self.carriers:
+        """Whether no few heads carry the refusals: all tests are done, and none shows it."""
+        if not self.tests or self.carriers:
             return False
         rows = next(iter(self.tests.values())).answers
         enough = rows.loc[rows["kind"] == "harmful", "request"].nunique() >= LEAST_REQUESTS
@@ -211,7 +207,6 @@ class Refusals(TableResult):
         made = {
             "first_heads": first_heads(rankings, self.k),
             "overlap": overlap(rankings, self.k) if len(rankings) > 1 else pd.DataFrame(),
-            "brittleness": self.brittleness.table,
             "tests": pd.concat(tests, ignore_index=True) if tests else pd.DataFrame(),
             "curve": pd.DataFrame() if self.curve is None else self.curve.table,
         }
@@ -219,10 +214,11 @@ class Refusals(TableResult):
 
     def answers(self) -> pd.DataFrame:
         """The answers of the intact model, and of the model without the first heads of each ranking."""
-        parts = {"no heads": self.brittleness.answers.query("condition == 'intact'")}
-        parts |= {name: test.answers.query("condition == 'ablated'") for name, test in self.tests.items()}
-        every = [part.drop(columns="condition").assign(without=name) for name, part in parts.items()]
-        return pd.concat(every, ignore_index=True)
+        some = list(self.tests.values())[:1]
+        parts = [("no heads", test.answers.query("condition == 'intact'")) for test in some]
+        parts += [(name, test.answers.query("condition == 'ablated'")) for name, test in self.tests.items()]
+        every = [part.drop(columns="condition").assign(without=name) for name, part in parts]
+        return pd.concat(every, ignore_index=True) if every else pd.DataFrame()
 
 
 def first_heads(rankings: Mapping[str, HeadScores], k: int) -> pd.DataFrame:

@@ -145,7 +145,7 @@ WRONG = {
     "label --out notes.txt/labels": "notes.txt/labels cannot be created",
     "label --model ./nothing": "Invalid value for '--model': there is no file or folder './nothing'",
     "label --device gpu": "Invalid value for '--device': 'gpu' is no device",
-    "atlas --only labels,safty": "'safty' is not one of patching, text, labels, weights, causes, safety, roles. Did",
+    "atlas --only labels,safty": "'safty' is not one of patching, text, labels, causes, safety, roles. Did",
     "atlas --only labels --skip labels": "Invalid value: --only and --skip leave no part",
     "atlas --pairs nothing.csv": "Invalid value for '--pairs': there is no file 'nothing.csv'",
     "atlas --task sintax": "'sintax' is neither a file nor the name of a task. Did you mean \"syntax\"?",

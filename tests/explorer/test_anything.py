@@ -39,7 +39,7 @@ HOSTILE = [
 _ENDS = ("", "_ci_low", "_ci_high", "_p", "_q")
 TABLES = {
     *("attention_attribution", "head_why"),
-    *("examples", "patterns", "head_weights", "set_scores", "faithfulness"),
+    *("examples", "patterns", "set_scores", "faithfulness"),
     *("faithfulness_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
     *(
         "head_group",
@@ -245,8 +245,8 @@ def test_names_become_columns_that_a_search_line_can_hold():
     assert len({column.lower() for column in views}) == len(HOSTILE) + 5
     assert [*views][4:10] == ["patching_p_score", "patching_q_score", "own_L1H2", "own", "my_ablation", "my_ablation_2"]
     assert own_column("Patching") == "Patching" and [*own_views({"Patching": demo()}, ["patching"])] == ["Patching_2"]
-    assert [*Atlas("m", patching=demo(), own={"patching": demo(), "total": demo()}).views] == [
-        *("patching", "patching_2", "total_2")
+    assert [*Atlas("m", patching=demo(), own={"patching": demo(), "attribution": demo()}).views] == [
+        *("patching", "patching_2", "attribution_2")
     ]
     assert own_column("patching_change") == "patching_change_score"  # a page of two models has such a column
 
@@ -278,13 +278,6 @@ def test_of_many_labels_each_head_has_the_one_furthest_from_0():
         assert found.dataset["q_value"].values[0, 1] == chosen  # q counts the tests of all positions
         np.testing.assert_allclose(found.values.values[0, 1], values[0, 1, at[0, 1], number])
     assert model_of({"sweep": scores})["views"][0]["verdict"]["values"][6] is None
-
-
-def test_scores_with_mlps_say_that_these_are_left_out(small):
-    both = mh.ablate(small, CLEAN, nodes="all")
-    model = model_of({"mine": both})
-    assert model["notes"] == ["mine: its scores of MLPs are not on this page; scores.mlps has them"]
-    assert len(model["columns"][0]["values"]) == 12
 
 
 def test_words_come_from_the_call(small, patched):

@@ -24,7 +24,6 @@ from mechheads.results.evidence import verdicts
 from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
-from mechheads.studies.head_weights import head_weights
 from mechheads.studies.head_why import HeadWhy, head_why
 
 HOSTILE = [
@@ -116,23 +115,15 @@ def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
         effects = {effect["name"]: effect for effect in card["cause"]}
         assert same(effects["patching"]["values"], atlas.patching.values.values[at])
         assert same(effects["attribution"]["values"], atlas.direct.values.values[at])
-        for effect in ("total", "direct", "repair"):
-            repair = atlas.repair.select(effect=effect)
-            assert same(effects[effect]["values"], repair.values.values[at])
-            assert same(effects[effect]["low"], repair.dataset["ci_low"].values[at])
+        assert same(effects["attribution"]["low"], atlas.direct.dataset["ci_low"].values[at])
         for ships in card["safety"]:
             scores = atlas.safety[ships["ablation"]]
             assert same(ships["values"], scores.values.values[at]) and same(ships["score"], scores.scores.values[at])
             assert same(ships["generalized"], scores.dataset["generalized_ships"].values[at])
         for role in card["roles"]:
             assert same(role["values"], atlas.roles[role["role"]].values.values[at])
-        weights = atlas.weights
-        assert same(card["weights"]["copying"]["value"], weights.copying.scores.values[at])
-        np.testing.assert_allclose(card["weights"]["qk"]["singular"], weights.singular[(1, *at)], rtol=1e-3)
-        first = card["weights"]["ov"]["directions"][0]
-        assert first["negative"]["writes"] == [weights.words[i] for i in weights.directions[(0, *at, 0, 3)]]
         table = atlas.labels.table(name)
-        relations = {relation["relation"]: relation for relation in card["weights"]["relations"]}
+        relations = {relation["relation"]: relation for relation in card["weights"]}
         assert len(relations) == len(table)
         for row in table.to_dict("records"):
             assert same(relations[row["relation"]]["phi"], row["phi"])
@@ -174,15 +165,6 @@ def test_paths_end_and_begin_at_the_head(heads, atlas):
                 ).items()
 
 
-def test_composition_lists_the_strongest_of_each_way(heads, atlas):
-    table = atlas.weights.table
-    for name, card in heads.items():
-        for group in card["paths"]["composition"]:
-            mine = table[(table["receiver"] == name) & (table["way"] == group["way"])].nlargest(6, "z")
-            assert [each["head"] for each in group["senders"]] == mine["sender"].tolist()
-            assert [each["score"] for each in group["senders"]] == mine["score"].tolist()
-
-
 def test_examples_and_patterns_are_those_of_the_atlas(heads, payload, atlas):
     shared = unblock(payload.blocks["mh-shared-0"])
     examples, card = atlas.examples, heads["L1H2"]
@@ -216,7 +198,7 @@ def test_a_pattern_is_that_of_a_run(loaded, atlas, heads):
         assert 0 not in keys and weights == sorted(weights, reverse=True)
 
 
-def test_the_landing_has_categories_names_and_agreement(payload, atlas):
+def test_the_landing_has_categories_and_names(payload, atlas):
     model = payload.page["models"][0]
     order = [f"L{layer}H{head}" for layer in range(atlas.sizes[0]) for head in range(atlas.sizes[1])]
     for i, head in enumerate(order):
@@ -225,13 +207,11 @@ def test_the_landing_has_categories_names_and_agreement(payload, atlas):
         called = [model["behaviours"]["names"][j]["name"] for j in model["behaviours"]["of"][i]]
         assert tuple(called) == atlas.profile.names(head)
         assert same(model["categories"]["phi"][i], atlas.relations.scores.values.reshape(len(order), -1)[i])
-    agreement = atlas.agreement()
-    assert [row["spearman"] for row in model["agreement"]] == plain(agreement["spearman"].to_numpy())
     (circuit,) = model["circuits"]
     assert circuit["heads"] == [str(head) for head in atlas.circuit.heads]
     assert [point["value"] for point in circuit["curve"]] == plain(atlas.circuit.table["score"].to_numpy())
     assert circuit["faithfulness"] == circuit["curve"][-1]["value"]
-    assert model["citations"].keys() == model["provenance"].keys() >= {"patching", "weights", "examples"}
+    assert model["citations"].keys() == model["provenance"].keys() >= {"patching", "examples"}
     assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct effect", "Ships", "Roles"}
 
 
@@ -416,7 +396,6 @@ def real(model) -> dict[str, Any]:
         "examples": examples,
         "why": head_why(model, examples, ["The capital of France is"] * 2),
         "patterns": head_patterns(model, ["The capital of France is"] * 8),
-        "weights": head_weights(model),
     }
 
 
@@ -432,9 +411,6 @@ def test_a_page_is_small(layers, n_heads, most, real):
     payload = atlas_payload([many])
     assert len(unblock(payload.blocks[f"mh-heads-0-{layers - 1}"])["heads"]) == n_heads
     assert len(page_html(payload)) < most * 2**20 - 3000 * layers * n_heads  # for what is left out here
-
-
-_LAYER_COMES_SECOND = ("singular", "directions", "points", "ends", "shares", "held")
 
 
 def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
@@ -460,7 +436,7 @@ def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
     at = np.arange(layers)[:, None] % 30, np.arange(n_heads) % 9
     for name, value in vars(result).items():
         if isinstance(value, np.ndarray) and name != "tokens":
-            changed[name] = value[:, *at] if name in _LAYER_COMES_SECOND else value[at]
+            changed[name] = value[at]
         if isinstance(value, mh.HeadScores):
             changed[name] = mh.HeadScores(value.dataset.isel(layer=at[0][:, 0], head=at[1]))
     return replace(result, **changed)

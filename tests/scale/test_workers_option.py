@@ -76,7 +76,7 @@ def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("asked", [[], ["--workers", "1"]])
 def test_one_process_needs_no_ray(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]):
     monkeypatch.setitem(sys.modules, "ray", None)
-    words = ["atlas", "--model", str(tiny("gpt2")), "--only", "weights", "--out", str(tmp_path / "out"), *asked]
+    words = ["atlas", "--model", str(tiny("gpt2")), "--only", "text", "--out", str(tmp_path / "out"), *asked]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import re
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 from typer.testing import CliRunner
 
 import mechheads as mh
 from mechheads.cli import main, results
-from mechheads.gating import ROLES, LossNotFinite, Roles, fit_gates, head_roles
+from mechheads.gating import ROLES, LossNotFinite, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.safety import load_requests
@@ -84,12 +82,10 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     assert atlas.profile is not None and atlas.profile.dataset.equals(profile.dataset)
     assert atlas.examples is not None and atlas.examples.provenance["n_tokens"] >= 3000
     others = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
-    others |= {"direct", "repair", "paths"}
+    others |= {"direct", "paths"}
     assert set(atlas.results) == others | set(ROLES)
     direct = mh.behaviour.logit_attribution(small, pairs)
     np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
-    repair = mh.patching.self_repair(small, pairs)
-    np.testing.assert_allclose(atlas.repair.values, repair.values, atol=1e-6)
     first = mh.patching.faithfulness(small, pairs, alone.heads(4))
     kept = atlas.circuit.table.set_index("k").loc[4]
     assert kept["score"] == pytest.approx(first.score, abs=1e-4)
@@ -127,9 +123,8 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
-        *(f"{name}.nc" for name in [*atlas.results, "examples", "weights", "patterns", "why", "circuit"]),
+        *(f"{name}.nc" for name in [*atlas.results, "examples", "patterns", "why", "circuit"]),
         "heads.csv",
-        "agreement.csv",
         "atlas.json",
     }
     again = Atlas.load(tmp_path / "out")
@@ -141,10 +136,6 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     back = mh.HeadScores.load(tmp_path / "out" / "patching.nc")
     np.testing.assert_array_equal(back.scores, atlas.patching.scores)
     assert len(pd.read_csv(tmp_path / "out" / "heads.csv")) == len(table)
-    agreement = pd.read_csv(tmp_path / "out" / "agreement.csv")
-    # about capitals are phi, patching with and without its sign, direct effects and roles, about requests both Ships
-    assert len(agreement) == 7 * 6 / 2 + 1
-    pd.testing.assert_frame_equal(agreement, atlas.agreement(), check_dtype=False)
 
 
 @pytest.mark.slow
@@ -193,31 +184,6 @@ def made(values: np.ndarray) -> mh.HeadScores:
     return mh.HeadScores.from_scores(values, name="made", unit="", kind="demo")
 
 
-def test_agreement_is_of_every_two_views_over_the_heads_that_both_reached():
-    rng = np.random.default_rng(0)
-    patching, *roles = rng.normal(size=(4, 6, 5))
-    patching[4:] = np.nan
-    atlas = Atlas("made", patching=made(patching), roles=Roles(dict(zip(ROLES, map(made, roles), strict=True))))
-    apart = atlas.agreement()
-    assert set(zip(apart["question"], apart["view"], apart["other"], strict=True)) == {
-        ("pairs", "patching", "|patching|"),
-        *(("task", *both) for both in itertools.combinations(ROLES, 2)),
-    }
-    atlas.asked = {"pairs": "the capital", "task": "naming the capital"}  # made from one relation
-    table = atlas.agreement()
-    scores = {"patching": patching, **dict(zip(ROLES, roles, strict=True)), "|patching|": np.abs(patching)}
-    names = list(scores)
-    assert table[["view", "other"]].to_numpy().tolist() == [
-        [one, other] for i, one in enumerate(names) for other in names[i + 1 :]
-    ]
-    for row in table.to_dict("records"):
-        one, other = scores[row["view"]], scores[row["other"]]
-        both = np.isfinite(one) & np.isfinite(other)
-        assert row["n"] == both.sum() == (30 if {row["view"], row["other"]} <= set(ROLES) else 20)
-        assert row["spearman"] == pytest.approx(scipy.stats.spearmanr(one[both], other[both]).statistic)
-        assert row["ci_low"] < row["spearman"] < row["ci_high"]
-
-
 def test_a_result_is_written_again_only_if_it_or_its_file_has_changed(tmp_path):
     effect = mh.HeadScores.from_scores(np.eye(2), name="effect", kind="demo")
     atlas, other = Atlas("made", patching=effect), Atlas("made", patching=effect + effect)
@@ -235,12 +201,6 @@ def test_a_result_is_written_again_only_if_it_or_its_file_has_changed(tmp_path):
     file.unlink()
     atlas.save(tmp_path)
     assert file.is_file()
-
-
-def test_one_view_agrees_with_none():
-    table = Atlas("made", roles=Roles({"facilitation": made(np.eye(3))})).agreement()
-    assert table.empty and list(table) == ["question", "view", "other", "spearman", "ci_low", "ci_high", "n"]
-    assert Atlas("nothing").agreement().empty
 
 
 def test_a_folder_without_an_atlas_is_an_error(tmp_path):
@@ -268,7 +228,7 @@ def test_ctrl_c_keeps_what_is_done(small, few, monkeypatch, tmp_path):
 
     monkeypatch.setattr(build, "compare_ablations", interrupted)
     atlas = build_atlas(small, quick=True)
-    assert set(atlas.results) == {"profile", "relations", "labels", "patching", "direct", "repair", "paths"}
+    assert set(atlas.results) == {"profile", "relations", "labels", "patching", "direct", "paths"}
     assert any("interrupted" in note for note in atlas.notes)
     assert (tmp_path / "patching.nc") in atlas.save(tmp_path)
 
@@ -297,8 +257,7 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
         atlas = build_atlas(small, updates=5)
     assert atlas.interrupted and atlas.roles is None
     before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
-    assert set(atlas.results) == before | {"direct", "repair", "paths"}
-    assert len(atlas.agreement()) == 4 * 3 / 2 + 1
+    assert set(atlas.results) == before | {"direct", "paths"}
 
 
 def test_a_quick_look_is_too_short_for_roles(quick):
@@ -334,8 +293,8 @@ def test_it_can_be_saved_after_each_analysis(built):
     atlas, seen = built
     assert seen[:2] == [["patching"], ["profile", "patching"]]
     assert seen[2] == ["profile", "relations", "labels", "patching"]
-    assert seen[4] == [*seen[3], "direct", "repair", "paths"]
-    assert seen[5] == [*seen[4], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:9]
+    assert seen[3] == [*seen[2], "direct", "paths"]
+    assert seen[4] == [*seen[3], "safety_undifferentiated", "safety_scaling"] == list(atlas.results)[:8]
 
 
 def test_ctrl_c_in_the_text_keeps_the_profile_and_the_examples_so_far(small, monkeypatch):

@@ -13,7 +13,7 @@ from mechheads.gating import ROLES, Roles
 from mechheads.results.curves import Curves
 from mechheads.safety import SafetyHeads
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.findings import of_agreement, of_circuit, of_own
+from mechheads.studies.findings import of_circuit, of_own
 
 ASKED = {"pairs": "the capital", "task": "naming the capital", "requests": "harmful requests"}
 HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
@@ -45,31 +45,6 @@ def test_patching_names_the_heads_whose_interval_and_family_p_say_so():
     assert first.link["filter"].startswith("patching_p <= 0.05")
     assert (first.link["head"], first.link["pane"], first.link["colour"]) == ("L1H2", "cause", "patching")
     assert rest.text == "Nothing else was measured."
-
-
-def grown(n: int, **sizes: float) -> str:
-    """What is said of the growth of effects once L0H0 is zeroed, in noise."""
-    about = {"given": {"L0H0": "Zero()"}, "heads": "all"}
-    growth = effects(n, unit="logits", kind="patching_backups", provenance=about, **sizes)
-    values = growth.values.values.copy()
-    values[0, 0] = np.nan
-    growth = mh.HeadScores.from_values(values, name="g", unit="logits", kind="patching_backups", provenance=about)
-    _, found, *_ = Atlas("m", patching=effects(n, large=0.7), backups=growth, asked=ASKED).findings()
-    assert found.link["pane"] == "cause" and "filter" not in found.link
-    return found.text
-
-
-def test_who_stands_in_is_said_with_interval_family_and_prompts():
-    text = grown(12, large=0.7, other=-0.2)
-    assert text.startswith("Patched for the capital with L0H0 zeroed, L1H2 matters more by 0.7")
-    assert "; L3H1 goes the other way, -0.2" in text
-    assert text.endswith("of 19 heads differ from 0 (family p at most 0.05, 12 pairs).")
-
-
-def test_that_nothing_stands_in_is_said_too():
-    start = "Patched for the capital with L0H0 zeroed, "
-    assert grown(12).startswith(f"{start}none of 19 heads can be told from 0; at most, ")
-    assert grown(12, other=-0.7).startswith(f"{start}no head matters more, L3H1 matters less, by -0.7")
 
 
 @pytest.mark.parametrize(
@@ -236,27 +211,6 @@ def test_a_circuit_with_a_wide_interval_settles_nothing():
     finding = of_circuit(curve, "the capital")
     assert finding is not None
     assert "how few heads keep the logit difference is not settled: the first 2 heads by patching keep" in finding.text
-
-
-def agreement(*rows: tuple[str, str, float, float, float]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["view", "other", "spearman", "ci_low", "ci_high"]).assign(n=20)
-
-
-def test_agreement_names_the_extremes_if_there_are_more_than_by_chance():
-    views = {name: name for name in "abcd"} | {"ships_one": "safety", "ships_other": "safety"}
-    clear = agreement(
-        ("a", "b", 0.6, 0.4, 0.8), ("a", "c", -0.5, -0.7, -0.3), ("b", "c", 0.1, -0.2, 0.4), ("c", "d", 0.4, 0.2, 0.6)
-    )
-    same = agreement(("ships_one", "ships_other", 0.9, 0.8, 1.0), ("a", "|patching|", 0.95, 0.9, 1.0))
-    found = of_agreement(pd.concat([clear, same], ignore_index=True), views)
-    assert found is not None and found.text == (
-        "Of 4 pairs of analyses, a and b order the heads most alike (rank correlation 0.6 [0.4, 0.8]), a and c most "
-        "oppositely (-0.5 [-0.7, -0.3]); 3 of these intervals exclude 0."
-    )
-    one_of_four = clear.assign(ci_low=[0.4, -0.7, -0.2, -0.1], ci_high=[0.8, 0.1, 0.4, 0.9])
-    found = of_agreement(one_of_four, views)
-    assert found is not None and "1 orders the heads alike or oppositely, no more than by chance;" in found.text
-    assert of_agreement(same, views) is None
 
 
 def test_an_atlas_without_results_says_nothing():

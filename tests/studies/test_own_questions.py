@@ -84,7 +84,7 @@ def test_own_pairs_are_what_is_patched(loaded: Callable[[str], mh.Model], name: 
     assert atlas.patching is not None and atlas.direct is not None and atlas.patterns is not None
     np.testing.assert_allclose(atlas.patching.scores, alone.scores, atol=1e-6)
     np.testing.assert_allclose(atlas.direct.scores, mh.behaviour.logit_attribution(model, pairs).scores, atol=1e-6)
-    assert set(atlas.results) == {"patching", "direct", "repair", "paths"} and atlas.circuit is not None
+    assert set(atlas.results) == {"patching", "direct", "paths"} and atlas.circuit is not None
     assert atlas.pairs[0] == {"clean": CLEAN[0], "corrupted": CORRUPTED[0], "answer": " Paris", "wrong": " Rome"}
     assert atlas.asked == {} and atlas.requests == [] and atlas.notes == []
     assert len(atlas.patterns.table) == 5 and "capital, " not in atlas.summary()
@@ -96,26 +96,25 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     only = ["patching", "causes"]
     by_answer = build_atlas(small, pairs=pairs_of(answer=ANSWER), only=only)
     assert by_answer.patching is not None and by_answer.patching.provenance["metric"] == "log_prob"
-    assert {by_answer.results[name].provenance["metric"] for name in ("repair", "paths")} == {"log_prob"}
+    assert by_answer.results["paths"].provenance["metric"] == "log_prob"
     assert by_answer.pairs[0]["wrong"] == ""
     assert by_answer.notes == ["the pairs have no wrong answers: effects are on the log-probability of the answers"]
     nothing = build_atlas(small, pairs=pairs_of(), only=only)
-    assert set(nothing.results) == {"patching", "direct", "paths"} and nothing.repair is None
+    assert set(nothing.results) == {"patching", "direct", "paths"}
     assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
     assert "of the KL divergence" in nothing.findings()[0].text
     assert "of the log-probability" in by_answer.findings()[0].text
     effects = atlas_payload([by_answer]).blocks["mh-heads-0-0"]
-    assert "The change of the log-probability of the answer if its output" in json.dumps(unblock(effects))
+    assert "What the head itself adds to the logit of the answer" in json.dumps(unblock(effects))
     rules = [view["verdict"]["rule"] for atlas in (by_answer, nothing) for view in views(atlas)[1:]]
     assert all("5% of the mean logit (" in rule for rule in rules)
     assert nothing.notes[0].startswith("the pairs have no answers: effects are on the next-token distribution")
-    assert nothing.notes[1].startswith("repair left out: it says whether later layers help the answer again")
     ids = mh.PromptPairs([[3, 4, 5], [6, 7, 8]], [[3, 9, 5], [6, 9, 8]], answer=[4, 5], wrong=[6, 7])
     given = build_atlas(small, pairs=ids, only=only)
     strings = ids.tokens(small)[0].strings
     assert [pair["clean"] for pair in given.pairs] == ["".join(row) for row in strings]
-    assert given.repair is not None and all(pair["answer"] and pair["wrong"] for pair in given.pairs)
+    assert all(pair["answer"] and pair["wrong"] for pair in given.pairs)
 
 
 def test_the_first_pairs_take_clusters_in_turn():
@@ -130,18 +129,18 @@ def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeyp
     atlas = build_atlas(small, pairs=mh.PromptPairs(CLEAN[:2] * 20, CORRUPTED[:2] * 20), only="causes")
     assert atlas.patterns is not None and len(atlas.pairs) == 40
     assert [len(atlas.patterns.tokens(i)) for i in range(len(atlas.patterns.table) - 1)] == [6, 5]
-    assert atlas.direct is not None and atlas.repair is None
-    assert "paths, repair and circuit left out: they begin with the heads of the patching" in atlas.notes
+    assert atlas.direct is not None
+    assert "circuit and paths left out: they begin with the heads of the patching" in atlas.notes
     assert atlas.done == []
 
 
 def test_the_time_of_the_rest_is_told(
     small: mh.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(build, "_SHARES", {"patching": 5, "weights": 15, "causes": 20})
+    monkeypatch.setattr(build, "_SHARES", {"patching": 5, "text": 15, "causes": 20})
     monkeypatch.setattr(build.Atlas, "about_more", lambda atlas, share: f"{share:.3f} done")
     with mh.settings(progress=True):
-        build_atlas(small, pairs=mh.PromptPairs([[3, 5], [4, 5]], [[1, 5]] * 2), only=["patching", "weights", "causes"])
+        build_atlas(small, pairs=mh.PromptPairs([[3, 5], [4, 5]], [[1, 5]] * 2), only=["patching", "text", "causes"])
     told = [line for line in capsys.readouterr().err.splitlines() if "Ctrl-C keeps what is done" in line]
     assert told == ["0.125 done; Ctrl-C keeps what is done", "0.500 done; Ctrl-C keeps what is done"]
 
@@ -159,8 +158,9 @@ def test_parts_are_chosen_by_name(small: mh.Model):
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             build_atlas(small, **wrong)
-    atlas = build_atlas(small, only=["weights"])
-    assert (list(atlas.tables), atlas.results, atlas.asked, atlas.done) == (["weights"], {}, {}, ["weights"])
+    atlas = build_atlas(small, only=["text"])
+    assert (list(atlas.tables), list(atlas.results), atlas.asked) == (["examples"], ["profile"], {})
+    assert atlas.done == ["text"]
     only = inspect.signature(atlas_command).parameters["only"].annotation
     for part in PARTS.keys() - {"own"}:
         assert part in str(only.__metadata__[0].help)
@@ -280,34 +280,33 @@ def test_scores_of_a_former_function_do_not_stay(small: mh.Model):
 
 
 def test_a_part_whose_file_was_deleted_is_done_again(small: mh.Model, tmp_path: Path):
-    before = build_atlas(small, pairs=pairs_of(), only=["patching", "weights"])
+    before = build_atlas(small, pairs=pairs_of(), only=["patching", "text"])
     before.save(tmp_path)
     (tmp_path / "patching.nc").unlink()
-    again = build_atlas(small, pairs=pairs_of(), only=["patching", "weights"], resume=Atlas.load(tmp_path))
-    assert again.patching is not None and again.done == ["weights", "patching"]
+    again = build_atlas(small, pairs=pairs_of(), only=["patching", "text"], resume=Atlas.load(tmp_path))
+    assert again.patching is not None and again.done == ["text", "patching"]
 
 
 def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model):
     before = build_atlas(small, quick=True, only="roles")
     assert before.notes == ["roles left out: gates need more updates than a quick look allows"]
-    assert build_atlas(small, quick=True, only="weights", resume=before).notes == before.notes
+    assert build_atlas(small, quick=True, only="text", resume=before).notes == before.notes
 
 
 def test_texts_without_an_end_are_read_as_far_as_they_are_needed(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(questions, "_ENOUGH", 2 * len(TEXTS[0]))
     endless = build_atlas(small, texts=cycle(TEXTS), only="text")
     assert endless.profile is not None and endless.notes == []
-    assert endless.study["texts"] == build_atlas(small, texts=TEXTS, only="weights").study["texts"]
+    assert endless.study["texts"] == build_atlas(small, texts=TEXTS, only="text").study["texts"]
 
 
 STAGES = (
     ("activation_patch", set()),
     ("profile_and_examples", {"patching"}),
     ("label_heads", {"patching", "text"}),
-    ("head_weights", {"patching", "text", "labels"}),
-    ("self_repair", {"patching", "text", "labels", "weights"}),
-    ("compare_ablations", {"patching", "text", "labels", "weights", "causes"}),
-    ("head_roles", {"patching", "text", "labels", "weights", "causes", "safety"}),
+    ("path_matrix", {"patching", "text", "labels"}),
+    ("compare_ablations", {"patching", "text", "labels", "causes"}),
+    ("head_roles", {"patching", "text", "labels", "causes", "safety"}),
 )
 """Where Ctrl-C comes, and what is done by then."""
 
@@ -340,7 +339,7 @@ def test_after_ctrl_c_in_every_stage_the_atlas_is_the_undisturbed_one(
     assert not finished.interrupted and finished.seconds == times
     assert_same_atlas(finished, whole)
     said = capsys.readouterr().err
-    assert "kept from before: patching, text, labels, weights, causes, safety, roles\nnothing is left to do\n" in said
+    assert "kept from before: patching, text, labels, causes, safety, roles\nnothing is left to do\n" in said
 
 
 def test_a_partial_result_is_measured_again(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
@@ -374,14 +373,14 @@ def test_an_atlas_of_another_question_is_not_gone_on_with(small: mh.Model):
             build_atlas(small, **given, resume=before)
     with mh.settings(seed=1), pytest.raises(ValueError, match="another study: seed is '0' there and '1' here"):
         build_atlas(small, pairs=pairs_of(), resume=before)
-    more = build_atlas(small, pairs=pairs_of(), only="weights", resume=before)
-    assert more.done == ["patching", "weights"] and more.patching is before.patching
-    assert before.done == ["patching"] and before.weights is None
+    more = build_atlas(small, pairs=pairs_of(), only="text", resume=before)
+    assert more.done == ["patching", "text"] and more.patching is before.patching
+    assert before.done == ["patching"] and before.profile is None
 
 
 def files_of(folder: Path) -> dict[str, str]:
     """The questions of a study as files, whose texts would be harmful in a page that believed them."""
-    with (folder / "agreement.csv").open("w", newline="") as file:
+    with (folder / "capitals.csv").open("w", newline="") as file:
         csv.writer(file).writerows(
             [("clean", "corrupted", "answer", "wrong"), *zip(CLEAN, CORRUPTED, ANSWER, WRONG, strict=True)]
         )
@@ -392,7 +391,7 @@ def files_of(folder: Path) -> dict[str, str]:
     items = [{"prompt": p, "target": t} for p, t in zip(task_of().prompts, task_of().targets, strict=True)]
     (folder / "naming.jsonl").write_text("\n".join(map(json.dumps, items)))
     (folder / "texts.txt").write_text("\n\n".join(TEXTS))
-    names = {"pairs": "agreement.csv", "relations": "mine.json", "requests": "asking.txt", "task": "naming.jsonl"}
+    names = {"pairs": "capitals.csv", "relations": "mine.json", "requests": "asking.txt", "task": "naming.jsonl"}
     return {f"--{name}": str(folder / file) for name, file in (names | {"texts": "texts.txt"}).items()}
 
 
@@ -409,7 +408,7 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
     common = ["--model", str(tiny("llama")), "--out", str(out), "--skip", "roles, safety"]
     given = [each for option in files.items() for each in option]
     with monkeypatch.context() as patch:
-        patch.setattr(build, "head_weights", stopped_at(1, build.head_weights))
+        patch.setattr(build, "path_matrix", stopped_at(1, build.path_matrix))
         code, said = run(*common, *given)
     assert code == 130 and "shows the results until then" in said
     assert Atlas.load(out).done == ["patching", "text", "labels"]
@@ -417,9 +416,9 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
         patch.setattr(build, "profile_and_examples", stopped_at(1, build.profile_and_examples))
         code, said = run(*common, *given)
     assert code == 0, said
-    assert "Patching, agreement: share restored" in said
+    assert "Patching, capitals: share restored" in said
     atlas = Atlas.load(out)
-    assert atlas.asked == {"pairs": "agreement"} and atlas.pairs[3]["clean"] == CLEAN[3] and not atlas.requests
+    assert atlas.asked == {"pairs": "capitals"} and atlas.pairs[3]["clean"] == CLEAN[3] and not atlas.requests
     assert atlas.labels is not None and len(atlas.pairs) == 4 and not atlas.interrupted
     (out / "index.html").unlink()
     code, said = run(*common, *given)

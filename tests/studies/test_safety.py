@@ -65,35 +65,43 @@ def atlas_of(
     **options: Any,
 ) -> mh.studies.Atlas:
     monkeypatch.setattr(refusal_stages, "AnswerSettings", partial(AnswerSettings, judge))
+    count_as(judge("", ""), monkeypatch)
     asked = mh.studies.RefusalSettings(3, critical, group)
     build = mh.settings(workers=workers)(mh.build_atlas)
     return build(small, only=["safety"], refusals=asked, quick=True, **options)
+
+
+def count_as(verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the model refuse all or none of the requests that are answered first."""
+    counted = {"n": 6 * (verdict == "refused"), "of": 6, "same": 0, "judge": "rule_judge", "tokens": 32}
+    monkeypatch.setattr(refusal_stages, "count_refusals", lambda model, side: counted)
 
 
 def texts_of(atlas: mh.studies.Atlas) -> str:
     return "\n".join(finding.text for finding in atlas.findings())
 
 
-RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling", "refusal direction"]
-NOT_SHARED = ["refusal attribution", "refusal direction"]
+RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling"]
+NOT_SHARED = ["refusals counted", "refusal attribution"]
 """Stages of a few runs, which have no units for workers."""
 TESTED = [*RANKINGS, TOGETHER]
 
 
 def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, monkeypatch, tmp_path):
     atlas = atlas_of(small, monkeypatch, judging("complied"))
-    assert atlas.refusals is not None and atlas.refusals.brittleness.refuses is False and not atlas.refusals.spread
+    assert atlas.refusals is not None and not atlas.refusals.spread
+    counted = atlas.refusals.provenance["refused"]
+    assert (counted["n"], counted["of"]) == (0, 6)
     assert set(atlas.tables) == {"refusals"} and atlas.results == {} and not atlas.rankings
     assert atlas.refusals.tests == {} and atlas.refusals.curve is None
-    first, *others = atlas.findings()
-    assert first.text.startswith("There is no refusal to ablate: the model refuses less than 10%")
-    assert "All answers are judged by <lambda>" in others[0].text and "brittle" not in atlas.summary()
+    first, *_ = atlas.findings()
+    assert first.text.startswith("There is no refusal to ablate: the model refused none of 6 ")
     written = {path.name for path in atlas.save(tmp_path)}
-    assert written == {"refusals.nc", "brittleness.csv", "heads.csv", "atlas.json"}
+    assert written == {"refusals.nc", "heads.csv", "atlas.json"}
     assert mh.studies.Atlas.load(tmp_path).findings() == atlas.findings()
     page = write_page(atlas, tmp_path / "index.html").read_text("utf-8")
     assert "no refusal to ablate" in page
-    again = atlas_of(small, monkeypatch, lambda *_: stop(), resume=mh.studies.Atlas.load(tmp_path))
+    again = atlas_of(small, monkeypatch, judging("refused"), resume=mh.studies.Atlas.load(tmp_path))
     assert again.findings() == atlas.findings(), "what is done is kept"
 
 
@@ -107,7 +115,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert found.spread and not found.carriers
     said = texts_of(atlas)
     assert atlas.findings()[0].text.startswith("No few heads carry the refusals: taking away the first 2 of a ranking")
-    assert "So none is named for it" in said and "Refusals hold: without 2 random heads of any layer, 100%" in said
+    assert "So none is named for it" in said
     assert found.openings
     begun = np.exp(attribution.dataset["refusal"].values).mean()
     told = f'the model gives the opening "{found.openings[0]}" a mean probability of {begun:.1%} (5 requests)'
@@ -136,7 +144,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert set(listed["head"]) == {str(head) for heads in ranked.values() for head in heads}
     assert set(tables["tests"]["heads"]) == set(found.tests)
     files = {path.name for path in atlas.save(tmp_path)}
-    assert files >= {f"{name}.csv" for name in (*REFUSAL_TABLES, "heads", "agreement")}
+    assert files >= {f"{name}.csv" for name in (*REFUSAL_TABLES, "heads")}
     again = mh.studies.Atlas.load(tmp_path)
     np.testing.assert_array_equal(again.refusal_attribution.scores, attribution.scores)
     assert again.findings() == atlas.findings() and again.refusals is not None
@@ -151,12 +159,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     (circuit,) = model["circuits"]
     assert circuit["name"].startswith("Attack success without the first heads by Refusal attribution")
     (question,) = model["questions"]
-    assert list(question["views"]) == [
-        "refusal_attribution",
-        "ships_undifferentiated",
-        "ships_scaling",
-        "refusal_direction",
-    ]
+    assert list(question["views"]) == ["refusal_attribution", "ships_undifferentiated", "ships_scaling"]
 
 
 @pytest.mark.parametrize("carrying", few([RANKINGS[2:3], RANKINGS[2:]], RANKINGS[2:]))
@@ -184,7 +187,7 @@ def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short,
     named = next(finding.text for finding in question.findings if finding.text.startswith("By Ships, scaling, in nats"))
     for head in atlas.safety["scaling"].heads(2):
         assert f"{head} {atlas.safety['scaling'][str(head)]['score']:.3f}" in named
-    assert named.count("of 4 rankings") == 2
+    assert named.count("of 3 rankings") == 2
     assert "that the model is safe as long as these heads work: refusing is not safety." in texts_of(atlas)
 
 
@@ -264,11 +267,11 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(refusal_stages, "refusal_direction", interrupt)
+        patch.setattr(refusal_stages, "refusal_tests", interrupt)
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     assert atlas.interrupted and atlas.done == []
     assert set(atlas.results) == {"refusal_attribution", "safety_undifferentiated", "safety_scaling"}
-    assert "interrupted" in atlas.summary() and "Refusals hold" in atlas.summary()
+    assert "interrupted" in atlas.summary()
     atlas.save(tmp_path)
     with pytest.warns(UserWarning, match="hardly any refusal"):
         whole = atlas_of(small, monkeypatch, judging("refused"), resume=mh.studies.Atlas.load(tmp_path))
@@ -280,34 +283,16 @@ def test_requests_of_a_file_or_list_are_ranked_and_answered(small, monkeypatch, 
     rows = [f" Mary gave {i},unsafe\n John went {i},safe\n" for i in range(18)]
     file.write_text("prompt,label\n" + "".join(rows))
     seen, one = [], mh.studies.RefusalSettings(critical=1)
-    monkeypatch.setattr(refusal_stages, "refusal_brittleness", lambda *args, **_: seen.append(args) or stop())
+    monkeypatch.setattr(refusal_stages.RefusalStages, "run", lambda stages: seen.append(stages.requests.answered))
     for requests in (file, [f" Mary gave {i}" for i in range(18)]):
-        with pytest.raises(RuntimeError):
-            mh.build_atlas(small, only="safety", requests=requests, refusals=one)
-    assert seen[0][2:] == ([f" Mary gave {i}" for i in range(2, 18, 3)], [f" John went {i}" for i in range(2, 18, 3)])
-    assert seen[1][2] == seen[0][2] and set(seen[1][3]) <= set(load_requests("harmless").texts)
+        mh.build_atlas(small, only="safety", requests=requests, refusals=one)
+    assert seen[0] == ([f" Mary gave {i}" for i in range(2, 18, 3)], [f" John went {i}" for i in range(2, 18, 3)])
+    assert seen[1][0] == seen[0][0] and set(seen[1][1]) <= set(load_requests("harmless").texts)
     file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(17)))
     with pytest.raises(ValueError, match=r"mine.csv has 17 harmful requests; give at least 18"):
         mh.build_atlas(small, only="safety", requests=str(file), refusals=one)
     with pytest.raises(ValueError, match=r"requests are prompts, but refusals= needs texts"):
         mh.build_atlas(small, only="safety", requests=mh.Prompts([" a", " b"]), refusals=one)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_refusal_direction_takes_as_many_of_both_kinds_as_there_are(small, short, monkeypatch, tmp_path):
-    file, seen = tmp_path / "mine.csv", []
-    rows = [*(f" Mary gave {i},unsafe\n" for i in range(18)), *(f" John went {i},safe\n" for i in range(24))]
-    file.write_text("prompt,label\n" + "".join(rows))
-    monkeypatch.setattr(refusal_stages, "refusal_direction", lambda _, *sides, **__: seen.append(sides) or stop())
-    with pytest.raises(RuntimeError):
-        atlas_of(small, monkeypatch, judging("refused"), critical=1, requests=file)
-    harmful, harmless = seen[0]
-    assert len(harmful) == len(harmless) > 1
-    assert all("Mary" in text for text in harmful) and all("John" in text for text in harmless)
-
-
-def stop() -> None:
-    raise RuntimeError
 
 
 def test_what_does_not_fit_is_refused_before_any_work(small):
@@ -326,7 +311,7 @@ def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
         done = CliRunner().invoke(main, command)
         assert done.exit_code == 0, done.output
         said = " ".join(done.output.split())
-        assert (tmp_path / "index.html").is_file() and "harmful requests the model refuses" in said
+        assert (tmp_path / "index.html").is_file() and "There is no refusal to ablate" in said
         assert "so no key/value group was ranked" in said
     names = {path.name for path in tmp_path.iterdir()}
     assert {"index.html", "study.json"} < names <= {*ATLAS_FILES, "index.html", "study.json"}
@@ -356,11 +341,12 @@ def test_a_killed_command_goes_on_and_writes_no_answer_again(tiny, short, monkey
         return kept
 
     monkeypatch.setattr(Ledger, "commit", counted)
+    count_as("refused", monkeypatch)
     ends: list[int] = []
     assert CliRunner().invoke(main, [*command, str(tmp_path / "whole")]).exit_code == 0
     whole = list(units)
     units.clear()
-    ends.append(1)  # after the answers to harmful requests
+    ends.append(1)
     with pytest.raises(Killed):
         CliRunner().invoke(main, [*command, str(tmp_path / "killed")])
     assert (tmp_path / "killed" / "atlas.ledger").is_file() and len(whole) > len(units)

@@ -27,7 +27,6 @@ LAYERS = (1, 23, 27, 29)
 _WITH_TEXT = 4
 """The head of each layer whose card has text, so that the file stays small."""
 _PARTS = (PARTS[0], PARTS[1], *PARTS[-2:])
-_LAYER_COMES_SECOND = ("singular", "directions")
 
 
 def sent(payload: Payload) -> dict[str, Any]:
@@ -48,15 +47,6 @@ def of_layers(atlas: Atlas) -> Atlas:
             data = data.isel(receiver=kept).assign_coords(receiver=renamed)
         return type(whole)(data)
 
-    def arrays(whole: Any, **more: Any) -> Any:
-        changed: dict[str, Any] = dict(more)
-        for name, value in vars(whole).items():
-            if isinstance(value, HeadScores):
-                changed[name] = scores(value)
-            elif isinstance(value, np.ndarray) and name not in ("tokens", *more):
-                changed[name] = value[:, list(LAYERS)] if name in _LAYER_COMES_SECOND else value[list(LAYERS)]
-        return replace(whole, **changed)
-
     changed: dict[str, Any] = {}
     for name, part in vars(atlas).items():
         if isinstance(part, HeadScores):
@@ -64,11 +54,6 @@ def of_layers(atlas: Atlas) -> Atlas:
         elif name in ("safety", "roles") and isinstance(part, Mapping):
             each = {key: scores(value) for key, value in part.items()}
             changed[name] = each if name == "safety" else type(part)(each)
-    if atlas.weights is not None:
-        table = atlas.weights.table
-        table = table[table["sender"].isin(names) & table["receiver"].isin(names)].reset_index(drop=True)
-        table = table.assign(sender=table["sender"].map(names), receiver=table["receiver"].map(names))
-        changed["weights"] = arrays(atlas.weights, table=table)
     if atlas.patterns is not None:
         first = atlas.patterns.table.head(1)
         kept = {part: getattr(atlas.patterns, part)[list(LAYERS)][:, :, : first["stop"][0]] for part in _OF_PATTERNS}

@@ -1,5 +1,4 @@
 /** The end of the page: how everything was measured, what may not be concluded, what was left out, and how to repeat it. */
-import { Agreements } from "./Agreements";
 import { Circuits } from "./Circuits";
 import type { Table } from "./data";
 import { model, page } from "./page";
@@ -11,7 +10,7 @@ import { columnOf } from "./table";
 const LEFT_OUT = "left-out";
 
 export function End() {
-  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, agreement, circuits, views, tables } = model.value;
+  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, circuits, views, tables } = model.value;
   const rest = answer.find(({ link }) => link.section === LEFT_OUT);
   return (
     <footer class="mh-end" aria-label="About this page">
@@ -32,7 +31,6 @@ export function End() {
         )}
       </div>
       {summary && <Folded id="summary" title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
-      {agreement.length > 0 && <Folded id="agreement" title="Do the views agree?"><Agreements of={agreement} /></Folded>}
       {circuits.length > 0 && <Folded id="circuits" title="Circuits" opened={!views.length}><Circuits of={circuits} /></Folded>}
       {tables.length > 0 && <Folded id="tables" title="Tables" opened={!views.length}>{tables.map((table) => <OneTable key={table.name} table={table} />)}</Folded>}
       {methods.length > 0 && (
@@ -88,7 +86,7 @@ function OneTable({ table: { name, unit, columns, rows, of, folded } }: { table:
   const title = `${name}${unit ? ` (${unit})` : ""}${rows.length < of ? `, the first ${rows.length} of ${of} rows` : ""}`;
   const shown = (
     <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
-      <table class="mh-agreement">
+      <table class="mh-table-of">
         <thead><tr>{columns.map((column) => <th key={column} scope="col"><bdi>{column}</bdi></th>)}</tr></thead>
         <tbody>
           {rows.map((row, at) => <tr key={at}>{row.map((cell, column) => <td key={column}><bdi>{cell}</bdi></td>)}</tr>)}

@@ -51,7 +51,6 @@ export interface Model {
   nLayers: number;
   nHeads: number;
   nKvHeads: number | null;
-  dHead: number | null;
   questions: Question[];
   answer: Finding[];
   summary: string;
@@ -64,7 +63,6 @@ export interface Model {
   cautions: string[];
   columns: Column[];
   views: View[];
-  agreement: Agreement[];
   tensions: Tension[];
   categories: Categories | null;
   behaviours: Behaviours | null;
@@ -159,13 +157,6 @@ export interface Tension {
 export interface Judged {
   view: string;
   verdict: Verdict;
-}
-
-export interface Agreement extends Interval {
-  view: string;
-  other: string;
-  spearman: Num;
-  n: number;
 }
 
 export interface Categories {
@@ -281,7 +272,7 @@ export interface Head {
   text: TextPane | null;
   pattern: Pattern[] | null;
   why: Looked[] | null;
-  weights: WeightsPane | null;
+  weights: RelationEvidence[] | null;
   cause: Effect[] | null;
   paths: PathsPane | null;
   safety: Ships[] | null;
@@ -321,38 +312,6 @@ export interface Pattern {
   attention: Attention;
 }
 
-export interface WeightsPane {
-  ov: Spectrum | null;
-  qk: Spectrum | null;
-  copying: Copying | null;
-  relations: RelationEvidence[];
-  operations: Operation[] | null;
-}
-
-export interface Spectrum {
-  singular: number[];
-  directions: Direction[];
-}
-
-export interface Direction {
-  singular: number;
-  share: number;
-  positive: End;
-  negative: End;
-}
-
-export interface End {
-  reads: string[];
-  writes: string[];
-}
-
-export interface Copying {
-  value: Num;
-  q: Num;
-  null: Num;
-  meaning: string;
-}
-
 export interface RelationEvidence extends Interval {
   relation: string;
   category: string;
@@ -369,13 +328,6 @@ export interface RelationPair {
   source: string;
   target: string;
   hit: boolean;
-}
-
-export interface Operation {
-  token: string;
-  sigma: number;
-  mapsTo: string[];
-  suppresses: string[];
 }
 
 export interface Score extends Interval {
@@ -396,24 +348,10 @@ export interface Effect extends TestedScore {
 }
 
 export interface PathsPane {
-  composition: Composition[];
   senders: Path[];
   receivers: Path[];
   unit: string;
   meaning: string;
-}
-
-export interface Composition {
-  way: "Q" | "K" | "V";
-  senders: Composed[];
-  receivers: Composed[];
-}
-
-export interface Composed {
-  head: HeadName;
-  score: number;
-  z: number;
-  p: number;
 }
 
 export interface Path extends TestedScore {

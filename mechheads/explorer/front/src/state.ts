@@ -62,8 +62,6 @@ export interface Values {
   pairBeside: number | null;
   /** Of its texts: the part of the head's activity. */
   part: string;
-  /** Of its paths: what the widths come from. */
-  paths: string;
   /** Of what lies folded: what was opened last, such as "circuits". */
   section: string;
 }
@@ -105,7 +103,6 @@ const START: Values = {
   pair: null,
   pairBeside: null,
   part: "",
-  paths: "",
   section: "",
 };
 

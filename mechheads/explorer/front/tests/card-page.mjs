@@ -17,9 +17,6 @@ function view(name, verdicts, more = {}) {
   return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, ...more };
 }
 
-const end = (reads, writes) => ({ reads: [reads], writes: [writes] });
-const spectrum = { singular: [2, 1], directions: [{ singular: 2, share: 0.8, positive: end(" cat", " dog"), negative: end(" a", " b") }] };
-
 function effect(name, values) {
   return { name, title: name, unit: "logits", meaning: `What ${name} means.`, score: values[0], low: 0, high: 1, p: 0.02, q: 0.01, values };
 }
@@ -32,7 +29,6 @@ export function why(query, key, first = "L0H1") {
 }
 
 function card(head, at) {
-  const composed = [{ head: heads[(at + 2) % 4], score: 0.3, z: 4, p: 0.001 }];
   const ships = { ablation: "scaling", unit: "nats", score: 0.2, low: null, high: null };
   return {
     head,
@@ -47,18 +43,11 @@ function card(head, at) {
     },
     pattern: [{ prompt: 0, attention }],
     why: [{ ...why(3, 2), text: 0, chosen: "ordinary text" }, { ...why(4, 3, "L0.mlp"), text: 0, chosen: "prompt 1" }],
-    weights: {
-      ov: spectrum,
-      qk: spectrum,
-      copying: { value: 0.5, q: 0.01, null: 0, meaning: "It copies." },
-      relations: [
-        { relation: "a_to_b", category: "Knowledge", phi: 0.5, low: 0.4, high: 0.6, q: 0.01, null: 0.1, reading: "embedding", evidence: true, below: false, pairs: [{ source: " a", target: " b", hit: true }] },
-      ],
-      operations: [{ token: " a", sigma: 2, mapsTo: [" b"], suppresses: [" c"] }],
-    },
+    weights: [
+      { relation: "a_to_b", category: "Knowledge", phi: 0.5, low: 0.4, high: 0.6, q: 0.01, null: 0.1, reading: "embedding", evidence: true, below: false, pairs: [{ source: " a", target: " b", hit: true }] },
+    ],
     cause: [effect("direct", [0.4, 0.2]), effect("total", [0.1, null])],
     paths: {
-      composition: [{ way: "K", senders: at > 1 ? composed : [], receivers: at > 1 ? [] : composed }],
       senders: at > 1 ? [{ head: "L0H1", way: "k", score: -0.2, low: -0.3, high: -0.1, p: 0.02, q: 0.01 }] : [],
       receivers: at > 1 ? [{ head: null, way: "final", score: 0.4, low: 0.3, high: 0.5, p: 0, q: 0 }] : [],
       unit: "logits",
@@ -73,8 +62,8 @@ function card(head, at) {
 /** What `html` of pages.mjs takes. */
 export function made({ live = null } = {}) {
   const model = {
-    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, dHead: 4, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
-    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], agreement: [], tensions: [], circuits: [], questions: [], tables: [],
+    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
+    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], tensions: [], circuits: [], questions: [], tables: [],
     panes: ["text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),

@@ -5,14 +5,12 @@ import { load } from "./card-bundle.mjs";
 
 const { inflate } = await load("load.ts");
 const { spread } = await load("spread.ts");
-const { linksOf, sendersOf, strongest, trace } = await load("paths.ts");
+const { linksOf, strongest, trace } = await load("paths.ts");
 const { shareBelow } = await load("profile.ts");
 const { asChip, asLabel, inText, pieces } = await load("tokens.ts");
-const { directionsFor } = await load("Spectrum.tsx");
 const { gatesOf } = await load("RolesPane.tsx");
 const { joined } = await load("NextTokens.tsx");
 const { around } = await load("TextPane.tsx");
-const { comparison } = await load("CausePane.tsx");
 const { reasons } = await load("Missing.tsx");
 const { nameOf, numberOf, sharedWith } = await load("heads.ts");
 const { fault } = await load("live.ts");
@@ -43,9 +41,8 @@ test("dots at one place are moved apart, others stay on the line", () => {
   assert.deepEqual(spread([0, 0, 0, 0], 4, 0), [0, 0, 0, 0]);
 });
 
-test("links of both sources, the strongest of each way first", () => {
+test("links, the strongest of each way first", () => {
   const pane = {
-    composition: [{ way: "K", senders: [{ head: "L0H1", score: 0.2, z: 4, p: 0.01 }], receivers: [] }],
     senders: [
       { head: "L0H0", way: "v", score: 0.1, low: 0, high: 0.2, q: 0.04 },
       { head: "L0H2", way: "q", score: -0.3, low: -0.4, high: -0.2, q: 0.01 },
@@ -53,13 +50,9 @@ test("links of both sources, the strongest of each way first", () => {
     ],
     receivers: [{ head: null, way: "final", score: 0.5, low: 0.4, high: 0.6, q: 0 }],
   };
-  const measured = linksOf(model, pane, "measured");
+  const measured = linksOf(model, pane);
   assert.deepEqual(measured.senders.map(({ name, way }) => `${name} ${way}`), ["L0H2 Q", "L0H0 V"]);
   assert.deepEqual(measured.receivers.map(({ name, head }) => [name, head]), [["logits", null]]);
-  const weights = linksOf(model, pane, "weights");
-  assert.deepEqual(weights.senders.map(({ head, way, z }) => [head, way, z]), [[1, "K", 4]]);
-  assert.deepEqual(sendersOf(model, pane), measured.senders);
-  assert.deepEqual(sendersOf(model, { ...pane, senders: [] }), weights.senders);
   assert.equal(strongest(Array.from({ length: 9 }, (_, at) => ({ way: "Q", value: at })), 2).map(({ value }) => value).join(), "8,7");
 });
 
@@ -91,12 +84,6 @@ test("characters that cannot be seen are shown", () => {
   assert.equal(asLabel("\u{1f600}\u{1f600}", 2), "\u{1f600}\u{1f600}");
 });
 
-test("directions for a share of the sum of squares", () => {
-  assert.equal(directionsFor([3, 1, 1, 1], 0.5), 1);
-  assert.equal(directionsFor([3, 1, 1, 1], 0.9), 3);
-  assert.equal(directionsFor([], 0.5), 0);
-});
-
 test("gates of both fits follow from the roles", () => {
   const [keep, drop] = gatesOf([
     { role: "facilitation", values: [0.25, null] },
@@ -121,14 +108,6 @@ test("an example shows the query, and the key if it is near", () => {
   assert.deepEqual(around({ query: 100, key: 20 }, 256), [14, 116]);
   assert.deepEqual(around({ query: 200, key: 3 }, 210), [168, 209]);
   assert.deepEqual(around({ query: 5, key: 2 }, 256), [0, 21]);
-});
-
-test("direct and total effects in words", () => {
-  assert.match(comparison(-1, -0.4, 0.6), /self-repair/);
-  assert.match(comparison(-1, -0.98), /hardly react/);
-  assert.match(comparison(-1, -3), /carry more/);
-  assert.match(comparison(-1, 0.5), /turn the effect round/);
-  assert.match(comparison(null, 1), /not measured/);
 });
 
 test("why a stage is missing", () => {

@@ -515,20 +515,18 @@ test("what the address names and the page does not have is said in lines that ca
   assert.equal(await page.getByRole("tab", { selected: true }).first().textContent(), "effects");
 });
 
-test("the end of the page: cautions, what was left out, agreement, circuits, methods, provenance, citation", async (t) => {
+test("the end of the page: cautions, what was left out, circuits, methods, provenance, citation", async (t) => {
   const { page: about, blocks } = small();
   about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
   about.models[0].interrupted = true;
   const page = await open(t, browser, { page: about, blocks });
   const end = page.locator(".mh-end");
   assert.match(await end.textContent(), /What may not be concluded.*What was left out.*The work was interrupted/);
-  for (const title of ["Do the views agree?", "Circuits", "Methods", "Provenance", "Citation", "Summary", "Time"]) {
+  for (const title of ["Circuits", "Methods", "Provenance", "Citation", "Summary", "Time"]) {
     const part = end.locator("details", { hasText: title }).first();
     await part.locator("summary").press("Enter");
     assert.ok((await part.textContent()).length > title.length + 5, title);
   }
-  const { spearman } = model.agreement[0];
-  assert.equal(await end.locator(".mh-agreement tbody td").first().textContent(), spearman.toPrecision(2).replace("-", "\u2212"));
   assert.match(await end.textContent(), /the first 2: 0\.80 \[0\.70, 0\.90\]L1H4 L3H8/);
   await end.getByRole("slider").press("ArrowLeft");
   assert.match(await end.textContent(), /the first 1: 0\.50 \[0\.40, 0\.60\]L1H4/);
@@ -539,7 +537,7 @@ test("the end of the page: cautions, what was left out, agreement, circuits, met
 test("a page of one run has a map and cards of patterns", async (t) => {
   const { page: about, blocks } = small();
   const [its] = about.models;
-  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, agreement: [], tensions: [], questions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
+  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, tensions: [], questions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
   const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
   await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await press(page, "map", 13);

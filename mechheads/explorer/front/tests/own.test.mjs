@@ -30,7 +30,7 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
   const heads = [{ head: "L1H4", value: 0.7, low: 0.6, high: 0.8, shown: "70% [60%, 80%]" }];
   const questions = [{ key: "own", title: titles[0], kind: "own", sentence: { text: "Mine, L1H4 is first.", link: { colour: "my_ablation" } }, more: [], views: mine.slice(0, n), counted: "8 prompts", settles: "", heads, view: "my_ablation" }];
   for (const each of [...model.columns, ...model.views]) each.question = "own";
-  Object.assign(model, { categories: null, behaviours: null, agreement: [], tensions: [], questions, circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
+  Object.assign(model, { categories: null, behaviours: null, tensions: [], questions, circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
   for (const [id, block] of Object.entries(blocks)) {
     if (!id.startsWith("mh-heads")) continue;
     block.heads = block.heads.map((card) => ({

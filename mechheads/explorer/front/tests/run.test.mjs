@@ -17,7 +17,7 @@ function run() {
   const columns = model.columns
     .filter(({ name }) => COLUMNS.includes(name))
     .map((column) => ({ ...column, low: null, high: null, q: null }));
-  const emptied = { notes: [], methods: [], cautions: [], views: [], agreement: [], tensions: [], questions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {}, panes: ["pattern"] };
+  const emptied = { notes: [], methods: [], cautions: [], views: [], tensions: [], questions: [], circuits: [], categories: null, behaviours: null, summary: "", provenance: {}, citations: {}, seconds: {}, panes: ["pattern"] };
   const start = { model: 0, head: "L1H2", chosen: { colour: "to_previous", by: "to_previous" } };
   const cards = Object.fromEntries(
     Object.entries(blocks).map(([id, block]) => [

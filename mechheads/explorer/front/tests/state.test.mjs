@@ -35,7 +35,6 @@ const CHOSEN = {
   pair: 3,
   pairBeside: 0,
   part: "50-60%",
-  paths: "weights",
   section: "circuits",
 };
 

@@ -115,18 +115,6 @@ test("which heads feed it: 2 actions", async (t) => {
   you.done(2);
 });
 
-test("which heads feed it, if that was not patched: 3 actions", async (t) => {
-  const sender = { head: "L0H7", score: 0.3, z: 4, p: 0.001 };
-  const you = await opened(t, (_, blocks) => blocks["mh-heads-0-1"].heads[4].paths.composition[0].senders.push(sender));
-  await carrier(you);
-  await you.click("tab", "fed by / feeds");
-  assert.match(await you.page.getByRole("tabpanel").innerText(), /No path into L1H4 was patched\./);
-  await you.click("button", "show what feeds it by weights");
-  const plot = you.page.getByRole("group", { name: /^1 senders and .* receivers of L1H4/ });
-  assert.match(await plot.getByRole("link").first().textContent(), /^L0H7 [QKV] 0\.30: sends to [QKV]/);
-  you.done(3);
-});
-
 test("show a colleague exactly what one sees: 1 more action", async (t) => {
   const you = await opened(t);
   await carrier(you);

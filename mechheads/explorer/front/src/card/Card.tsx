@@ -184,7 +184,7 @@ function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   if (chosen === "text" && data.text) return <TextPane pane={data.text} {...{ shared, model, head }} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
   if (chosen === "why" && data.why?.length) return <WhyPane pane={data.why} {...{ shared, model, modelAt }} />;
-  if (chosen === "weights" && data.weights) return <WeightsPane pane={data.weights} name={name} />;
+  if (chosen === "weights" && data.weights) return <WeightsPane relations={data.weights} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;
   if (chosen === "safety" && data.safety?.length) return <SafetyPane pane={data.safety} {...{ shared, name }} />;

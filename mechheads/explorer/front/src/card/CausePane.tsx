@@ -1,9 +1,7 @@
 /** What changes if the head is changed: one dot for each prompt. */
 import type { Effect, Shared, Ships } from "../data";
-import { known, show, type Maybe } from "./numbers";
-import { PairPlot } from "./PairPlot";
+import { known } from "./numbers";
 import { PairsBeside } from "./PairsBeside";
-import { Empty } from "./parts";
 import { shipsRows } from "./SafetyPane";
 import { Strip } from "./Strip";
 import { inText } from "./tokens";
@@ -22,8 +20,6 @@ export function CausePane({ pane, safety, shared, name }: Props) {
   };
   const own = (effect: Effect) => shared.labels[effect.name] !== undefined;
   const [study, mine] = [(pane ?? []).filter((effect) => !own(effect)), (pane ?? []).filter(own)];
-  const named = new Map(study.map((effect) => [effect.name, effect]));
-  const [direct, total, repair] = ["direct", "total", "repair"].map((each) => named.get(each));
   return (
     <div class="card-sections">
       {mine.map((effect) => <Own key={effect.name} effect={effect} name={name} labels={shared.labels[effect.name] ?? []} />)}
@@ -49,22 +45,6 @@ export function CausePane({ pane, safety, shared, name }: Props) {
         </section>
       ))}
       {study.length > 0 && <PairsBeside effects={study} pairs={shared.pairs} />}
-      {direct && total && direct.unit === total.unit && (
-        <section>
-          <h3>Direct against total</h3>
-          <p class="card-lead">{comparison(direct.score, total.score, repair?.score)}</p>
-          <PairPlot name={`${name}-direct-total`} x={direct} y={total} dots={pair} />
-        </section>
-      )}
-      {study.length > 0 && !(direct && total) && (
-        <section>
-          <h3>Direct against total</h3>
-          <Empty
-            what="Not measured for this head: the atlas measures it for the heads with the largest patching effect."
-            command={`mh.patching.self_repair(model, pairs, heads=["${name}"])`}
-          />
-        </section>
-      )}
       {!!safety?.length && (
         <section>
           <h3>Ablations side by side, on requests</h3>
@@ -113,16 +93,4 @@ function byUnit(effects: readonly Effect[]): [string, Effect[]][] {
   const groups = new Map<string, Effect[]>();
   for (const effect of effects) groups.set(effect.unit, [...(groups.get(effect.unit) ?? []), effect]);
   return [...groups];
-}
-
-/** How the direct and the total effect of a head compare, in a sentence. */
-export function comparison(direct: Maybe, total: Maybe, repair?: Maybe): string {
-  if (!known(direct) || !known(total)) return "One of the two was not measured.";
-  const start = `Straight to the logits: ${show(direct)}; with the reactions of later layers: ${show(total)}.`;
-  const difference = known(repair) ? repair : total - direct;
-  if (Math.abs(difference) < 0.1 * Math.max(Math.abs(direct), Math.abs(total))) return `${start} Later layers hardly react.`;
-  if (Math.sign(direct) !== Math.sign(total)) return `${start} Later layers turn the effect round.`;
-  return Math.abs(total) < Math.abs(direct)
-    ? `${start} Later layers undo a part of it: self-repair.`
-    : `${start} Later layers carry more of it than goes straight to the logits.`;
 }

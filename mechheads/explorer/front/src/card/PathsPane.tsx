@@ -2,13 +2,12 @@
 import { useEffect, useState } from "preact/hooks";
 
 import type { Model, PathsPane as Pane } from "../data";
-import { choose, state } from "../state";
 import { HeadLink } from "./HeadLink";
 import { nameOf } from "./heads";
 import { layerOf, messageOf } from "./load";
 import { exact, interval, measured, show, showQ } from "./numbers";
-import { Choice, Empty } from "./parts";
-import { linksOf, sendersOf, trace, type Link, type Source, type Step } from "./paths";
+import { Empty } from "./parts";
+import { linksOf, trace, type Link, type Step } from "./paths";
 import { PathsPlot } from "./PathsPlot";
 import { inText } from "./tokens";
 
@@ -21,23 +20,11 @@ interface Props {
 
 export function PathsPane({ pane, model, modelAt, head }: Props) {
   const measured = pane.senders.length + pane.receivers.length > 0;
-  const source: Source = measured && state.paths.value !== "weights" ? "measured" : "weights";
-  const links = linksOf(model, pane, source);
-  const unit = source === "measured" ? pane.unit : "share of the norms";
+  const links = linksOf(model, pane);
+  const { unit } = pane;
   return (
     <div>
       <div class="card-controls">
-        {measured && pane.composition.length > 0 && (
-          <Choice
-            label="Widths by"
-            value={source}
-            onChange={(paths) => choose({ paths })}
-            choices={[
-              ["measured", "measured by path patching"],
-              ["weights", "by weights"],
-            ]}
-          />
-        )}
         <Trace {...{ model, modelAt, head }} />
       </div>
       {!measured && (
@@ -46,34 +33,14 @@ export function PathsPane({ pane, model, modelAt, head }: Props) {
           command={`mh.path_patch(model, pairs, receivers=["${nameOf(model, head)}.q"])`}
         />
       )}
-      <p class="card-lead">
-        {source === "measured"
-          ? inText(pane.meaning)
-          : "Composition: how much of what one head writes the other reads, by weights alone."}
-      </p>
-      {source === "measured" && pane.composition.length > 0 && (
-        <Unpatched name={nameOf(model, head)} senders={links.senders.length > 0} receivers={links.receivers.length > 0} />
-      )}
-      <PathsPlot name={`${nameOf(model, head)}-paths-${source}`} centre={nameOf(model, head)} links={links} unit={unit} none={source === "measured" ? "none measured" : "none"} model={modelAt} />
+      <p class="card-lead">{inText(pane.meaning)}</p>
+      <PathsPlot name={`${nameOf(model, head)}-paths`} centre={nameOf(model, head)} links={links} unit={unit} none="none measured" model={modelAt} />
       <details>
         <summary>The same as a table</summary>
         <LinkTable title="Senders: they feed this head" links={links.senders} unit={unit} model={modelAt} />
         <LinkTable title="Receivers: this head feeds them" links={links.receivers} unit={unit} model={modelAt} />
       </details>
     </div>
-  );
-}
-
-/** One side was not patched: its paths are known by weights alone. */
-function Unpatched({ name, senders, receivers }: { name: string; senders: boolean; receivers: boolean }) {
-  if (senders && receivers) return null;
-  return (
-    <p class="card-empty">
-      {senders ? `No path from ${name} was patched. ` : `No path into ${name} was patched. `}
-      <button type="button" class="card-button" onClick={() => choose({ paths: "weights" })}>
-        {senders ? "show what it feeds by weights" : "show what feeds it by weights"}
-      </button>
-    </p>
   );
 }
 
@@ -87,7 +54,7 @@ function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: 
     const before = async (at: number): Promise<readonly Link[]> => {
       const block = await layerOf(modelAt, Math.floor(at / model.nHeads));
       const pane = block.heads.find(({ index }) => index === at % model.nHeads)?.paths;
-      return pane ? sendersOf(model, pane) : [];
+      return pane ? linksOf(model, pane).senders : [];
     };
     trace(head, before).then(
       (found) => wanted && setSteps(found),
@@ -112,7 +79,7 @@ function Trace({ model, modelAt, head }: { model: Model; modelAt: number; head: 
       {steps.length > 0 && <b>{nameOf(model, head)}</b>}
       {steps.map(({ head: at, link }) => (
         <span key={at}>
-          {` \u2190 ${link.way} ${show(link.value, 2)}${link.z === null ? "" : " by weights"} \u2190 `}
+          {` \u2190 ${link.way} ${show(link.value, 2)} \u2190 `}
           <HeadLink model={modelAt} head={at} name={link.name} />
         </span>
       ))}
@@ -138,12 +105,12 @@ function LinkTable({ title, links, unit, model }: TableProps) {
             <th scope="col">head</th>
             <th scope="col">reads by</th>
             <th scope="col" class="card-number">{unit || "value"}</th>
-            <th scope="col">{links.some(({ z }) => z !== null) ? "above chance" : "interval"}</th>
+            <th scope="col">interval</th>
             <th scope="col">q</th>
           </tr>
         </thead>
         <tbody>
-          {links.map(({ head, name, way, value, low, high, q, z }, at) => (
+          {links.map(({ head, name, way, value, low, high, q }, at) => (
             <tr key={at}>
               <th scope="row">
                 {head === null ? (
@@ -154,7 +121,7 @@ function LinkTable({ title, links, unit, model }: TableProps) {
               </th>
               <td>{way}</td>
               <td class="card-number" title={exact(value, low, high)}>{measured(value, low, high)}</td>
-              <td>{z === null ? interval(low, high) : `${show(z, 2)} standard deviations`}</td>
+              <td>{interval(low, high)}</td>
               <td>{showQ(q)}</td>
             </tr>
           ))}

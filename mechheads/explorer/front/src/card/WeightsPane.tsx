@@ -1,106 +1,11 @@
-/** What a head can read and write, from its weights alone. */
-import type { Direction, Operation, RelationEvidence, Spectrum, WeightsPane as Pane } from "../data";
+/** The relations that a head maps by its weights. */
+import type { RelationEvidence } from "../data";
 import { IntervalPlot } from "./IntervalPlot";
-import { exact, extent, interval, known, measured, percent, plural, show, showQ } from "./numbers";
-import { Empty, Tokens } from "./parts";
-import { SpectrumPlot } from "./Spectrum";
+import { exact, extent, interval, known, measured, plural, showQ } from "./numbers";
+import { Tokens } from "./parts";
 import { inText } from "./tokens";
 
-export function WeightsPane({ pane, name }: { pane: Pane; name: string }) {
-  return (
-    <div class="card-sections">
-      <Relations relations={pane.relations} />
-      {pane.operations && <Operations operations={pane.operations} />}
-      <section>
-        <h3>Does it copy?</h3>
-        {pane.copying ? <Copying {...pane.copying} /> : <Empty what="There is no copying score." command="mechheads atlas" />}
-      </section>
-      <Circuit
-        spectrum={pane.ov}
-        title="OV"
-        name={`${name}-ov`}
-        lead="If the head attends to a token with what it reads, it adds what it writes."
-        reads="reads"
-        writes="writes"
-      />
-      <Circuit
-        spectrum={pane.qk}
-        title="QK"
-        name={`${name}-qk`}
-        lead="A token of the first kind attends to tokens of the second kind."
-        reads="at the query"
-        writes="looks for"
-      />
-    </div>
-  );
-}
-
-function Copying({ value, q, null: none, meaning }: NonNullable<Pane["copying"]>) {
-  return (
-    <>
-      <IntervalPlot value={value} low={null} high={null} all={[-1, 1]} none={none ?? 0} width={220} />
-      <p class="card-numbers">
-        <b>{show(value)}</b> <span>from {"\u2212"}1 (suppresses) to 1 (copies)</span>
-        <span>{showQ(q)}</span>
-        <span>{`random weights: ${show(none)}`}</span>
-      </p>
-      <p>{inText(meaning)}</p>
-    </>
-  );
-}
-
-interface CircuitProps {
-  spectrum: Spectrum | null;
-  title: string;
-  name: string;
-  lead: string;
-  reads: string;
-  writes: string;
-}
-
-function Circuit({ spectrum, title, name, lead, reads, writes }: CircuitProps) {
-  return (
-    <section>
-      <h3>{title === "OV" ? "What it reads and writes (OV)" : "What attends to what (QK)"}</h3>
-      {spectrum ? (
-        <>
-          <p class="card-lead">{lead} Embeddings are a rough guide for later layers, which read what earlier layers wrote.</p>
-          <SpectrumPlot name={name} title={title} singular={spectrum.singular} />
-          <ol class="card-directions">
-            {spectrum.directions.map((direction, at) => (
-              <OneDirection key={at} {...{ direction, reads, writes }} />
-            ))}
-          </ol>
-        </>
-      ) : (
-        <Empty what={`The ${title} circuit was not taken apart.`} command="mechheads atlas" />
-      )}
-    </section>
-  );
-}
-
-function OneDirection({ direction, reads, writes }: { direction: Direction; reads: string; writes: string }) {
-  return (
-    <li>
-      <b>{percent(direction.share)}</b> <span class="card-muted">of the sum of squares</span>
-      {(["positive", "negative"] as const).map((end) => (
-        <div key={end} class="card-direction">
-          <span>
-            <span class="card-muted">{reads}</span> <Tokens texts={direction[end].reads} />
-          </span>
-          <span class="card-arrow" aria-hidden="true">
-            {"\u2192"}
-          </span>
-          <span>
-            <span class="card-muted">{writes}</span> <Tokens texts={direction[end].writes} />
-          </span>
-        </div>
-      ))}
-    </li>
-  );
-}
-
-function Relations({ relations }: { relations: readonly RelationEvidence[] }) {
+export function WeightsPane({ relations }: { relations: readonly RelationEvidence[] }) {
   const all = extent(relations.flatMap(({ low, high, phi }) => [low, high, phi]), 0, 0.1);
   return (
     <section>
@@ -154,41 +59,5 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
         </details>
       )}
     </li>
-  );
-}
-
-function Operations({ operations }: { operations: readonly Operation[] }) {
-  return (
-    <section>
-      <h3>Tokens that it amplifies most</h3>
-      <div class="card-scroll">
-        <table class="card-table">
-          <thead>
-            <tr>
-              <th scope="col">reads</th>
-              <th scope="col">made longer by</th>
-              <th scope="col">raises</th>
-              <th scope="col">lowers</th>
-            </tr>
-          </thead>
-          <tbody>
-            {operations.map(({ token, sigma, mapsTo, suppresses }, at) => (
-              <tr key={at}>
-                <th scope="row">
-                  <Tokens texts={[token]} />
-                </th>
-                <td>{show(sigma)}</td>
-                <td>
-                  <Tokens texts={mapsTo} />
-                </td>
-                <td>
-                  <Tokens texts={suppresses} />
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </section>
   );
 }

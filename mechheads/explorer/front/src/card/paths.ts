@@ -3,7 +3,6 @@ import type { Model, Num, PathsPane } from "../data";
 import { numberOf } from "./heads";
 import { known } from "./numbers";
 
-export type Source = "measured" | "weights";
 export type Way = "Q" | "K" | "V" | "logits";
 
 export interface Link {
@@ -16,8 +15,6 @@ export interface Link {
   readonly low: Num;
   readonly high: Num;
   readonly q: Num;
-  /** By weights: standard deviations above chance. */
-  readonly z: Num;
 }
 
 export interface Links {
@@ -29,30 +26,13 @@ export interface Links {
 const MOST = 5;
 const WAYS: readonly Way[] = ["Q", "K", "V", "logits"];
 
-export function linksOf(model: Model, pane: PathsPane, source: Source): Links {
-  if (source === "measured") {
-    const made = (paths: PathsPane["senders"]) =>
-      paths.flatMap(({ head, way, score, low, high, q }): Link[] => {
-        const to = way === "final" ? "logits" : (way.toUpperCase() as Way);
-        return known(score)
-          ? [{ head: head === null ? null : numberOf(model, head), name: head ?? "logits", way: to, value: score, low, high, q, z: null }]
-          : [];
-      });
-    return { senders: strongest(made(pane.senders)), receivers: strongest(made(pane.receivers)) };
-  }
-  const made = (side: "senders" | "receivers") =>
-    pane.composition.flatMap((each) =>
-      each[side].map(({ head, score, z, p }): Link => {
-        return { head: numberOf(model, head), name: head, way: each.way, value: score, low: null, high: null, q: null, z: known(p) ? z : null };
-      }),
-    );
-  return { senders: strongest(made("senders")), receivers: strongest(made("receivers")) };
-}
-
-/** What a trace follows: measured senders if there are any, else those by weights. */
-export function sendersOf(model: Model, pane: PathsPane): readonly Link[] {
-  const { senders } = linksOf(model, pane, "measured");
-  return senders.length ? senders : linksOf(model, pane, "weights").senders;
+export function linksOf(model: Model, pane: PathsPane): Links {
+  const made = (paths: PathsPane["senders"]) =>
+    paths.flatMap(({ head, way, score, low, high, q }): Link[] => {
+      const to = way === "final" ? "logits" : (way.toUpperCase() as Way);
+      return known(score) ? [{ head: head === null ? null : numberOf(model, head), name: head ?? "logits", way: to, value: score, low, high, q }] : [];
+    });
+  return { senders: strongest(made(pane.senders)), receivers: strongest(made(pane.receivers)) };
 }
 
 /** The strongest of each way, by size; Q before K before V before the logits. */

@@ -71,7 +71,7 @@ function counted(view: string, data: Head | null): string {
     [n(data?.cause?.find(({ name }) => name === view || (view === "direct" && name === "attribution"))?.values), "pair"],
     [n(data?.safety?.find(({ ablation }) => view === `ships_${ablation}`)?.values), "request"],
     [n(data?.roles?.find(({ role }) => role === view)?.values), "start"],
-    [view === "phi" ? (data?.weights?.relations[0]?.pairs?.length ?? 0) : 0, "pair"],
+    [view === "phi" ? (data?.weights?.[0]?.pairs?.length ?? 0) : 0, "pair"],
   ];
   const found = counts.find(([count]) => count > 0);
   return found ? plural(...found) : "";
