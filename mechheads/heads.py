@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -155,10 +155,6 @@ def random_sets(
     return {f"random {i + 1}": matched_heads(heads, excluded, n_layers, n_heads, [seed, i]) for i in range(draws)}
 
 
-Nodes = Literal["heads", "all"]
-"""Which nodes are meant: heads, or heads and MLPs."""
-
-
 @dataclass(frozen=True, order=True)
 class Mlp:
     """The MLP of a layer; it prints as ``L9.mlp``.
@@ -174,7 +170,6 @@ class Mlp:
 
 
 Node = HeadId | Mlp
-NodeLike = HeadLike | Mlp
 N = TypeVar("N", bound=Node)
 
 
@@ -187,13 +182,7 @@ def in_order(nodes: Iterable[N]) -> tuple[N, ...]:
     return tuple(sorted(nodes, key=lambda node: (node.layer, isinstance(node, Mlp), getattr(node, "head", 0))))
 
 
-def every_node(n_layers: int, n_heads: int, nodes: Nodes = "all") -> tuple[Node, ...]:
-    """All nodes of a model of this size, in order."""
-    mlps = [Mlp(layer) for layer in range(n_layers)] if nodes == "all" else []
-    return in_order([*check_heads(None, n_layers, n_heads), *mlps])
-
-
-def check_node(node: NodeLike, n_layers: int, n_heads: int) -> Node:
+def check_node(node: HeadLike | Mlp, n_layers: int, n_heads: int) -> Node:
     """Parse a node and check that a model of this size has it.
 
     Raises:

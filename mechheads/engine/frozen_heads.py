@@ -1,6 +1,6 @@
 """The first run of path patching: all other heads are frozen, so a change travels through MLPs only.
 
-The sender is a head or an MLP. If every other head's z is frozen, attention does not react and positions do not mix.
+The sender is a head. If every other head's z is frozen, attention does not react and positions do not mix.
 So only the wanted positions are computed, and in each block everything except the attention.
 """
 
@@ -22,8 +22,8 @@ from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]
 
-Sender = tuple[HeadId | Mlp, Float[Tensor, "prompt position d"]]
-"""A head with its new z at the computed positions, or an MLP with its new output."""
+Sender = tuple[HeadId, Float[Tensor, "prompt position d"]]
+"""A head with its new z at the computed positions."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class Frozen:
         """Change one sender at a time and return what reaches the receivers and the final states.
 
         Args:
-            senders: heads and MLPs in the order of ``heads.in_order``. A z of several times d_head is that of the head
+            senders: heads in the order of ``heads.in_order``. A z of several times d_head is that of the head
                 and of the heads after it, which are one sender.
         """
         n_layers = self.model.n_layers
         end = n_layers if final else max(receiver.layer for receiver in receivers) + 1
         with torch.no_grad():
             carry = self._carry_whole if self.mlps == "recomputed" else self._carry_change
-            inputs, stream = carry(senders, receivers, min(node.layer for node, _ in senders), end)
+            inputs, stream = carry(senders, receivers, min(head.layer for head, _ in senders), end)
             if not final:
                 return Arrived(inputs, None)
             states = self.model.backend.finish(stream.flatten(0, 1))
@@ -108,7 +108,7 @@ class Frozen:
         stream = self._residual(begin)[None][:0]
         for layer in range(begin, end):
             inputs |= self._head_inputs(layer, stream, receivers)
-            heads, of_mlp = _joining(senders, layer)
+            heads = _joining(senders, layer)
             residual, attention = self._residual(layer)[None], self._attention(layer)[None]
             if len(stream) or heads:
                 there = attention.expand(len(stream), *attention.shape[1:])
@@ -117,9 +117,6 @@ class Frozen:
                 stream, mlp_out = self._block(layer, stream, there, see_mlp=Receiver(layer, "mlp_out") in receivers)
                 if mlp_out is not None:
                     inputs[Receiver(layer, "mlp_out")] = mlp_out
-            if of_mlp is not None:
-                new, _ = self._block(layer, residual, attention, see_mlp=False, give_mlp=of_mlp[None])
-                stream = torch.cat([stream, new])
         return inputs, stream
 
     def _carry_change(
@@ -132,9 +129,9 @@ class Frozen:
         for layer in range(begin, end):
             residual = self._residual(layer)
             inputs |= self._head_inputs(layer, residual + change, receivers)
-            heads, of_mlp = _joining(senders, layer)
+            heads = _joining(senders, layer)
             here = Receiver(layer, "mlp_out") in receivers
-            if not heads and of_mlp is None and not here and layer < end - 1:
+            if not heads and not here and layer < end - 1:
                 continue
             attention = self._attention(layer)
             after, mlp_out = self._block(layer, residual[None], attention[None], see_mlp=True)
@@ -151,9 +148,6 @@ class Frozen:
                 new = new if seen is None else [seen, *new]
             if here and new:
                 inputs[Receiver(layer, "mlp_out")] = torch.cat(new)
-            if of_mlp is not None:
-                out, _ = self._block(layer, residual[None], attention[None], see_mlp=False, give_mlp=of_mlp[None])
-                changed.append(out - after)
             change, after = torch.cat([change, *changed]), after[0]
         return inputs, after + change
 
@@ -243,11 +237,9 @@ class Frozen:
         return torch.stack([each @ weight[heads].flatten(0, 1) for each, heads in zip(change, changed, strict=True)])
 
 
-def _joining(senders: Sequence[Sender], layer: int) -> tuple[list[tuple[HeadId, Tensor]], Tensor | None]:
-    """The senders of a layer: its heads, and what its MLP gives if that is a sender."""
-    heads = [(node, new) for node, new in senders if isinstance(node, HeadId) and node.layer == layer]
-    mlps = [new for node, new in senders if node == Mlp(layer)]
-    return heads, mlps[0] if mlps else None
+def _joining(senders: Sequence[Sender], layer: int) -> list[Sender]:
+    """The senders of a layer."""
+    return [(head, new) for head, new in senders if head.layer == layer]
 
 
 def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:

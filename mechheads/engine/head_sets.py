@@ -1,4 +1,4 @@
-"""Runs in which all heads, or heads and MLPs, of a set are changed together, many sets at once."""
+"""Runs in which all heads of a set are changed together, many sets at once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.report import describe_intervention
-from mechheads.engine.run import edit_of, new_output, new_z_of_all, z_of
+from mechheads.engine.run import edit_of, new_z_of_all, z_of
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
-from mechheads.heads import HeadId, HeadLike, Mlp, N, Node, NodeLike, Nodes, check_head, check_node, in_order
+from mechheads.heads import HeadId, HeadLike, check_head, in_order
 from mechheads.interventions.new_z import Finite, first_change
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import name_of
@@ -32,7 +32,7 @@ from mechheads.scale.ray_cluster import pool_of
 
 
 class _SetRun:
-    """Runs sets of nodes whose outputs are replaced together; each set is a unit.
+    """Runs sets of heads whose z is replaced together; each set is a unit.
 
     Attributes:
         at_once: how many sets go through the layers together.
@@ -42,39 +42,37 @@ class _SetRun:
     def __init__(self, job: Job) -> None:
         self.job, plan = job, job.plan
         self.z, self._first = replaced_z(job)
-        self._ready: tuple[int, Wave, dict[Node, Edit]] | None = None
+        self._ready: tuple[int, Wave, dict[HeadId, Edit]] | None = None
         tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, plan.pos, job.spec.limits)
         self.at_once = max(1, tokens // (plan.rows * plan.width))
 
-    def __call__(self, sets: Sequence[Set[Node]]) -> list[Float[Tensor, "set prompt position d_model"]]:
+    def __call__(self, sets: Sequence[Set[HeadId]]) -> list[Float[Tensor, "set prompt position d_model"]]:
         parts = []
         for begin in range(0, len(self.job.tokens), self.job.plan.rows):
             wave, edits = self._wave(begin)
-            parts.append(wave.run([[edits[node] for node in nodes] for nodes in sets]))
+            parts.append(wave.run([[edits[head] for head in heads] for heads in sets]))
         return [torch.cat(parts, dim=1)]
 
-    def _wave(self, begin: int) -> tuple[Wave, dict[Node, Edit]]:
-        """The wave of the prompts from ``begin`` on, and every node's edit in it; the last one is kept."""
+    def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
+        """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             window = job.window(self._first, rows)
-            wave, edits = job.wave(rows, window), dict[Node, Edit]()
+            wave, edits = job.wave(rows, window), dict[HeadId, Edit]()
             for layer in sorted({head.layer for head in job.heads}):
                 new = wave.take(self.z[layer].transpose(1, 2))
                 edits |= {h: edit_of(h, new[:, :, h.head]) for h in job.heads if h.layer == layer}
-            for mlp in map(Mlp, range(job.model.n_layers) if job.spec.nodes == "all" else ()):
-                edits[mlp] = edit_of(mlp, wave.take(new_output(job, mlp.layer, 0)))
             self._ready = begin, wave, edits
         return self._ready[1], self._ready[2]
 
 
 def _set_effects(job: Job) -> Work:
-    """The change of a job's metric with the outputs of whole sets of nodes replaced [prompt]."""
+    """The change of a job's metric with the z of whole sets of heads replaced [prompt]."""
     return Work(job, _set_effects, _SetRun(job), metric_of(job))
 
 
 class SetRuns:
-    """Computes the metric with the outputs of whole sets of nodes replaced.
+    """Computes the metric with the z of whole sets of heads replaced.
 
     Attributes:
         at_once: how many sets go through the layers together.
@@ -101,11 +99,11 @@ class SetRuns:
 
     def values(
         self,
-        replaced: Sequence[Set[Node]],
+        replaced: Sequence[Set[HeadId]],
         done: Callable[[int], object] = lambda n: None,
         into: Float[np.ndarray, "set prompt"] | None = None,
     ) -> Float[np.ndarray, "set prompt"]:
-        """The metric with all nodes of each set replaced together; an empty set gives the metric of the base run.
+        """The metric with all heads of each set replaced together; an empty set gives the metric of the base run.
 
         Args:
             done: called with a number of sets whenever that many more are finished.
@@ -115,22 +113,22 @@ class SetRuns:
             KeyboardInterrupt: after Ctrl-C.
         """
         values = np.full((len(replaced), len(self.base_value)), np.nan) if into is None else into
-        rows: dict[frozenset[Node], list[int]] = {}
-        for i, nodes in enumerate(replaced):
-            rows.setdefault(frozenset(nodes), []).append(i)
+        rows: dict[frozenset[HeadId], list[int]] = {}
+        for i, heads in enumerate(replaced):
+            rows.setdefault(frozenset(heads), []).append(i)
         unchanged = rows.pop(frozenset(), [])
         values[unchanged] = self.base_value
         done(len(unchanged))
 
-        def take(some: Sequence[frozenset[Node]], of_each: Values) -> None:
-            for nodes, change in zip(some, of_each, strict=True):
-                values[rows[nodes]] = self.base_value + change
-                done(len(rows[nodes]))
+        def take(some: Sequence[frozenset[HeadId]], of_each: Values) -> None:
+            for heads, change in zip(some, of_each, strict=True):
+                values[rows[heads]] = self.base_value + change
+                done(len(rows[heads]))
 
         stop_if(compute(self._work, self._batches(list(rows)), take))
         return values
 
-    def _batches(self, sets: Sequence[frozenset[Node]]) -> list[Batch]:
+    def _batches(self, sets: Sequence[frozenset[HeadId]]) -> list[Batch]:
         workers, size = self.job.spec.limits.workers, self.at_once
         if workers is not None:
             size = max(1, min(size, len(sets) // pool_of(workers).replicas))
@@ -168,27 +166,10 @@ def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId
     Raises:
         ValueError: if it is not a list, or contains a head that the model does not have or the same head twice.
     """
-    return _each_once(heads, name, lambda head: check_head(head, model.n_layers, model.n_heads))
-
-
-def node_set(nodes: Iterable[NodeLike], model: Model, name: str, among: Nodes) -> tuple[Node, ...]:
-    """Parse a set of heads or, if MLPs are allowed, of heads and MLPs; it may be empty.
-
-    Raises:
-        ValueError: as ``head_set`` does.
-    """
-    parsed = _each_once(nodes, name, lambda node: check_node(node, model.n_layers, model.n_heads))
-    if among == "heads" and (mlps := [node for node in parsed if isinstance(node, Mlp)]):
-        raise ValueError(f'{name} contains {mlps[0]}; for circuits that leave out MLPs too, give nodes="all"')
-    return parsed
-
-
-def _each_once(nodes: Iterable[Any], name: str, parse: Callable[[Any], N]) -> tuple[N, ...]:
-    """The nodes of a list, each parsed, in order."""
-    if isinstance(nodes, (str, HeadId, Mlp)) or not isinstance(nodes, Iterable):
-        raise ValueError(f'{name} is {nodes!r}; give a list of heads, such as ["L9H6", "L10H0"]')
-    parsed = in_order(map(parse, nodes))
-    if twice := [node for node, after in pairwise(parsed) if node == after]:
+    if isinstance(heads, (str, HeadId)) or not isinstance(heads, Iterable):
+        raise ValueError(f'{name} is {heads!r}; give a list of heads, such as ["L9H6", "L10H0"]')
+    parsed = in_order(check_head(head, model.n_layers, model.n_heads) for head in heads)
+    if twice := [head for head, after in pairwise(parsed) if head == after]:
         raise ValueError(f"{name} contains {twice[0]} twice; name each once")
     return parsed
 

@@ -22,9 +22,9 @@ from mechheads.engine.reading import Reading
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Rows, Window
 from mechheads.engine.wavefront import Wave
-from mechheads.heads import HeadId, HeadLike, Node, Nodes, check_heads
+from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
-from mechheads.interventions.basic import InterventionLike, Mean, Patch, Resample, Scale, Zero, as_intervention
+from mechheads.interventions.basic import InterventionLike, Patch, Zero, as_intervention
 from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.ledger.ledger import Ledger
 from mechheads.ledger.sweep_key import NO_STORE, Store
@@ -32,7 +32,7 @@ from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_arguments
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
-from mechheads.metrics.base import Metric, name_of, read_positions, try_metric
+from mechheads.metrics.base import Metric, read_positions, try_metric
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model, source_of
@@ -41,8 +41,6 @@ from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import RUN_SITES, HeadCache
 
 _HEADS_TRIED = 8
-_ALLOWED = (Patch, Zero, Mean, Resample, Scale)
-"""The interventions whose rule does not need a head."""
 
 
 def intervention_for(name: str, intervention: InterventionLike, prompts: AnyPrompts) -> Intervention:
@@ -60,25 +58,8 @@ def intervention_for(name: str, intervention: InterventionLike, prompts: AnyProm
     return made
 
 
-def _check_mlps(model: Model, intervention: Intervention, site: Site) -> None:
-    """Check that a model has MLPs, and that an intervention can change them.
-
-    Raises:
-        ValueError: if it has none, or the request cannot be met.
-    """
-    if not model.has_mlps:
-        raise ValueError(f'nodes="all": model {model.name!r} has no MLPs; leave nodes out')
-    if site != "z":
-        raise ValueError(f'nodes="all": an MLP has no {site}; use site="z", or leave nodes out')
-    if not isinstance(intervention, _ALLOWED):
-        raise ValueError(
-            f'nodes="all": intervention {name_of(intervention)} is a rule for heads; for MLPs use mh.Patch(), '
-            "mh.Zero(), mh.Mean(), mh.patching.Resample() or mh.patching.Scale(...)"
-        )
-
-
-Unit = tuple[Node, int]
-"""A head or an MLP and the index of the place where it is changed."""
+Unit = tuple[HeadId, int]
+"""A head and the index of the place where it is changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +69,6 @@ class Spec:
     Attributes:
         prompts, intervention, metric, heads, positions, base, normalize: as in ``mh.sweep``.
         seed, limits: those of ``mh.settings``.
-        nodes: ``"all"`` if MLPs are measured beside the heads.
         held: the heads that are ablated all the time, and how (``given=`` of ``mh.sweep``).
     """
 
@@ -101,7 +81,6 @@ class Spec:
     normalize: bool = False
     seed: int = field(default_factory=lambda: current().seed)
     limits: Limits = field(default_factory=lambda: current().limits)
-    nodes: Nodes = "heads"
     held: Held = ()
 
     def check(self, model: Model) -> Site:
@@ -120,8 +99,6 @@ class Spec:
         site = site_of(self.intervention)
         for head, rule in self.held:
             intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
-        if self.nodes == "all":
-            _check_mlps(model, self.intervention, site)
         sites = (site, *(site_of(rule) for _, rule in self.held))
         if fixed := [site for site in sites if site in model.backend.read_only]:
             raise ValueError(
@@ -225,10 +202,10 @@ class Job(Wrapped):
         """The metric of final states, compared with the base run."""
         return Evaluator(self.spec.metric, self.base, self.source, self.spec.limits)
 
-    def cost(self, unit: Unit | frozenset[Node]) -> int:
-        """How many blocks a unit, or a set of nodes that change together, runs."""
-        nodes = unit if isinstance(unit, frozenset) else unit[:1]
-        return self.reading.cost(min(node.layer for node in nodes))
+    def cost(self, unit: Unit | frozenset[HeadId]) -> int:
+        """How many blocks a unit, or a set of heads that change together, runs."""
+        heads = unit if isinstance(unit, frozenset) else unit[:1]
+        return self.reading.cost(min(head.layer for head in heads))
 
     def intervening(self, intervention: Intervention, store: Store = NO_STORE) -> Job:
         """The same job with another intervention, which may only need activations that are already cached."""
@@ -398,8 +375,7 @@ def _cache(
         read: how many numbers the metric reads of a prompt.
     """
     tokens, other = runs.sides(spec.base)
-    needed = (*needs_of(spec.intervention), *(("mlp_out",) if spec.nodes == "all" else ()))
-    needed = (*needed, *(("z",) if spec.held else ()))
+    needed = (*needs_of(spec.intervention), *(("z",) if spec.held else ()))
     kept = ("z", *_resumed(model), *needed, *sites)
     side = spec.base if other is not None else "clean"
     wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))

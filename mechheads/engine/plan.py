@@ -10,7 +10,7 @@ from mechheads.engine.memory import logit_bytes, tokens_in_flight
 from mechheads.engine.reading import Reading
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Window
-from mechheads.heads import HeadId, Mlp, Node
+from mechheads.heads import HeadId
 from mechheads.limits import Limits, show_bytes, show_seconds
 from mechheads.messages.wrapped import Wrapped
 from mechheads.model.core import ModelCore
@@ -41,7 +41,7 @@ class Plan(Wrapped):
     """The cost of a sweep.
 
     Attributes:
-        units: the number of units, heads (and MLPs) times places.
+        units: the number of units, heads times places.
         blocks: how many times a block runs, summed over units; a unit starts at its head's layer.
         heads, places: the heads, and the number of places.
         prompts, pos: the number of prompts and of positions.
@@ -56,7 +56,6 @@ class Plan(Wrapped):
         on_disk: whether the cached runs are kept on disk.
         seconds: the estimated time; None until it is measured.
         budget: the memory that was allowed; if ``bytes`` is larger, the sweep cannot run with less.
-        mlps: the number of MLPs that are measured beside the heads, in ``mlp_waves`` more waves.
         weights_on_disk: the bytes of the model's weights that are on disk.
         bytes_read: the bytes of weights that the sweep and its cached runs read from disk.
         workers: the number of workers, each of which has a model of ``model_bytes`` and uses ``bytes`` besides it; 0 if
@@ -84,8 +83,6 @@ class Plan(Wrapped):
     joined: int = 1
     seconds: float | None = None
     budget: int | None = None
-    mlps: int = 0
-    mlp_waves: int = 0
     weights_on_disk: int = 0
     bytes_read: int = 0
     workers: int = 0
@@ -129,8 +126,6 @@ class Plan(Wrapped):
         kept = "on disk" if self.on_disk else "in memory"
         waves = math.ceil(len(self.heads) * self.places / self.stack)
         heads = "1 head" if len(self.heads) == 1 else f"{len(self.heads)} heads"
-        nodes = heads + (f" and {self.mlps} MLPs" if self.mlps else "")
-        more = f"; {self.mlp_waves} more for MLPs" if self.mlps else ""
         rows = "" if self.rows >= self.prompts else f", {self.rows} prompts at a time"
         computed = (
             f"rows of up to {self.width} tokens hold up to {self.rows} prompts, their shared first tokens only once"
@@ -139,10 +134,10 @@ class Plan(Wrapped):
         )
         each = f" of {show_bytes(self.model_bytes)} in each of {self._workers}" if self.workers else ""
         lines = [
-            f"{self.units} units ({nodes} x {places}, {prompts} of up to {self.pos} tokens){self._without}",
+            f"{self.units} units ({heads} x {places}, {prompts} of up to {self.pos} tokens){self._without}",
             f"{self.forwards:.3g} full forward passes, {self.flops / 1e12:.3g} TFLOP; {computed}",
             f"{waves} {'wave' if waves == 1 else 'waves'} of up to {self.stack} units that join at their own layer"
-            f"{rows}{more}; {_WHY[self.layout]}{self._given_up}",
+            f"{rows}; {_WHY[self.layout]}{self._given_up}",
             f"memory {show_bytes(self.bytes)} besides the model{self.over_budget}{each}, cached runs {kept}",
         ]
         if self.until is not None:
@@ -281,31 +276,6 @@ def batches_at_least(limits: Limits) -> int:
     return workers * (1 if limits.part is None else limits.part[1])
 
 
-def plan_with_mlps(plan: Plan, model: ModelCore, windows: Sequence[Window], waves: int, reading: Reading) -> Plan:
-    """The plan of a sweep over heads, with each layer's MLP measured too, in so many more waves.
-
-    Args:
-        windows: the window of each place, in which MLPs are changed.
-        reading: what the metric reads.
-    """
-    every, n_read = [Mlp(layer) for layer in range(reading.ahead)], windows[0].at.shape[1]
-    blocks, at_once = sum(reading.cost(mlp.layer) for mlp in every), math.ceil(len(every) * plan.places / waves)
-    a_token = 2 * (model.backend.block_parameters() + 2 * model.n_heads * model.d_head * plan.pos)
-    read = 2.0 * model.d_model * model.d_vocab * n_read * len(every) * plan.places
-    read = read if reading.activation is None else 0
-    flops = plan.prompts * (sum(window.width for window in windows) * blocks * a_token + read)
-    return replace(
-        plan,
-        units=plan.units + len(every) * plan.places,
-        blocks=plan.blocks + blocks * plan.places,
-        forwards=plan.forwards * (1 + flops / plan.flops),
-        flops=plan.flops + flops,
-        mlps=len(every),
-        mlp_waves=waves,
-        bytes_read=plan.bytes_read + plan.places * bytes_read_by_waves(model, every, at_once, reading),
-    )
-
-
 def with_workers(plan: Plan, model: ModelCore, workers: int, setup: float) -> Plan:
     """The plan of a sweep whose units workers share, after each has cached the runs, which takes ``setup`` seconds."""
     at_once = 1 if model.device.type == "cpu" else min(workers, plan.units)
@@ -347,10 +317,10 @@ def bytes_on_disk(model: ModelCore) -> int:
     return sum(_above(model)[:1])
 
 
-def bytes_read_by_waves(model: ModelCore, nodes: Sequence[Node], stack: int, reading: Reading) -> int:
-    """The bytes that waves of ``stack`` nodes read: each reads the layers from its first node's on, once."""
+def bytes_read_by_waves(model: ModelCore, heads: Sequence[HeadId], stack: int, reading: Reading) -> int:
+    """The bytes that waves of ``stack`` heads read: each reads the layers from its first head's on, once."""
     above = [*_above(model), 0]
-    return sum(above[layer] - above[reading.blocks] for layer in sorted(node.layer for node in nodes)[::stack])
+    return sum(above[layer] - above[reading.blocks] for layer in sorted(head.layer for head in heads)[::stack])
 
 
 def reading_seconds(model: ModelCore, size: int) -> float:

@@ -1,8 +1,7 @@
-"""Running units of a job to their final states: heads and MLPs, each changed at one place."""
+"""Running units of a job to their final states: heads, each changed at one place."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -11,19 +10,15 @@ from torch import Tensor
 
 from mechheads.engine.dispatch import Batch
 from mechheads.engine.job import Job, Unit
-from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.plan import batches_at_least
 from mechheads.engine.rows import Packed, shared_start
 from mechheads.engine.wavefront import Edit
-from mechheads.heads import HeadId, Mlp, Node
-from mechheads.interventions.basic import Patch
-from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, apply, first_change, new_z
+from mechheads.heads import HeadId
+from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, first_change, new_z
 from mechheads.model.backends.devices import moved
 from mechheads.runs.head_cache import KEY_SITES
 
-NewValues = list[tuple[Node, Tensor, int | None]]
-"""The nodes that a unit changes, and where each one's new value is: in a tensor [prompt, pos, head, d_head] that the
-heads of a layer share, and its index there; or, without an index, an MLP's new output [prompt, pos, d_model]."""
+NewValues = list[tuple[HeadId, Tensor, int]]
+"""The heads that a unit changes; each with a tensor [prompt, pos, head, d_head] and the index of its new z there."""
 
 
 class UnitRuns:
@@ -34,31 +29,24 @@ class UnitRuns:
         self._kept: tuple[int | None, AllNewZ | None] | None = None
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "unit prompt position d_model"]]:
-        """The final states at the read positions, as the only entry; the units are heads, or MLPs at one place."""
+        """The final states at the read positions, as the only entry."""
         return [carry(self.job, *self.changes(units))]
 
     def changes(self, units: Sequence[Unit]) -> tuple[list[NewValues], Int[Tensor, " prompt"]]:
         """What each unit changes, and the first position that any of them changes, on the CPU."""
         job, finite = self.job, Finite(self.job.intervention)
         heads: dict[tuple[int, int], list[HeadId]] = {}
-        for node, place in units:
-            if isinstance(node, HeadId):
-                heads.setdefault((node.layer, place), []).extend(job.members(node))
-        found: dict[tuple[Node, int], tuple[Tensor, int]] = {}
+        for head, place in units:
+            heads.setdefault((head.layer, place), []).extend(job.members(head))
+        found: dict[tuple[HeadId, int], tuple[Tensor, int]] = {}
         differs = []
         for (_, place), of_layer in heads.items():
             new, changed = z_of(job, of_layer, place, finite, self.all_new_z(place))
             by_pos = new.transpose(1, 2)
             found |= {(head, place): (by_pos, i) for i, head in enumerate(of_layer)}
             differs.append(changed.any(1))
-        starts = [job.starts[place] for node, place in units if isinstance(node, Mlp)]
-        first = torch.stack([*starts, *([first_change(differs, finite)] if differs else [])]).amin(0)
-        return [
-            [(node, new_output(job, node.layer, place), None)]
-            if isinstance(node, Mlp)
-            else [(head, *found[head, place]) for head in job.members(node)]
-            for node, place in units
-        ], first
+        first = first_change(differs, finite)
+        return [[(member, *found[member, place]) for member in job.members(head)] for head, place in units], first
 
     def all_new_z(self, place: int) -> AllNewZ | None:
         """See ``new_z_of_all``."""
@@ -71,20 +59,20 @@ class UnitRuns:
 
 def taken(
     units: Sequence[NewValues], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
-) -> list[list[tuple[Node, Tensor]]]:
-    """The nodes of each unit with their new values at some positions, which are taken for all heads of a layer at once.
+) -> list[list[tuple[HeadId, Tensor]]]:
+    """The heads of each unit with their new z at some positions, which are taken for all heads of a layer at once.
 
     Args:
         take: takes the values at these positions.
     """
     every: dict[int, Tensor] = {}
 
-    def of_node(values: Tensor, index: int | None) -> Tensor:
+    def of_head(values: Tensor, index: int) -> Tensor:
         if id(values) not in every:
             every[id(values)] = take(values)
-        return every[id(values)] if index is None else every[id(values)][:, :, index]
+        return every[id(values)][:, :, index]
 
-    return [[(node, of_node(values, index)) for node, values, index in unit] for unit in units]
+    return [[(head, of_head(values, index)) for head, values, index in unit] for unit in units]
 
 
 def new_z_of_all(job: Job, place: int) -> AllNewZ | None:
@@ -103,28 +91,9 @@ def z_of(
     return new_z(job.intervention, job.base, job.source, heads, job.places[place].at, finite, of_all)
 
 
-def new_output(job: Job, layer: int, place: int) -> Float[Tensor, "prompt pos d_model"]:
-    """What an MLP gives under a job's intervention at a place.
-
-    Raises:
-        ValueError: if it is a patch of plain prompts.
-    """
-    mask, at, rule = job.tokens.mask, job.places[place].at, job.intervention
-    old = job.base.stores["mlp_out"][layer]
-    if isinstance(rule, Patch) and job.source is not None:
-        new = job.source.stores["mlp_out"][layer]
-    else:
-        finite = Finite(rule)
-        new = apply(rule, old[:, None], [HeadId(layer, 0)], job.base, job.source, finite)[:, 0]
-        finite.check()
-    return torch.where((mask if at is None else mask & at)[..., None], new, old)
-
-
-def edit_of(node: Node, value: Float[Tensor, "prompt width d"]) -> Edit:
-    """The edit that gives a node a new z or output."""
-    if isinstance(node, Mlp):
-        return Edit(node.layer, "mlp_out", None, value)
-    return Edit(node.layer, "z", node.head, value)
+def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:
+    """The edit that gives a head a new z."""
+    return Edit(head.layer, "z", head.head, z)
 
 
 def carry(
@@ -135,13 +104,11 @@ def carry(
     Args:
         first: the first position that any of them changes.
     """
-    of_mlps = isinstance(units[0][0][0], Mlp)
-    if job.plan.groups is not None and not of_mlps:
+    if job.plan.groups is not None:
         return _carry_packed(job, units, first, job.plan.groups)
-    step = mlps_at_once(job, first)[0] if of_mlps else job.plan.rows
     parts = []
-    for begin in range(0, len(job.tokens), step):
-        rows = slice(begin, begin + step)
+    for begin in range(0, len(job.tokens), job.plan.rows):
+        rows = slice(begin, begin + job.plan.rows)
         wave = job.wave(rows, job.window(first, rows))
         parts.append(wave.run([[edit_of(*new) for new in unit] for unit in taken(units, wave.take)]))
     return torch.cat(parts, dim=1)
@@ -187,15 +154,12 @@ def _rounding(z: Float[Tensor, "prompt shared d_head"]) -> float:
 
 
 def batches(job: Job) -> list[Batch]:
-    """All units of a job in batches: waves whose logits are computed together, because small products are slow.
-
-    MLPs come after the heads, in batches of their own.
-    """
+    """All units of a job in batches: waves whose logits are computed together, because small products are slow."""
     made = []
     for places in passes(job):
         every, size = [tuple(wave) for wave in waves(job, places, job.plan.stack)], job.plan.joined
         made += [Batch(tuple(every[start : start + size])) for start in range(0, len(every), size)]
-    return made + mlp_batches(job)
+    return made
 
 
 def passes(job: Job) -> list[tuple[int, ...]]:
@@ -210,26 +174,3 @@ def waves(job: Job, places: Iterable[int], stack: int) -> Iterator[list[Unit]]:
     for place in places:
         for start in range(0, len(heads), stack):
             yield [(head, place) for head in heads[start : start + stack]]
-
-
-def mlp_batches(job: Job) -> list[Batch]:
-    """The MLPs in batches of one wave, if the job measures them; the same ones if it is resumed."""
-    if job.spec.nodes == "heads":
-        return []
-    made, mlps = [], [Mlp(layer) for layer in range(job.reading.ahead)]
-    most = math.ceil(len(job.starts) * len(mlps) / batches_at_least(job.spec.limits))
-    for place, start in enumerate(job.starts):
-        stack = min(mlps_at_once(job, start)[1], most)
-        if job.ledger is not None:
-            stack = job.ledger.remember(f"mlps {place}", stack)
-        units = [(mlp, place) for mlp in mlps]
-        made += [Batch((tuple(units[begin : begin + stack]),)) for begin in range(0, len(units), stack)]
-    return made
-
-
-def mlps_at_once(job: Job, start: Int[Tensor, " prompt"]) -> tuple[int, int]:
-    """How many prompts, and how many MLPs that change them from here on, go through the layers together."""
-    width = job.window(start).width
-    tokens = tokens_in_flight(job.model, job.spec.limits.memory // 4, job.plan.pos, job.spec.limits)
-    rows = max(1, min(len(job.tokens), tokens // width))
-    return rows, max(1, min(job.model.n_layers, tokens // (rows * width)))

@@ -18,11 +18,11 @@ from mechheads.engine.held_heads import Given, held_by
 from mechheads.engine.job import Job, Spec, given as given_prompts, make_ready
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.engine.places import Positions, by_place
-from mechheads.engine.plan import Plan, bytes_read_by_waves, plan_with_mlps, reading_seconds, value_bytes, with_workers
+from mechheads.engine.plan import Plan, bytes_read_by_waves, reading_seconds, value_bytes, with_workers
 from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
-from mechheads.engine.run import UnitRuns, batches, mlp_batches, passes, waves
+from mechheads.engine.run import UnitRuns, batches, passes, waves
 from mechheads.engine.work import effects, measure
-from mechheads.heads import HeadLike, Nodes
+from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
@@ -31,7 +31,6 @@ from mechheads.metrics.basic import as_metric, kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import PromptPairs, Side
-from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.scale.ray_cluster import pool_of
 
@@ -50,7 +49,6 @@ def sweep(
     positions: Positions = "all",
     base: Side = "clean",
     normalize: bool = False,
-    nodes: Nodes = "heads",
     given: Given | None = None,
     name: str | None = None,
     kind: str = "sweep",
@@ -69,8 +67,6 @@ def sweep(
         base: which side of the pairs is changed; the other side is the source run.
         normalize: divide by the difference between the two runs, averaged over prompts: 0 is no effect, 1 is the
             whole difference.
-        nodes: ``"all"`` changes the output of each layer's MLP too, one at a time: a column of the result, ``.mlps``,
-            with the variables ``mlp_score`` and so on. For interventions whose rule does not need a head.
         given: heads that are ablated all the time, in every run: to zero, or a dict with the intervention for each,
             such as ``{"L23H4": "mean"}``. Their z is computed once, from the intact runs, and stays the same whatever
             else is changed. Both runs of pairs are those of the model without these heads; ``"patch"`` ablates them in
@@ -97,7 +93,7 @@ def sweep(
     """
     model, asked, runs = given_prompts(model, prompts)
     rule, held = as_intervention(intervention), held_by(given, model)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, nodes=nodes, held=held)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, held=held)
     name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
     return run_spec(model, spec, About(name, kind), runs=runs)
 
@@ -115,14 +111,10 @@ def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None 
         "positions": describe_positions(job),
         "normalize": spec.normalize,
         "heads": describe_heads(job),
-        "nodes": spec.nodes,
         "interrupted": measured.interrupted,
     }
     values, extra = by_place(job.places, measured.heads)
-    result = report(job, values, replace(about, extra=extra, more=more))
-    if measured.mlps is not None:
-        result = HeadScores(with_mlps(result.dataset, by_place(job.places, measured.mlps)[0]))
-    return result
+    return report(job, values, replace(about, extra=extra, more=more))
 
 
 @analysis
@@ -135,7 +127,6 @@ def plan(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     base: Side = "clean",
-    nodes: Nodes = "heads",
     given: Given | None = None,
 ) -> Plan:
     """Estimate what a sweep with these arguments would cost, before running it.
@@ -144,7 +135,7 @@ def plan(
     tensor, and once to measure the time. Workers are not started.
 
     Args:
-        model, prompts, intervention, metric, heads, positions, base, nodes, given: as in ``mh.sweep``.
+        model, prompts, intervention, metric, heads, positions, base, given: as in ``mh.sweep``.
 
     Returns:
         The plan; printed, it says what is computed, how much memory it takes, in each worker, and how long it takes.
@@ -161,19 +152,14 @@ def plan(
     limits = current().limits
     rule = as_intervention(intervention)
     held = held_by(given, model)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, limits=limits, nodes=nodes, held=held)
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
     with PeakBytes() as memory:
         job = make_ready(model, spec, runs=runs)
         job.evaluator.value(job.evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
         _probe(job)
-        if nodes == "all":
-            _probe_mlps(job)
     on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
     counted = max(memory.peak + UNSEEN + value_bytes(job.plan), job.plan.bytes if on_disk else 0)
     found = replace(job.plan, seconds=_probe(job), bytes=counted)
-    if nodes == "all":
-        both = plan_with_mlps(found, model, list(map(job.window, job.starts)), len(mlp_batches(job)), job.reading)
-        found = replace(both, seconds=(found.seconds or 0) + _probe_mlps(job) * (both.blocks - found.blocks))
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
     return found
@@ -199,12 +185,3 @@ def _probe(job: Job) -> float:
     reading = reading_seconds(job.model, bytes_read)
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
     return job.seconds + altering + reading + computing * plan.blocks / sum(map(job.cost, units))
-
-
-def _probe_mlps(job: Job) -> float:
-    """How many seconds a block takes for one MLP's copies of the prompts, from running the middle wave."""
-    work, every = effects(job), mlp_batches(job)
-    batch = every[len(every) // 2]
-    start = time.perf_counter()
-    list(work.compute(batch))
-    return (time.perf_counter() - start) / sum(map(job.cost, batch.units))

@@ -16,7 +16,7 @@ from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
-from mechheads.heads import Mlp, Node, in_order
+from mechheads.heads import HeadId, in_order
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
@@ -36,7 +36,7 @@ Take = Callable[[Sequence[Any], Values], object]
 class Work:
     """What is measured of the units of a job: how they run to their final states, and how these are read.
 
-    A unit is anything that pickles and hashes: a head or an MLP and the index of a place, or a frozenset of nodes.
+    A unit is anything that pickles and hashes: a head and the index of a place, or a frozenset of heads.
 
     Attributes:
         made_by: makes the same work of the same job in another process, so it must pickle.
@@ -69,7 +69,7 @@ class Work:
 
 
 def effects(job: Job) -> Work:
-    """The change of a job's metric under its intervention [prompt], for heads and MLPs."""
+    """The change of a job's metric under its intervention [prompt]."""
     return Work(job, effects, UnitRuns(job), metric_of(job))
 
 
@@ -96,17 +96,15 @@ class Measured:
     """The changes of a job's metric, in shares of the whole difference if the job normalises; NaN where not reached.
 
     Attributes:
-        mlps: the changes for MLPs; None if only heads are measured.
         interrupted: whether Ctrl-C stopped the work.
     """
 
     heads: Float[np.ndarray, "layer head *group place prompt"]
-    mlps: Float[np.ndarray, "layer *group place prompt"] | None
     interrupted: bool
 
 
 def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), bar: str = "") -> Measured:
-    """Measure heads and MLPs at places, and warn of those that were not reached or have no value.
+    """Measure heads at places, and warn of those that were not reached or have no value.
 
     Args:
         groups: the shape of what is read for each prompt.
@@ -114,33 +112,28 @@ def measure(work: Work, batches: list[Batch], *, groups: tuple[int, ...] = (), b
     """
     job, model = work.job, work.job.model
     scale = job.evaluator.distance() if job.spec.normalize else 1.0
-    of_mlps = job.spec.nodes == "all"
-    what = f"{bar}{len(job.measured)} heads" + (f" and {job.reading.ahead} MLPs" if of_mlps else "")
-    found = finish(work, batches, what=what)
+    found = finish(work, batches, what=f"{bar}{len(job.measured)} heads")
     shape = (*groups, len(job.places), len(job.tokens))
     heads = np.full((model.n_layers, model.n_heads, *shape), np.nan)
-    mlps = np.full((model.n_layers, *shape), np.nan)
     for head in set(job.heads) - set(job.measured):
         heads[head.layer, head.head] = np.nan if job.reading.takes(head, job.site) else 0
-    mlps[job.reading.ahead :] = 0
-    reached, undefined = len(found.values), set[Node]()
+    reached, undefined = len(found.values), set[HeadId]()
     while found.values:  # each goes as it is copied, because for many prompts both together are large
-        (node, place), change = found.values.popitem()
-        of_node = mlps[node.layer] if isinstance(node, Mlp) else heads[node.layer, node.head]
-        of_node[..., place, :] = change / scale
+        (head, place), change = found.values.popitem()
+        heads[head.layer, head.head, ..., place, :] = change / scale
         if np.isnan(change).any():
-            undefined.add(node)
+            undefined.add(head)
     if found.interrupted:
         units = sum(len(batch.units) for batch in batches)
         warn(interrupted_after(f"{reached} of {units} units", "the rest are NaN"))
     _warn_of_undefined(job.spec.metric, undefined)
-    return Measured(heads, mlps if of_mlps else None, found.interrupted)
+    return Measured(heads, found.interrupted)
 
 
-def _warn_of_undefined(metric: Metric, nodes: set[Node]) -> None:
-    """Warn which heads or MLPs have no score, because the metric was not finite for them."""
-    if nodes:
-        shown = ", ".join(map(str, in_order(nodes)[:5])) + (", ..." if len(nodes) > 5 else "")
+def _warn_of_undefined(metric: Metric, heads: set[HeadId]) -> None:
+    """Warn which heads have no score, because the metric was not finite for them."""
+    if heads:
+        shown = ", ".join(map(str, in_order(heads)[:5])) + (", ..." if len(heads) > 5 else "")
         warn(f"metric {name_of(metric)} gave values that are not finite for {shown}; their scores are NaN")
 
 

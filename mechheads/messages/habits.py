@@ -87,12 +87,6 @@ HABITS = (
     ),
     Habit(
         _LENS,
-        "get_act_patch_mlp_out(model, tokens, cache, metric)",
-        'mh.activation_patch(model, pairs, nodes="all").mlps',
-        ("mh*.get_act_patch_mlp_*",),
-    ),
-    Habit(
-        _LENS,
         "generic_activation_patch(...)",
         "mh.activation_patch(model, pairs)",
         ("mh*.generic_activation_patch", "mh*.activation_patching", "mh*.get_act_patch_*", "model.activation_patch"),

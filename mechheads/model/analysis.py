@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overloa
 import numpy as np
 import torch
 
-from mechheads.heads import HeadId, Mlp
+from mechheads.heads import HeadId
 from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backends.base import Backend
@@ -123,6 +123,6 @@ def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str
         name: value
         for name, value in given.items()
         if signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        and isinstance(value, (str, bool, int, float, np.generic, HeadId, Mlp))
+        and isinstance(value, (str, bool, int, float, np.generic, HeadId))
     }
     return {"seed": current().seed} | {name: plain_value(name, value) for name, value in options.items()}

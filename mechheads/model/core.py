@@ -72,11 +72,6 @@ class ModelCore(Wrapped):
         return bool(getattr(self.model.cfg, "parallel_attn_mlp", False))
 
     @property
-    def has_mlps(self) -> bool:
-        """Whether blocks have MLPs whose output can be read and changed."""
-        return bool(self.backend.d_mlp) and self.hook_name("mlp_out", 0) in self.backend.hook_points
-
-    @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         return read_weights(self.backend, lambda: self.backend.W_E)
 

@@ -10,7 +10,7 @@ from mechheads.engine.job import Job, Spec, given as given_prompts
 from mechheads.engine.places import Positions
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
-from mechheads.heads import HeadLike, Nodes
+from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence
@@ -29,7 +29,6 @@ def ablate(
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
-    nodes: Nodes = "heads",
     given: Given | None = None,
 ) -> HeadScores:
     """Ablate one head at a time and measure how the metric changes.
@@ -41,7 +40,7 @@ def ablate(
             far); ``mh.patching.Scale(0.5)`` (z times 0.5); or any other of ``mh.sweep``.
         kind: another name for ``intervention``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, nodes, given: as in ``mh.sweep``. ``mh.patching.backups`` compares the effects given that
+        heads, positions, given: as in ``mh.sweep``. ``mh.patching.backups`` compares the effects given that
             heads are ablated with those in the intact model.
 
     Returns:
@@ -59,6 +58,6 @@ def ablate(
     model, asked, cached = given_prompts(model, prompts)
     intervention = intervention if kind is None else kind
     rule = as_intervention(intervention)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, nodes=nodes, held=held_by(given, model))
+    spec = Spec(asked, rule, as_metric(metric), heads, positions, held=held_by(given, model))
     name = intervention if isinstance(intervention, str) else name_of(rule)
     return run_spec(model, spec, About(f"{name} ablation", "ablate"), runs=cached)

@@ -9,7 +9,7 @@ from mechheads.engine.job import Job, Spec, given as given_prompts
 from mechheads.engine.places import Positions
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
-from mechheads.heads import HeadLike, Nodes
+from mechheads.heads import HeadLike
 from mechheads.interventions.base import Site
 from mechheads.interventions.basic import Patch
 from mechheads.metrics.base import Metric
@@ -32,7 +32,6 @@ def activation_patch(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     normalize: bool = False,
-    nodes: Nodes = "heads",
     given: Given | None = None,
 ) -> HeadScores:
     """Replace one head's activation in one run of each pair by its value in the other run, head by head.
@@ -46,7 +45,7 @@ def activation_patch(
             rotation) or ``pattern``. With grouped-query attention, k and v are replaced for this query head only.
         metric: what is measured, as in ``mh.sweep``; ``logit_diff`` needs ``answer`` and ``wrong``.
         direction: ``"denoising"`` or ``"noising"``.
-        heads, positions, normalize, nodes, given: as in ``mh.sweep``.
+        heads, positions, normalize, given: as in ``mh.sweep``.
 
     Returns:
         metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit. With ``normalize``, the
@@ -65,6 +64,6 @@ def activation_patch(
     model, asked, cached = given_prompts(model, pairs, "pairs")
     check_pairs(asked, "activation patching")
     base, held = base_of(direction), held_by(given, model)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, nodes=nodes, held=held)
+    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, held=held)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
     return run_spec(model, spec, about, runs=cached)

@@ -26,8 +26,8 @@ from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Job, Spec, given, make_ready
 from mechheads.engine.places import Positions, by_place, where_reached
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import new_output, new_z_of_all, passes
-from mechheads.heads import HeadId, HeadLike, Nodes
+from mechheads.engine.run import new_z_of_all, passes
+from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Site, site_of
 from mechheads.interventions.basic import Patch
 from mechheads.interventions.new_z import Finite, apply
@@ -37,28 +37,11 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.gradients import Gradients, Path, Size, Watch, check_gradient, gradients_of, warn_of_memory
+from mechheads.patching.gradients import Gradients, Path, Size, check_gradient, gradients_of, warn_of_memory
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import KEY_SITES
-from mechheads.runs.layer_store import LayerStore
-
-
-def attribute_mlps(job: Job, gradient: LayerStore) -> Float[np.ndarray, "layer place prompt"]:
-    """The linear estimate of what changing each MLP does.
-
-    Args:
-        gradient: d metric / d output of each layer's MLP [prompt, pos, d_model].
-    """
-    values = np.full((job.model.n_layers, len(job.places), len(job.tokens)), np.nan)
-    for layer in range(job.model.n_layers):
-        old, slope = job.base.stores["mlp_out"][layer], gradient[layer].double()
-        for place in range(len(job.places)):
-            along = ((new_output(job, layer, place) - old).double() * slope).sum(-1)
-            values[layer, place] = torch.where(job.tokens.mask, along, 0).sum(-1).cpu().numpy()
-    return values
 
 
 @analysis
@@ -72,7 +55,6 @@ def attribution_patch(
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
     steps: Positive | None = None,
-    nodes: Nodes = "heads",
 ) -> HeadScores:
     """Estimate ``mh.activation_patch`` for all heads from one forward and one backward pass, or a few.
 
@@ -94,7 +76,6 @@ def attribution_patch(
         heads, positions: as in ``mh.sweep``.
         steps: the number of points between the two runs; ``None`` for the base run alone. The points are the middles of
             equal parts, (k - 1/2) / steps of the way. The cost is that of ``steps`` gradients.
-        nodes: ``"all"`` estimates the effects of MLPs too, from the same backward pass; see ``mh.sweep``.
 
     Returns:
         The estimate of metric(patched) - metric(unpatched) [layer, head(, pos), prompt], in the metric's unit.
@@ -114,7 +95,7 @@ def attribution_patch(
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
     limits = current().limits
-    spec = Spec(asked, Patch(site), measured, heads, positions, base, limits=limits, nodes=nodes)
+    spec = Spec(asked, Patch(site), measured, heads, positions, base, limits=limits)
     found = estimate(model, spec, runs=cached, steps=steps)
     warn_of_answers(found.job)
     more = {
@@ -123,15 +104,11 @@ def attribution_patch(
         "positions": describe_positions(found.job),
         "heads": describe_heads(found.job),
         "steps": steps,
-        "nodes": nodes,
     }
     values, extra = by_place(found.job.places, found.values)
     name = f"attribution patching of {site}, {direction}" + (f", {steps} steps" if steps else "")
     about = About(name, "attribution", extra=extra, more=more, exact=False)
-    result = report(found.job, values, about)
-    if found.mlps is None:
-        return result
-    return HeadScores(with_mlps(result.dataset, by_place(found.job.places, found.mlps)[0]))
+    return report(found.job, values, about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,12 +118,10 @@ class Estimate:
     Attributes:
         values: NaN for heads that were not requested, and for prompts that do not have the place.
         job: the prepared runs.
-        mlps: the same for MLPs; None unless they were asked for.
     """
 
     values: Float[np.ndarray, "layer head place prompt"]
     job: Job
-    mlps: Float[np.ndarray, "layer place prompt"] | None = None
 
 
 @torch.inference_mode(False)
@@ -165,9 +140,7 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, steps:
     evaluator = job.evaluator
     scale = evaluator.distance() if spec.normalize else 1.0
     path = Path.between(job.base, job.source, steps) if steps and job.source is not None else None
-    values, mlps = attribute(job, path)
-    of_mlps = None if mlps is None else where_reached(job.places, mlps / scale)
-    return Estimate(where_reached(job.places, values / scale), job, of_mlps)
+    return Estimate(where_reached(job.places, attribute(job, path) / scale), job)
 
 
 @torch.inference_mode(False)
@@ -184,20 +157,17 @@ def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns) -> l
     return [Estimate(value, job) for value, job in zip(values, jobs, strict=True)]
 
 
-def attribute(
-    job: Job, path: Path | None = None
-) -> tuple[Float[np.ndarray, "layer head place prompt"], Float[np.ndarray, "layer place prompt"] | None]:
-    """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads; then that of MLPs."""
-    gradients = _gradients(job, path)
-    return _along(job, gradients), None if gradients.mlps is None else attribute_mlps(job, gradients.mlps)
+def attribute(job: Job, path: Path | None = None) -> Float[np.ndarray, "layer head place prompt"]:
+    """(new z - old z) . d metric / d z for the job's intervention, NaN for other heads."""
+    return _along(job, _gradients(job, path))
 
 
 def _gradients(job: Job, path: Path | None) -> Gradients:
-    """The gradients with respect to z of the job's heads, and to the outputs of MLPs if these are asked for."""
+    """The gradients with respect to z of the job's heads."""
     layers = sorted({head.layer for head in job.heads})
-    watch, size = Watch(tuple(layers), job.spec.nodes == "all"), Size.of(job, len(layers))
+    size = Size.of(job, len(layers))
     warn_of_memory(size.bytes, job.spec.limits)
-    return gradients_of(job.base, job.spec.metric, watch, size, path)
+    return gradients_of(job.base, job.spec.metric, layers, size, path)
 
 
 def _along(job: Job, gradients: Gradients) -> Float[np.ndarray, "layer head place prompt"]:

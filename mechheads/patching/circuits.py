@@ -1,8 +1,7 @@
 """How well a set of heads, a circuit, does what the whole model does.
 
 A circuit C is tested by ablating all heads that are not in it. M is the set of all heads. F(C) is the mean of the
-metric over prompts when all heads outside C are ablated. MLPs run on what is left; with ``nodes="all"``, C and M are
-sets of heads and MLPs, and MLPs outside C are ablated too.
+metric over prompts when all heads outside C are ablated. MLPs run on what is left.
 
 | paper | here |
 |---|---|
@@ -17,17 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.head_sets import SetRuns, head_set, node_set, set_bar
+from mechheads.engine.head_sets import SetRuns, head_set, set_bar
 from mechheads.engine.job import Job, Spec, given
 from mechheads.engine.report import describe_intervention
-from mechheads.heads import HeadId, HeadLike, Node, NodeLike, Nodes, every_node
+from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.limits import DEFAULT_LIMITS, Limits, current
 from mechheads.messages.arguments import NotNegative
@@ -44,7 +43,6 @@ from mechheads.results.scores import HeadScores
 from mechheads.results.stats import LEAST_CLUSTERS, clustered_interval
 from mechheads.results.tables import TableResult
 
-_N = TypeVar("_N")
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """How many heads are kept at each point of ``faithfulness_curve``."""
 
@@ -56,7 +54,7 @@ class Faithfulness(TableResult):
     Attributes:
         score: (F(C) - F(no heads)) / (F(M) - F(no heads)): 1 is all of it, 0 is nothing; it can exceed both.
         ci_low, ci_high: its 95% interval over clusters of prompts; NaN with fewer than three clusters.
-        heads: the circuit C, with its MLPs if MLPs were ablated too.
+        heads: the circuit C.
         table: one row per prompt: its cluster, and the metric of the ``full`` model, of the ``circuit`` and with
             ``no heads``.
         metric, ablation: what was measured, and how the other heads were ablated.
@@ -69,22 +67,18 @@ class Faithfulness(TableResult):
     score: float
     ci_low: float
     ci_high: float
-    heads: tuple[Node, ...]
+    heads: tuple[HeadId, ...]
     table: pd.DataFrame
     metric: str
     ablation: str
     provenance: dict[str, Any]
-
-    @property
-    def _kind(self) -> str:
-        return "heads" if self.provenance.get("nodes", "heads") == "heads" else "heads and MLPs"
 
     def __repr__(self) -> str:
         mean = self.table[["full", "circuit", "no heads"]].mean()
         few = len(set(self.table["cluster"])) < LEAST_CLUSTERS
         ends = "too few clusters for an interval" if few else f"{self.ci_low:.3g} to {self.ci_high:.3g}"
         return (
-            f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} {self._kind}, the "
+            f"<Faithfulness {self.score:.3g} ({ends}) of {len(self.heads)} heads, the "
             f"others ablated by {self.ablation}: {self.metric} {mean['circuit']:.3g}, full model {mean['full']:.3g}, "
             f"no heads {mean['no heads']:.3g}>"
         )
@@ -132,11 +126,10 @@ class Completeness(TableResult):
 def faithfulness(
     model: Model | Job,
     prompts: AnyPrompts | Job | None = None,
-    heads: Iterable[NodeLike] | None = None,
+    heads: Iterable[HeadLike] | None = None,
     *,
     metric: Metric | str = logit_diff,
     intervention: InterventionLike = "patch",
-    nodes: Nodes = "heads",
 ) -> Faithfulness:
     """The share of the metric that a circuit keeps when all other heads are ablated.
 
@@ -146,8 +139,6 @@ def faithfulness(
         metric: what is measured, as in ``mh.sweep``.
         intervention: how every other head is ablated, as in ``mh.sweep``. By default they get their z of the corrupted
             run; any other intervention, such as ``"mean"``, is computed from the base run.
-        nodes: ``"all"`` ablates all MLPs outside the circuit too; the circuit then has heads and MLPs, such as
-            ``["L23H4", "L25.mlp"]``.
 
     Raises:
         ValueError: if an argument is not valid, or the metric is the same with all heads and with none.
@@ -160,8 +151,8 @@ def faithfulness(
     True
     """
     model, asked, cached = given(model, prompts)
-    circuit = node_set(_given(heads), model, "heads", nodes)
-    spec = circuit_spec(asked, metric, intervention, current().limits, nodes)
+    circuit = head_set(_given(heads), model, "heads")
+    spec = circuit_spec(asked, metric, intervention, current().limits)
     runs = CircuitRuns(model, spec, cached)
     return runs.faithfulness(circuit, runs.values([frozenset(circuit)])[0])
 
@@ -251,41 +242,39 @@ def faithfulness_curve(
     return Curves("faithfulness_curve", found[0].metric, table, {"heads": order[: counts[-1]]}, values, {}, about)
 
 
-def _given(heads: Iterable[_N] | None) -> Iterable[_N]:
+def _given(heads: Iterable[HeadLike] | None) -> Iterable[HeadLike]:
     if heads is None:
         raise ValueError('heads is missing; give the heads of the circuit, such as heads=["L9H6", "L10H0"]')
     return heads
 
 
-def circuit_spec(
-    prompts: AnyPrompts, metric: Metric | str, intervention: InterventionLike, limits: Limits, nodes: Nodes = "heads"
-) -> Spec:
+def circuit_spec(prompts: AnyPrompts, metric: Metric | str, intervention: InterventionLike, limits: Limits) -> Spec:
     """The request for runs of circuits.
 
     Raises:
         ValueError: if the intervention or the metric is not valid.
     """
-    return Spec(prompts, as_intervention(intervention), as_metric(metric), limits=limits, nodes=nodes)
+    return Spec(prompts, as_intervention(intervention), as_metric(metric), limits=limits)
 
 
 class CircuitRuns:
-    """Computes the metric of circuits, with all nodes outside each circuit ablated.
+    """Computes the metric of circuits, with all heads outside each circuit ablated.
 
     Attributes:
-        runs: what computes sets of nodes.
-        all: every node; ``full`` and ``empty``: the metric with all of them and with none [prompt].
+        runs: what computes sets of heads.
+        all: every head; ``full`` and ``empty``: the metric with all of them and with none [prompt].
         cluster: the cluster of each prompt.
     """
 
     def __init__(self, model: Model, spec: Spec, cached: CachedRuns | None) -> None:
         self.runs = SetRuns(model, spec, runs=cached)
         self.metric, self.ablation, self.at_once = spec.metric, spec.intervention, self.runs.at_once
-        self.nodes, self.cluster = spec.nodes, self.runs.job.tokens.cluster
-        self.all = frozenset(every_node(model.n_layers, model.n_heads, spec.nodes))
+        self.cluster = self.runs.job.tokens.cluster
+        self.all = frozenset(check_heads(None, model.n_layers, model.n_heads))
         self.full, self.empty = self.values([self.all, frozenset()])
 
     def values(
-        self, circuits: Sequence[Set[Node]], done: Callable[[int], object] = lambda n: None
+        self, circuits: Sequence[Set[HeadId]], done: Callable[[int], object] = lambda n: None
     ) -> Float[np.ndarray, "circuit prompt"]:
         """The metric of each circuit."""
         values = self.runs.values([self.all - circuit for circuit in circuits], done)
@@ -307,12 +296,12 @@ class CircuitRuns:
             )
         return np.asarray((values - self.empty).mean(-1) / float(most - least))
 
-    def faithfulness(self, heads: tuple[Node, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
+    def faithfulness(self, heads: tuple[HeadId, ...], values: Float[np.ndarray, " prompt"]) -> Faithfulness:
         """The result for a circuit whose metric is known."""
         score = float(self.share(values))
         low, high = _ratio_interval(values - self.empty, self.full - self.empty, self.cluster)
         table = pd.DataFrame({"cluster": self.cluster, "full": self.full, "circuit": values, "no heads": self.empty})
-        about = make_provenance(self, heads=heads, nodes=self.nodes)
+        about = make_provenance(self, heads=heads)
         return Faithfulness(
             score, low, high, heads, table, name_of(self.metric), describe_intervention(self.ablation), about
         )

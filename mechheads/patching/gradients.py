@@ -1,4 +1,4 @@
-"""The gradient of a metric with respect to z, and to what MLPs give, in batches that fit into memory."""
+"""The gradient of a metric with respect to z, in batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -68,26 +68,14 @@ def _embeddings(run: HeadCache) -> Float[Tensor, "prompt pos d_model"]:
 _INSTEAD = "use mh.logit_diff, mh.log_prob or another metric that has one"
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What a metric is differentiated with respect to.
-
-    Attributes:
-        layers: the layers whose z is watched, in ascending order.
-        mlps: whether the output of every layer's MLP is watched too.
-    """
-
-    layers: tuple[int, ...]
-    mlps: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A batch of prompts whose metric is differentiated with respect to z of some layers, and to MLP outputs.
+    """A batch of prompts whose metric is differentiated with respect to z of some layers.
 
     No other gradient is computed: the weights keep their ``requires_grad`` and ``grad``.
 
     Attributes:
+        watched: the layers whose z is watched, in ascending order.
         by_block: whether only the graph of one block at a time fits into memory.
     """
 
@@ -96,14 +84,13 @@ class Watched:
     at: Int[Tensor, "prompt position"]
     mask: Bool[Tensor, "prompt position"]
     metric: Metric
-    watch: Watch
+    watched: Sequence[int]
     by_block: bool = False
 
     @property
     def keys(self) -> list[Key]:
-        """What is watched, z before MLPs."""
-        keys = [("z", layer) for layer in self.watch.layers]
-        return keys + ([("mlp_out", layer) for layer in range(self.model.n_layers)] if self.watch.mlps else [])
+        """What is watched."""
+        return [("z", layer) for layer in self.watched]
 
     def slopes(
         self,
@@ -167,7 +154,7 @@ class Watched:
     @property
     def layers(self) -> range:
         """The layers that gradients pass through."""
-        return range(0 if self.watch.mlps else self.watch.layers[0], self.model.n_layers)
+        return range(self.watched[0], self.model.n_layers)
 
     def run(
         self,
@@ -212,22 +199,19 @@ class Watched:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Gradients with respect to z: ``gradients[layer]`` is that of a layer [prompt, head, pos, d_head].
-
-    Attributes:
-        mlps: the gradient with respect to each MLP's output [prompt, pos, d_model]; None if it was not asked for.
-    """
+    """Gradients with respect to z: ``gradients[layer]`` is that of a layer [prompt, head, pos, d_head]."""
 
     layers: Sequence[int]
     z: LayerStore
-    mlps: LayerStore | None = None
 
     def __getitem__(self, layer: int) -> Float[Tensor, "prompt head pos d_head"]:
         return self.z[self.layers.index(layer)]
 
 
-def gradients_of(base: HeadCache, metric: Metric, watch: Watch, size: Size, path: Path | None = None) -> Gradients:
-    """d metric / d z for some layers, and d metric / d MLP output, at a run or on the mean over a path.
+def gradients_of(
+    base: HeadCache, metric: Metric, layers: Sequence[int], size: Size, path: Path | None = None
+) -> Gradients:
+    """d metric / d z for some layers, in ascending order, at a run or on the mean over a path.
 
     A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
     prompt's gradient.
@@ -237,22 +221,17 @@ def gradients_of(base: HeadCache, metric: Metric, watch: Watch, size: Size, path
     """
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
-    found, flat = Gradients(watch.layers, LayerStore(len(watch.layers), len(tokens), size.on_disk)), True
-    if watch.mlps:
-        found = replace(found, mlps=LayerStore(model.n_layers, len(tokens), size.on_disk))
+    found, flat = Gradients(layers, LayerStore(len(layers), len(tokens), size.on_disk)), True
     starts = range(0, len(tokens), size.rows)
     with Bar(total=len(starts), desc="gradients", disable=len(starts) == 1, leave=False) as bar:
         for start in starts:
             part = slice(start, start + size.rows)
-            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, watch, size.by_block)
+            watched = Watched(model, tokens.rows(part), at[part], mask[part], metric, layers, size.by_block)
             for i, gradient in enumerate(watched.slopes() if path is None else watched.along(path, part)):
                 if not gradient.isfinite().all():
                     raise ValueError(f"metric {name_of(metric)} has a gradient that is not finite at the unchanged run")
                 flat = flat and not gradient.any()
-                if i < len(watch.layers):
-                    found.z.add(i, gradient.transpose(1, 2))
-                elif found.mlps is not None:
-                    found.mlps.add(i - len(watch.layers), gradient)
+                found.z.add(i, gradient.transpose(1, 2))
             bar.update()
     if flat:
         raise ValueError(f"metric {name_of(metric)} has a gradient of 0 at the unchanged run; {_INSTEAD}")
@@ -283,8 +262,6 @@ class Size:
         kept = sum(HeadCache.estimate(model, run.tokens, sites=tuple(run.stores)).total for run in runs)
         z = HeadCache.estimate(model, job.tokens, sites=("z",)).sites["z"]
         kept += z * layers // model.n_layers
-        if job.spec.nodes == "all":
-            kept += HeadCache.estimate(model, job.tokens, sites=("mlp_out",)).sites["mlp_out"]
         room = max(limit // 4, 0 if job.plan.on_disk else limit - kept)
         if (free := model.backend.devices.free) is not None:
             room = min(room, free // 2)
@@ -298,7 +275,7 @@ class Size:
         """The graphs of as many prompts as fit, or of one block at a time if no whole prompt fits.
 
         Each layer keeps 1.5 times its working memory until the gradient has passed. Block by block, all layers keep the
-        stream, its gradient, and those of z and MLPs, twice if they are averaged. If weights are on disk, gradients are
+        stream, its gradient, and that of z, twice if it is averaged. If weights are on disk, gradients are
         taken block by block too, because a graph through all blocks holds all weights.
 
         Args:

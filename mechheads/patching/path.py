@@ -28,10 +28,10 @@ from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.reading import Reading
 from mechheads.engine.report import About, describe_heads, describe_positions, report
-from mechheads.engine.run import NewValues, UnitRuns, mlp_batches, taken, waves
+from mechheads.engine.run import NewValues, UnitRuns, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
-from mechheads.heads import HeadLike, Nodes, check_heads
+from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.ledger.sweep_key import Store
 from mechheads.limits import current
@@ -42,7 +42,6 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
-from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 
 FINAL = "final"
@@ -62,7 +61,6 @@ def path_patch(
     mlps: MLPs = "recomputed",
     positions: Positions = "all",
     normalize: bool = False,
-    nodes: Nodes = "heads",
     given: Given | None = None,
 ) -> HeadScores:
     """Patch the paths from one head to the receivers, sender by sender.
@@ -80,7 +78,6 @@ def path_patch(
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
         normalize: as in ``mh.sweep``.
-        nodes: ``"all"`` takes each layer's MLP as a sender too: a column of the result, ``.mlps``.
         given: heads that are ablated all the time, in both runs of the pairs, as in ``mh.sweep``. They are no senders
             and no receivers.
 
@@ -110,7 +107,7 @@ def path_patch(
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
     base, held = base_of(direction), held_by(given, model)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, nodes=nodes, held=held)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, held=held)
     return _run(model, spec, question, runs=cached)
 
 
@@ -125,14 +122,13 @@ def path_matrix(
     direction: Direction = "noising",
     mlps: MLPs = "recomputed",
     normalize: bool = False,
-    nodes: Nodes = "heads",
     given: Given | None = None,
 ) -> HeadScores:
     """Patch the path from every sender to every receiver, one receiver at a time.
 
     Args:
         receivers: names as in ``mh.path_patch``; ``"final"`` can be one of them.
-        senders, metric, direction, mlps, normalize, nodes, given: as in ``mh.path_patch``.
+        senders, metric, direction, mlps, normalize, given: as in ``mh.path_patch``.
 
     Returns:
         As ``mh.path_patch``, with the further dimension ``receiver``; 0 if there is no path. ``mh.plots.path_map``
@@ -151,7 +147,7 @@ def path_matrix(
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
     base, held = base_of(direction), held_by(given, model)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base, normalize, nodes=nodes, held=held)
+    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)
     question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
     return _run(model, spec, question, runs=cached)
 
@@ -194,14 +190,11 @@ def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | No
         check_frozen(job.base, job.at)
         batches = _batches(job, question.groups)
         measured = measure(work, batches, groups=(len(groups),), bar="paths from ")
-    result = _told(job, question, measured)
-    if measured.mlps is not None:
-        result = HeadScores(with_mlps(result.dataset, _by_label(job, question, measured.mlps)))
-    return result
+    return _told(job, question, measured)
 
 
 def _told(job: Job, question: _Question, measured: Measured) -> HeadScores:
-    """The result for heads."""
+    """The result."""
     one = question.kind == "path_patch"
     values = measured.heads
     more = {
@@ -212,7 +205,6 @@ def _told(job: Job, question: _Question, measured: Measured) -> HeadScores:
         "interrupted": measured.interrupted,
         "receivers": question.receivers,
         "normalize": job.spec.normalize,
-        "nodes": job.spec.nodes,
     }
     extra = by_place(job.places, values)[1] if one else {"receiver": question.receivers}
     about = About(question.name, question.kind, share="share of the difference", extra=extra, more=more)
@@ -229,7 +221,7 @@ def _by_label(
 
 
 def path_effects(job: Job, *, groups: Sequence[Group], mlps: MLPs) -> Work:
-    """The change of a job's metric along every path from heads and MLPs [group, prompt]."""
+    """The change of a job's metric along every path from heads [group, prompt]."""
     evaluator = job.evaluator
 
     def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
@@ -245,8 +237,7 @@ def _batches(job: Job, groups: Sequence[Group]) -> list[Batch]:
         more = max(1, job.plan.width // job.at.shape[1])
     if job.ledger is not None:
         more = job.ledger.remember(f"paths{job.ledger_suffix}", more)
-    heads = waves(job, range(len(job.places)), more * job.plan.stack)
-    return [*(Batch((tuple(wave),)) for wave in heads), *mlp_batches(job)]
+    return [Batch((tuple(wave),)) for wave in waves(job, range(len(job.places)), more * job.plan.stack)]
 
 
 class Paths:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool
 
-from mechheads.heads import HeadId, Mlp
+from mechheads.heads import HeadId
 from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import (
     MISSING,
@@ -30,18 +30,14 @@ from mechheads.plots.parts import (
 from mechheads.results.dataset import RANGE, STATISTICS
 from mechheads.results.evidence import excludes_null, has_null, n_prompts, null_of
 from mechheads.results.kinds import sample_of
-from mechheads.results.mlps import has_mlps, mlp_scores
 from mechheads.results.scores import HeadScores
 from mechheads.results.words import heading
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-    import xarray as xr
 
     from mechheads.results.tables import TableResult
 
-_APART = 0.5
-"""How far the row of MLPs is from the heads, in cells."""
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
 _NAMED = 5
 """The number of heads whose names are written into a figure of one panel."""
@@ -55,7 +51,7 @@ def heatmap(
     title: str | None = None,
     theme: Theme = "light",
 ) -> go.Figure:
-    """Heatmap of a score for every head, layers across and heads up; MLPs, if they were measured, have a row above.
+    """Heatmap of a score for every head, layers across and heads up.
 
     The hover text shows the head's name, value and interval. Signed scores get a diverging scale centred at 0 with
     equal ends (red is positive, blue negative); scores without negative values get its red half. Heads without a score
@@ -83,7 +79,7 @@ def heatmap(
             f"a heatmap draws at most one extra dimension, but these scores have {list(scores.extra_dims)}; "
             f"select a label of one, such as scores.select({first}={scores.dataset[first].values.tolist()[0]!r})"
         )
-    panels, cells = _panels(scores), scores.n_heads + (1 + _APART) * has_mlps(scores.dataset)
+    panels, cells = _panels(scores), scores.n_heads
     columns = _columns(len(panels), scores.n_layers)
     rows = ceil(len(panels) / columns)
     cell_width, cell_height = _cell(scores, cells, columns, rows)
@@ -93,12 +89,8 @@ def heatmap(
     figure = grid.figure(subplot_titles=[label for label, _ in panels] if scores.extra_dims else None)
     marks = [_marked(part) for _, part in panels]
     for i, (label, part) in enumerate(panels):
-        for values, y, text in _blocks(part, label):
-            figure.add_trace(heat_trace(values.T, np.arange(part.n_layers), y, np.array(text).T, line), **grid.place(i))
-        if has_mlps(part.dataset):
-            edge = part.n_heads - 0.5
-            gap = {"x0": -0.5, "x1": part.n_layers - 0.5, "y0": edge, "y1": edge + _APART}
-            figure.add_shape(**gap, fillcolor="white", line_width=0, layer="below", **grid.place(i))
+        places, text = (np.arange(part.n_layers), np.arange(part.n_heads)), np.array(hover(part, label)).T
+        figure.add_trace(heat_trace(part.scores.values.T, *places, text, line), **grid.place(i))
         if marks[i].any():
             size = int(np.clip(min(cell_width, cell_height) - 3, 2, 5))
             figure.add_trace(
@@ -108,7 +100,7 @@ def heatmap(
         _name_heads(figure, scores, marks[0], (across / scores.n_layers, up / cells))
     figure.update_xaxes(title_text="Layer", title_standoff=4, **count_ticks(scores.n_layers, across))
     figure.update_xaxes(range=[-0.5, scores.n_layers - 0.5])
-    figure.update_yaxes(**_head_ticks(scores, up), range=[-0.5, cells - 0.5])
+    figure.update_yaxes(**count_ticks(scores.n_heads, up), range=[-0.5, cells - 0.5])
     figure.update_yaxes(title_text="Head", title_standoff=6, col=1)
     width, said, legend = grid.width + 170, _about(scores), _LINE * any(mark.any() for mark in marks)
     top = 62 + 20 * bool(said) + legend + 22 * bool(scores.extra_dims)
@@ -238,24 +230,6 @@ def _panels(scores: HeadScores) -> list[tuple[str, HeadScores]]:
     return [(text, scores.select(**{dim: label})) for text, label in zip(shown, labels, strict=True)]
 
 
-def _blocks(scores: HeadScores, label: str) -> Iterator[tuple[np.ndarray, np.ndarray, list[list[str]]]]:
-    """Values, places on the y axis and hover texts of the heads, and of the MLPs if they were measured."""
-    yield scores.scores.values, np.arange(scores.n_heads), hover(scores, label)
-    if (of_mlps := mlp_scores(scores.dataset)) is not None:
-        columns = of_mlps.expand_dims("head", axis=1)
-        text = _texts(columns, label, scores, lambda layer, _: str(Mlp(layer)))
-        yield columns["score"].values, np.array([scores.n_heads + _APART]), text
-
-
-def _head_ticks(scores: HeadScores, up: int) -> dict[str, Any]:
-    """The ticks of heads, and of the row of MLPs."""
-    ticks = count_ticks(scores.n_heads, up)
-    if not has_mlps(scores.dataset):
-        return ticks
-    heads = ticks["tickvals"]
-    return ticks | {"tickvals": [*heads, scores.n_heads + _APART], "ticktext": [*map(str, heads), "MLP"]}
-
-
 def _columns(n_panels: int, n_layers: int) -> int:
     narrowest = max(160, min(12 * n_layers, 440))
     return min(n_panels, max(1, (_WIDTH + _GAP_ACROSS) // (narrowest + _GAP_ACROSS)))
@@ -270,11 +244,7 @@ def _cell(scores: HeadScores, cells: float, columns: int, rows: int) -> tuple[in
 
 
 def _colours(scores: HeadScores) -> dict[str, Any]:
-    of_mlps = mlp_scores(scores.dataset)
-    values = np.concatenate(
-        [scores.scores.values.ravel(), *([] if of_mlps is None else [of_mlps["score"].values.ravel()])]
-    )
-    values = values[np.isfinite(values)]
+    values = scores.scores.values[np.isfinite(scores.scores.values)]
     signed = bool((values < 0).any())
     furthest = float(np.abs(values).max(initial=0)) or 1.0
     scale = SIGNED if signed else SIGNED[len(SIGNED) // 2 :]
@@ -283,27 +253,21 @@ def _colours(scores: HeadScores) -> dict[str, Any]:
 
 def hover(scores: HeadScores, label: str) -> list[list[str]]:
     """The hover text of each head: its name, the label, value, interval, family p and q."""
-    return _texts(scores.dataset, label, scores, lambda layer, head: str(HeadId(layer, head)))
-
-
-def _texts(data: xr.Dataset, label: str, scores: HeadScores, name: Callable[[int, int], str]) -> list[list[str]]:
-    """The hover text of each cell, from the statistics in ``data`` over layers and columns."""
-    unit = plain(scores.unit)
+    data, unit = scores.dataset, plain(scores.unit)
     statistics = [data[each].values for each in STATISTICS if each != "p_value"]
     ranges = [data[end].values if end in data else None for end in RANGE]
 
-    def one(layer: int, column: int) -> str:
-        score, low, high, q, p_family = (float(array[layer, column]) for array in statistics)
-        lines = [f"<b>{name(layer, column)}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
+    def one(layer: int, head: int) -> str:
+        score, low, high, q, p_family = (float(array[layer, head]) for array in statistics)
+        lines = [f"<b>{HeadId(layer, head)}</b>" + (f" {label}" if label else ""), f"{score:.4g} {unit}"]
         if isfinite(low) and isfinite(high):
             lines.append(f"{level_name(scores.level)} {low:.4g} to {high:.4g}")
-        low, high = (np.nan if array is None else float(array[layer, column]) for array in ranges)
+        low, high = (np.nan if array is None else float(array[layer, head]) for array in ranges)
         if isfinite(low) and isfinite(high):
             lines.append(f"range of 2 clusters {low:.4g} to {high:.4g}")
         return "<br>".join([*lines, *chances(p_family, q)])
 
-    n_layers, columns = statistics[0].shape
-    return [[one(layer, column) for column in range(columns)] for layer in range(n_layers)]
+    return [[one(layer, head) for head in range(scores.n_heads)] for layer in range(scores.n_layers)]
 
 
 _MATRIX_WIDTH, _CELL_HEIGHT = 900, 26

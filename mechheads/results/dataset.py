@@ -78,9 +78,7 @@ class Tested(NamedTuple):
     """The statistics of means over prompts, all NaN if they were stopped.
 
     Attributes:
-        interval, p: for each row of values.
-        family: p of each row, and then of each row beside them, as one family.
-        ranges: for each row of values.
+        interval, p, family, ranges: for each row of values; ``family``: p of all rows as one family.
         stopped: whether Ctrl-C stopped them.
     """
 
@@ -98,7 +96,6 @@ def tested(
     name: str,
     level: float,
     bounds: Sequence[Any] | None,
-    beside: np.ndarray | None,
     **test: Any,
 ) -> Tested:
     """The intervals, p values and ranges of means over prompts.
@@ -108,21 +105,17 @@ def tested(
     Args:
         name: the name of the result, for the warning.
         level, bounds: as in ``bounded_interval``.
-        beside: further values whose rows belong to the same family of tests, if there are any.
         **test: ``null``, which is None for no test, ``seed`` and ``rounding``, as in ``sign_flip_p``.
     """
     nothing = np.full(values.shape[:-1], np.nan)
-    rows = [each.reshape(-1, values.shape[-1]) for each in (values, beside) if each is not None]
-    family = values if beside is None else np.concatenate(rows)
-    no_p = np.full(family.shape[:-1], np.nan)
-    statistics: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, no_p, (nothing, nothing)
+    statistics: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, nothing, (nothing, nothing)
     stopped = ""
     with until_interrupted() as interrupts:
         try:
             interval = bounded_interval(values, cluster, level=level, bounds=bounds)
-            p, p_family = nothing, no_p
+            p, p_family = nothing, nothing
             if test["null"] is not None:
-                p, p_family = sign_flip_p(values, cluster, **test), family_p(family, cluster, **test)
+                p, p_family = sign_flip_p(values, cluster, **test), family_p(values, cluster, **test)
             statistics = interval, p, p_family, cluster_range(values, cluster)
         except MemoryError:
             stopped = "memory ran out"

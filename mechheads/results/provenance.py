@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from mechheads.heads import HeadId, Mlp
+from mechheads.heads import HeadId
 
 
 @runtime_checkable
@@ -41,7 +41,7 @@ def make_provenance(
     Inside an analysis, the plain options of its call are in it as they were given or are by default. What ``source``
     and the settings say replaces them, such as names that were looked up.
 
-    Prompts, tasks and relations are stored as fingerprints, heads and MLPs as their names, tuples as lists, and NumPy
+    Prompts, tasks and relations are stored as fingerprints, heads as their names, tuples as lists, and NumPy
     numbers as Python numbers.
 
     Args:
@@ -67,7 +67,7 @@ def plain_value(name: str, value: Any) -> Any:
         value = value.item()
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    if isinstance(value, (HeadId, Mlp)):
+    if isinstance(value, HeadId):
         return str(value)
     if (fingerprint := getattr(value, "fingerprint", None)) is not None:
         return fingerprint() if callable(fingerprint) else fingerprint

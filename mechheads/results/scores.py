@@ -22,7 +22,6 @@ from mechheads.results.bounded import Bounds
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
 from mechheads.results.kinds import EXPLORER, HEATMAP, citation, draw, kind_of, sample_of
-from mechheads.results.mlps import combine_mlps, has_mlps, mlp_table, with_mlps
 from mechheads.results.provenance import make_provenance
 from mechheads.results.shown import Rows, Shown, chosen, head_names
 from mechheads.results.stats import mean_over_prompts, rounding_of
@@ -155,7 +154,7 @@ class HeadScores(Shown):
             raise ValueError(f"rounding is {rounding}; give a number of at least 0, in the unit of the values")
         statistics: dict[str, Any] = {"null": null, "level": tests.get("level", 0.95), "seed": tests.get("seed", 0)}
         statistics |= {"rounding": rounding, "bounds": None if bounds is None else bounds.packed()}
-        found = tested(values, labels, name=name, beside=None, **statistics)
+        found = tested(values, labels, name=name, **statistics)
         if found.stopped:
             provenance = {**(provenance or {}), "interrupted": True}
         arrays = (score, *found.interval, found.p, found.family)
@@ -211,12 +210,6 @@ class HeadScores(Shown):
     def values(self) -> xr.DataArray | None:
         """The per-prompt values, (layer, head, extra dimensions, prompt); ``None`` if there are none."""
         return self.dataset.get("values")
-
-    @property
-    def mlps(self) -> Rows | None:
-        """Scores of the MLPs, one row per layer and label; ``None`` unless measured (``nodes="all"``)."""
-        table = mlp_table(self.dataset)
-        return None if table is None else Rows(table)
 
     @property
     def n_layers(self) -> int:
@@ -448,15 +441,12 @@ class HeadScores(Shown):
             return NotImplemented
         sides = (side, self.dataset) if reflected else (self.dataset, side)
         made = combine(*sides, symbol)
-        combined = HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
-        mlps = combine_mlps(*sides, symbol)
-        return combined if mlps is None else HeadScores(with_mlps(combined.dataset, mlps))
+        return HeadScores.from_values(**made) if "values" in made else HeadScores.from_scores(**made)
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layer{'s' * (self.n_layers != 1)} x {self.n_heads} heads"
         sizes = {dim: self.dataset.sizes[dim] for dim in self.extra_dims}
         size += "".join(f" x {n} {dim if n == 1 else _SEVERAL.get(dim, f'{dim}s')}" for dim, n in sizes.items())
-        size += f", {self.n_layers} MLPs" if has_mlps(self.dataset) else ""
         if self.values is not None:
             n = self.dataset.sizes["prompt"]
             size += f", {n} {sample_of(self.kind)}{'s' * (n != 1)}"

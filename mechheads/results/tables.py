@@ -1,6 +1,6 @@
 """``TableResult``: a result about sets of heads, as a tidy table with provenance; and how its fields are saved.
 
-Fields can be numbers, texts, heads, MLPs, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of
+Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of
 tables become variables of one dataset, named after their fields: ``values``, ``table.score``. Everything else is stored
 as JSON, together with how the parts belong together. A field of any other type cannot be saved, so reading a file
 creates only these types.
@@ -19,7 +19,7 @@ import pandas as pd
 import xarray as xr
 
 from mechheads.files.text import parse_json
-from mechheads.heads import HeadId, Mlp
+from mechheads.heads import HeadId
 from mechheads.results import netcdf
 from mechheads.results.dataset import SCHEMA_VERSION, read
 from mechheads.results.kinds import EXPLORER, citation, draw, kind_of
@@ -219,8 +219,6 @@ class _Packed:
             return value
         if isinstance(value, HeadId):
             return {"head": str(value)}
-        if isinstance(value, Mlp):
-            return {"mlp": value.layer}
         if isinstance(value, HeadScores):
             return {"scores": self._scores(name, value.dataset)}
         if isinstance(value, pd.DataFrame):
@@ -274,8 +272,6 @@ class _Unpacked:
                 return content
             case "head":
                 return HeadId.parse(content)
-            case "mlp":
-                return Mlp(content)
             case "scores":
                 return self._scores(**content)
             case "table":

@@ -34,10 +34,6 @@ KEY_SITES = ("k", "v", "scored_k")
 """The sites with one entry for each key/value head; a change at one position affects every later token."""
 RUN_SITES = ("resid_pre", "keys", "values")
 """Further activations that resuming a run needs: the residual stream, and keys and values after rotation."""
-INNER_SITES = (*RUN_SITES, "mlp_out")
-"""The activations that have no heads, or are used by the engine only; ``mlp_out`` is what an MLP adds to the stream."""
-_STREAM_SITES = ("resid_pre", "mlp_out")
-"""The sites without heads, as wide as the residual stream."""
 
 
 def token_bytes(model: ModelCore, pos: int) -> int:
@@ -141,14 +137,14 @@ class HeadCache(Wrapped):
         n, pos = tokens.ids.shape
         item = model.dtype.itemsize
         heads: dict[str, int] = dict.fromkeys((*KEY_SITES, "keys", "values"), model.n_kv_heads)
-        row = {"pattern": pos, **dict.fromkeys(_STREAM_SITES, model.d_model)}
+        row = {"pattern": pos, "resid_pre": model.d_model}
         sizes = {
             site: n
             * pos
             * model.n_layers
             * item
             * row.get(site, model.d_head)
-            * (1 if site in _STREAM_SITES else heads.get(site, model.n_heads))
+            * (1 if site == "resid_pre" else heads.get(site, model.n_heads))
             for site in sites
         }
         return CacheSize(sizes | {"final": n * pos * model.d_model * item, "ids": n * pos * 8})
@@ -299,7 +295,7 @@ def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(f'sites is the text {sites!r}; give a list of some of {known}, such as ["z"]')
     if not sites:
         raise ValueError(f"sites is empty; name at least one of {known}")
-    if unknown := [site for site in sites if site not in (*HEAD_SITES, *INNER_SITES)]:
+    if unknown := [site for site in sites if site not in (*HEAD_SITES, *RUN_SITES)]:
         raise ValueError(f"sites: {unknown[0]!r} is not known; choose among {known}.{did_you_mean(unknown[0], SITES)}")
     return tuple(dict.fromkeys(sites))
 
@@ -336,7 +332,7 @@ def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:
     def hook_fn(value: Tensor, hook: Any) -> None:
         if site == "pattern":
             real = mask[:, None, :, None] & mask[:, None, None, :]
-        elif site in _STREAM_SITES:
+        elif site == "resid_pre":
             real = None
         else:
             value, real = value.transpose(1, 2), mask[:, None, :, None]

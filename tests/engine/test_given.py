@@ -215,17 +215,6 @@ def test_shares_are_of_the_difference_between_the_runs_without_the_heads(small):
     )
 
 
-def test_mlps_are_measured_without_the_heads_too(small):
-    found = mh.ablate(small, CLEAN, nodes="all", heads="L0H0", given=GONE)
-    runs = runs_without(small, mh.Prompts(CLEAN).tokens(small), dict.fromkeys(GONE, "zero"))
-    for layer in range(small.n_layers):
-        run = runs[layer % len(runs)]
-        zero = (oracles.mlp(layer), lambda value, hook: torch.zeros_like(value))
-        expected = oracles.kl(run.logits[0], oracles.forward(small, run.ids, [*run.hooks, zero])[0])
-        found_here = found.dataset["mlp_values"].values[layer, layer % len(runs)]
-        assert float(found_here) == pytest.approx(expected, abs=TOLERANCE)
-
-
 def test_a_result_says_what_was_given_and_leaves_these_heads_out(small):
     found = mh.activation_patch(small, PAIRS, given={"L0H1": "zero", "L2H2": mh.Mean()})
     assert found.name.endswith(", given that L0H1 is zeroed and L2H2 is mean-ablated")

@@ -51,7 +51,6 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "patching of k": lambda model, **given: mh.activation_patch(
         model, PAIRS, site="k", positions="each", **SOME | {"heads": HEADS[1:3]} | given
     ),
-    "MLPs too": lambda model, **given: mh.activation_patch(model, PAIRS, nodes="all", **SOME | given),
     "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
     "matrix": lambda model, **given: settled(mh.path_matrix)(
         model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given

@@ -128,8 +128,7 @@ def test_fields_are_checked_with_those_of_the_class_before() -> None:
     assert Second(2, "corrupted").draws == 2
 
 
-def test_a_request_of_a_sweep_has_a_known_side_and_known_nodes(llama: mh.Model) -> None:
-    for wrong in ({"base": "clan"}, {"nodes": "mlps"}):
-        (name, value), *_ = wrong.items()
-        with pytest.raises(ValueError, match=f"{name} is '{value}'; choose one of"):
-            mh.sweep(llama, [" a"], intervention="zero", **wrong)
+def test_a_request_of_a_sweep_has_a_known_side(llama: mh.Model) -> None:
+    wrong: dict[str, Any] = {"base": "clan"}
+    with pytest.raises(ValueError, match="base is 'clan'; choose one of"):
+        mh.sweep(llama, [" a"], intervention="zero", **wrong)

@@ -13,7 +13,7 @@ from mechheads.engine.job import Spec, make_ready
 from mechheads.limits import Limits
 from mechheads.patching import attribution
 from mechheads.patching.attribution import attribution_patch
-from mechheads.patching.gradients import Size, Watch, gradients_of
+from mechheads.patching.gradients import Size, gradients_of
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
 from support.levels import TWO_FIRST
@@ -225,7 +225,7 @@ def test_any_intervention_has_an_estimate(micro):
     france = mh.Prompts([" the France is", " the France"], [" Paris"] * 2, [" Rome"] * 2)
     job = make_ready(micro, Spec(france, Negate(), mh.logit_diff))
     exact = mh.sweep(micro, france, intervention=Negate(), metric=mh.logit_diff)
-    values, _ = attribution.attribute(job)
+    values = attribution.attribute(job)
     np.testing.assert_allclose(values[:, :, 0], exact.values, atol=1e-4)
 
 
@@ -314,6 +314,6 @@ def test_no_pairs_and_a_flat_or_infinite_gradient(llama, pairs):
         return away.abs().sqrt() + away
 
     with pytest.raises(ValueError, match="saturated has a gradient of 0 at the unchanged run"):
-        gradients_of(llama.cache(pairs.side("clean")), saturated, Watch((0, 1)), Size(2))
+        gradients_of(llama.cache(pairs.side("clean")), saturated, (0, 1), Size(2))
     with pytest.raises(ValueError, match="steep has a gradient that is not finite at the unchanged run"):
-        gradients_of(llama.cache(pairs.side("clean")), steep, Watch((0, 1)), Size(2))
+        gradients_of(llama.cache(pairs.side("clean")), steep, (0, 1), Size(2))

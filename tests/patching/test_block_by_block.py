@@ -12,7 +12,7 @@ import mechheads as mh
 from mechheads.engine.memory import PeakBytes
 from mechheads.limits import Limits
 from mechheads.metrics.basic import logit_diff
-from mechheads.patching.gradients import Path, Size, Watch, gradients_of
+from mechheads.patching.gradients import Path, Size, gradients_of
 from support.levels import TWO_FIRST
 from support.texts import CAPITALS_PAIRS
 
@@ -32,15 +32,12 @@ WAYS = {
 def test_gradients_equal_those_through_the_whole_graph(small, kind, first):
     clean, corrupted = (small.cache(CAPITALS_PAIRS.side(side)) for side in ("clean", "corrupted"))
     path = WAYS[kind](clean, corrupted)
-    watch = Watch(tuple(range(first, small.n_layers)), mlps=first == 0)
+    layers = range(first, small.n_layers)
     whole, parts = (
-        gradients_of(clean, logit_diff, watch, Size(2, by_block=by_block), path) for by_block in (False, True)
+        gradients_of(clean, logit_diff, layers, Size(2, by_block=by_block), path) for by_block in (False, True)
     )
-    for layer in watch.layers:
+    for layer in layers:
         torch.testing.assert_close(parts[layer], whole[layer], rtol=1e-4, atol=1e-6)
-    if watch.mlps:
-        for layer in range(small.n_layers):
-            torch.testing.assert_close(parts.mlps[layer], whole.mlps[layer], rtol=1e-4, atol=1e-6)
 
 
 def test_less_memory_is_used(llama):
@@ -49,7 +46,7 @@ def test_less_memory_is_used(llama):
     peaks = []
     for by_block in (False, True):
         with PeakBytes() as memory:
-            gradients_of(clean, answer, Watch((0,)), Size(1, by_block=by_block))
+            gradients_of(clean, answer, (0,), Size(1, by_block=by_block))
         peaks.append(memory.peak)
     assert peaks[1] < peaks[0]
 
@@ -83,8 +80,7 @@ def test_prompts_run_together_only_if_their_logits_fit_too(n_read):
 
 
 def test_little_memory_runs_block_by_block(llama):
-    whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS, nodes="all")
+    whole = mh.patching.attribution_patch(llama, CAPITALS_PAIRS)
     with pytest.warns(UserWarning, match="these gradients need about"):
-        parts = mh.settings(budget="20 KB")(mh.patching.attribution_patch)(llama, CAPITALS_PAIRS, nodes="all")
+        parts = mh.settings(budget="20 KB")(mh.patching.attribution_patch)(llama, CAPITALS_PAIRS)
     np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(parts.mlps["score"], whole.mlps["score"], rtol=1e-4, atol=1e-6)

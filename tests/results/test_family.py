@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from mechheads.results.mlps import with_mlps
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import family_p, rounding_of, sign_flip_p
 
@@ -182,13 +181,3 @@ def test_files_from_before_there_was_a_family_p_are_read(tmp_path):
     again = HeadScores.load(HeadScores(old).save(tmp_path / "old.nc"))
     assert np.isnan(again.dataset["p_family"].values).all()
     assert (again + again).dataset["p_family"].values == pytest.approx(np.full((1, 2), 2 / 2**4))
-
-
-def test_heads_and_mlps_are_one_family():
-    rng = np.random.default_rng(7)
-    heads, mlps = rng.normal(0.9, 1, size=(2, 3, 8)), rng.normal(0.9, 1, size=(2, 8))
-    scores = HeadScores(with_mlps(HeadScores.from_values(heads, **ABOUT).dataset, mlps))
-    joint = family_p(np.concatenate([heads.reshape(6, 8), mlps]))
-    assert scores.dataset["p_family"].values.ravel() == pytest.approx(joint[:6])
-    assert scores.mlps is not None
-    assert scores.mlps["p_family"].to_numpy() == pytest.approx(joint[6:])

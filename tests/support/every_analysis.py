@@ -91,8 +91,8 @@ def fields(found: Any) -> dict[str, np.ndarray]:
     if isinstance(found, np.ndarray):
         return {"": found} if found.dtype.kind in "fiu" else {}
     if isinstance(found, mh.HeadScores):
-        names = [name for name in ("values", "mlp_values") if name in found.dataset] or ["score"]
-        return {name: found.dataset[name].values for name in names}
+        name = "values" if "values" in found.dataset else "score"
+        return {name: found.dataset[name].values}
     if isinstance(found, xr.Dataset):
         return {str(name): array.values for name, array in found.items() if array.dtype.kind == "f"}
     if isinstance(found, pd.DataFrame):
@@ -112,7 +112,6 @@ ANALYSES: dict[str, Analysis] = {
     "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), _REST),
     "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), _REST),
     "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), _REST),
-    "mlps": _A(lambda model: mh.activation_patch(model, PAIRS, nodes="all"), _REST, read="dataset.mlp_values"),
     "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), _REST),
     "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), _REST),
     "profile": _A(lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16), read="values"),
@@ -128,7 +127,6 @@ MORE: dict[str, Analysis] = {
     "uniform": _A(lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()), _REST),
     "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), _REST),
     "sets": _A(lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), _REST, read="values"),
-    "paths of MLPs": _A(lambda model: mh.path_patch(model, PAIRS, nodes="all", receivers=["L2H1.v"]), _REST),
     "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), _REST),
     "self-repair": _A(lambda model: mh.patching.self_repair(model, PAIRS), _REST, read="values"),
     "attribution": _A(lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2)),
@@ -222,7 +220,7 @@ FURTHER: dict[str, Analysis] = {
     ),
 }
 """The others, which are made of those."""
-REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "paths of MLPs", "result"}
+REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "result"}
 REPEATED |= {"logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
 REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads by contribution", "matrix of paths"}
 REPEATED |= {"attention by source"}

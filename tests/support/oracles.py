@@ -114,7 +114,7 @@ def path_first_run(
     base: Tensor,
     here: Activations,
     there: Activations,
-    sender: tuple[int, int | None],
+    sender: tuple[int, int],
     mlps: str = "recomputed",
     at: int | None = None,
 ) -> tuple[Tensor, Activations]:
@@ -122,22 +122,20 @@ def path_first_run(
 
     Args:
         here, there: ``activations`` of the base run and of the source run.
-        sender: a layer and a head; the layer's MLP if the head is None.
+        sender: a layer and a head.
     """
     layer, head = sender
     hooks: list[tuple[str, Callable]] = []
     for each in range(model.n_layers):
         z = here[name(each, "z")].clone()
-        if each == layer and head is not None:
+        if each == layer:
             z[0, :, head] = blend(z[0, :, head], there[name(each, "z")][0, :, head], at)
         hooks.append((name(each, "z"), _give(z)))
     seen: Activations = {}
     for each in range(model.n_layers):
         hooks += [(name(each, site), partial(_keep, kept=seen, at=name(each, site))) for site in ("q", "k", "v")]
         hooks.append((mlp(each), partial(_keep, kept=seen, at=mlp(each))))
-        if each == layer and head is None:
-            hooks.append((mlp(each), _give(blend(here[mlp(each)][0], there[mlp(each)][0], at)[None])))
-        elif mlps == "frozen":
+        if mlps == "frozen":
             hooks.append((mlp(each), _give(here[mlp(each)])))
     return forward(model, base, hooks)[0], seen
 

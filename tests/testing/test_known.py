@@ -21,7 +21,7 @@ from benchmarks.truth.compiled_weights import make_file
 from benchmarks.truth.programs import PROGRAMS
 from mechheads.behaviour.profile import NAMES
 from mechheads.data import folder
-from mechheads.heads import HeadId, Mlp, Node, every_node
+from mechheads.heads import HeadId, Mlp, Node, check_heads
 from mechheads.testing.known import KnownModel, behaving_model, compiled_model, read_known, trained_model
 from support import oracles
 from support.levels import few
@@ -276,7 +276,8 @@ def test_only_interchanges_of_the_nodes_of_a_trained_model_change_its_answers(na
     assert pairs.wrong == [f" {oracle(text, text, None)}" for _, text in both]
     base = answers(oracles.forward(there.model, ids(there, pairs.clean)), there)
     assert np.mean([f" {got}" == right for got, right in zip(base, pairs.answer, strict=True)]) >= 0.99
-    for node in every_node(there.model.n_layers, there.model.n_heads):
+    heads = check_heads(None, there.model.n_layers, there.model.n_heads)
+    for node in (*heads, *map(Mlp, range(there.model.n_layers))):
         found = interchanged(there, node)
         if node not in there.nodes:
             assert np.mean([got != before for got, before in zip(found, base, strict=True)]) <= 0.01, node
