@@ -255,15 +255,23 @@ def test_unknown_template(llama: mh.Model):
 
 @pytest.mark.parametrize("form", [str, Path])
 def test_a_file_is_opened_wherever_requests_are_taken(tmp_path: Path, llama: mh.Model, form: Callable[[Path], Any]):
-    file = tmp_path / "a.csv"
-    file.write_text("prompt,label\nIs it?,safe\nGo on.,unsafe\nStay.,unsafe\nMay I?,safe\n")
+    file, mixed = tmp_path / "a.csv", tmp_path / "mixed.csv"
+    file.write_text("prompt\nGo on.\nStay.\n")
+    mixed.write_text("prompt,label\nIs it?,safe\nGo on.,unsafe\nStay.,unsafe\nMay I?,safe\n")
     assert request_prompts(llama, form(file), "bare").items == ["Go on.", "Stay."]
-    sides = Sides.of(llama, form(file), form(file), "bare")
+    unsafe = load_requests(mixed, column="prompt", where={"label": "unsafe"})
+    safe = load_requests(mixed, part="safe", column="prompt", where={"label": "safe"})
+    sides = Sides.of(llama, unsafe, safe, "bare")
     assert (sides.harmful.texts, sides.harmless.texts) == (("Go on.", "Stay."), ("Is it?", "May I?"))
     options: dict[str, Any] = {"heads": ["L0H1"]}
     found = mh.safety_heads(llama, requests=form(file), **options)
     expected = mh.safety_heads(llama, ["Go on.", "Stay."], **options)
     np.testing.assert_array_equal(found.scores, expected.scores)
+    np.testing.assert_array_equal(mh.safety_heads(llama, requests=unsafe, **options).scores, expected.scores)
+    with pytest.raises(
+        ValueError, match=r"mixed.csv has the columns 'prompt' .*load_requests\('mixed.csv', column=\.\.\."
+    ):
+        mh.safety_heads(llama, requests=form(mixed), **options)
 
 
 def test_control_tokens_in_a_request_are_told_but_for_the_bare_template(llama: mh.Model):

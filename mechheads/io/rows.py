@@ -1,0 +1,236 @@
+"""The rows of a table in a file, and the columns that are taken from them: what is read is said, never guessed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mechheads.files.columns import cell_text, described
+from mechheads.files.text import parse_json, read_text
+
+KINDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+"""How the names of files with rows end."""
+Where = Mapping[str, Any]
+_LONGEST_CELL = 2**31 - 1
+_SHOWN = 40
+_LISTED = 5
+
+
+def rows(file: str | Path) -> list[dict[str, Any]]:
+    """The rows of a CSV or TSV file with a header, a JSON list of objects, JSON lines or a Parquet file.
+
+    Args:
+        file: its name says what it is: it ends in .csv, .tsv, .json, .jsonl or .parquet. Cells of CSV and TSV are
+            texts, in quotes if they hold a comma (a tab), a line break or a quote, which is then written twice.
+
+    Returns:
+        One dict for each row, with its cells by the names of their columns, as Python objects.
+
+    Raises:
+        ValueError: if there is no such file, or it is not such a table; the message says in which row.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "words.csv")
+    >>> _ = file.write_text('word,meaning\\nhot,"not cold, warm"\\n')
+    >>> mh.io.rows(file)
+    [{'word': 'hot', 'meaning': 'not cold, warm'}]
+    """
+    file = Path(file).expanduser()
+    if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
+        raise ValueError(f"there is no file {str(file)!r}")
+    match file.suffix.lower():
+        case ".csv" | ".tsv":
+            found = _separated(read_text(file), file)
+        case ".json" | ".jsonl":
+            found = _of_json(read_text(file), file)
+        case ".parquet":
+            found = _of_parquet(file)
+        case _:
+            raise ValueError(f"{file} is read by the end of its name, which must be one of {', '.join(KINDS)}")
+    if not found:
+        raise ValueError(f"{file} has no rows")
+    return found
+
+
+def _separated(text: str, file: Path) -> list[dict[str, Any]]:
+    tab = file.suffix.lower() == ".tsv"
+    limit = csv.field_size_limit(_LONGEST_CELL)
+    table = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tab else ",")
+    try:
+        found = list(table)
+    except csv.Error as error:
+        raise ValueError(
+            f"{file}, line {table.reader.line_num}: a cell that begins with a quote must end with one, and have every "
+            f'quote within it twice, as in "say ""no""" ({error})'
+        ) from error
+    finally:
+        csv.field_size_limit(limit)
+    names = list(table.fieldnames or ())
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{file}, line 1: more than one column is called {twice[0]!r}; rename one")
+    for number, row in enumerate(found, 1):
+        if None in row:
+            what = "a tab" if tab else "a comma"
+            raise ValueError(f"{file}, row {number}: more cells than the header; a text with {what} needs quotes")
+    return found
+
+
+def _of_json(text: str, file: Path) -> list[dict[str, Any]]:
+    values = list(_values(text, file))
+    if len(values) == 1 and (isinstance(values[0], list) or file.suffix.lower() == ".json"):
+        (found,) = values
+        if isinstance(found, Mapping):
+            by_columns = found and all(isinstance(cells, (list, dict)) for cells in found.values())
+            how = 'table.to_json(file, orient="records")' if by_columns else '[{"prompt": ...}, ...]'
+            raise ValueError(f"{file} holds one object, {described(found)}; it must be a list of objects: {how}")
+        if not isinstance(found, list):
+            raise ValueError(f"{file} holds {described(found)}; it must be a list of objects")
+        values = found
+    for number, row in enumerate(values, 1):
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"{file}, row {number} is {described(row)}; each must be an object with names for its parts, such as "
+                f'{{"prompt": ...}}; give a list of something else as a list: json.load(open({file.name!r}))'
+            )
+    return values
+
+
+def _values(text: str, file: Path) -> Iterator[Any]:
+    """The JSON values of a text, one after another, each on one line or on several."""
+    decoder, at = json.JSONDecoder(), 0
+    while begins := re.compile(r"\S").search(text, at):
+        try:
+            _, at = decoder.raw_decode(text, begins.start())
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}, line {error.lineno} is not JSON: {error.msg}") from error
+        except (RecursionError, ValueError):  # parse_json says what is wrong
+            at = len(text)
+        yield parse_json(text[begins.start() : at], str(file))
+
+
+def _of_parquet(file: Path) -> list[dict[str, Any]]:
+    import pandas as pd
+
+    try:
+        table = pd.read_parquet(file, dtype_backend="pyarrow")
+    except ValueError as error:
+        raise ValueError(f"{file} is not a Parquet file: {error}") from error
+    return [
+        {str(name): None if cell is pd.NA else cell for name, cell in row.items()} for row in table.to_dict("records")
+    ]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file, and what is taken from them.
+
+    Attributes:
+        name: the name of the file.
+        rows: its rows, or those that were chosen.
+        number: the place of each of them in the file, from 1.
+        given: how many rows the file has.
+    """
+
+    name: str
+    rows: Sequence[Mapping[str, Any]]
+    number: Sequence[int]
+    given: int
+
+    @classmethod
+    def of(cls, file: str | Path) -> Table:
+        """The table of a file; see ``rows``."""
+        found = rows(file)
+        return cls(Path(file).name, found, range(1, len(found) + 1), len(found))
+
+    @cached_property
+    def first(self) -> dict[str, Any]:
+        """The columns, each with its first value."""
+        return {name: cell for row in reversed(self.rows) for name, cell in row.items()}
+
+    def pick(self, call: str, *, only: bool = False, **given: str | None) -> dict[str, str]:
+        """The columns that arguments name; those of optional arguments are left out if they are None.
+
+        Args:
+            call: what to type, for messages.
+            only: whether None is the only column, if there is one alone.
+
+        Raises:
+            ValueError: if one is not there, or not said.
+        """
+        names = list(self.first)
+        if only and len(names) == 1:
+            given = {argument: name or names[0] for argument, name in given.items()}
+        for argument, name in given.items():
+            if name is None or name not in names:
+                what = "say which to read" if name is None else f"{argument}={name!r} is none of them"
+                raise ValueError(f"{self.name} has {self.listed()}; {what}: {call}")
+        return {argument: str(name) for argument, name in given.items()}
+
+    def listed(self) -> str:
+        """The columns, each with its first value, in words."""
+        shown = [f"{name!r} ({_short(cell)})" for name, cell in self.first.items()]
+        return f"the column{'s' * (len(shown) != 1)} {', '.join(shown)}"
+
+    def where(self, where: Where) -> Table:
+        """The rows with these values: for each column one, or a list of several.
+
+        Values are compared as they are written, so 1 is "1", and a missing value is "".
+
+        Raises:
+            ValueError: if a column is not there, or none of its cells has a value.
+        """
+        kept = list(zip(self.number, self.rows, strict=True))
+        for name, values in where.items():
+            if name not in self.first:
+                raise ValueError(f"{self.name} has {self.listed()}; where names {name!r}, which is none of them")
+            wanted = {_written(value) for value in (values if isinstance(values, (list, tuple, set)) else [values])}
+            there = Counter(_written(row.get(name)) for row in self.rows)
+            if none := sorted(wanted - there.keys()):
+                most = ", ".join(f"{value!r} ({n} rows)" for value, n in there.most_common(_LISTED))
+                more = f" and {len(there) - _LISTED} others" if len(there) > _LISTED else ""
+                raise ValueError(f"no row of {self.name} has {none[0]!r} as its {name!r}; it has {most}{more}")
+            kept = [(number, row) for number, row in kept if _written(row.get(name)) in wanted]
+        if not kept:
+            raise ValueError(f"no row of {self.name} has all the values of where={dict(where)!r}")
+        return replace(self, rows=[row for _, row in kept], number=[number for number, _ in kept])
+
+    def texts(self, column: str) -> list[str]:
+        """The cells of a column, each a text; a whole number is its digits.
+
+        Raises:
+            ValueError: if a cell is something else, or empty.
+        """
+        found = [cell_text(row.get(column)) for row in self.rows]
+        wrong = [at for at, text in enumerate(found) if not isinstance(text, str) or not text.strip()]
+        if wrong:
+            first, more = wrong[0], f", and so have {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise ValueError(
+                f"{self.name}, row {self.number[first]} has {_short(found[first])} in column {column!r}{more}; it must "
+                "be a text"
+            )
+        return found
+
+    def taken(self, columns: Sequence[str], *, by: Sequence[str] = ()) -> str:
+        """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""
+        unused = [name for name in self.first if name not in (*columns, *by)]
+        rows = f"{len(self.rows)} of {self.given} rows" if len(self.rows) < self.given else f"all {self.given} rows"
+        told = f"{rows} of {', '.join(map(repr, columns))}"
+        return f"{told}; not used: {', '.join(map(repr, unused))}" if unused else told
+
+
+def _written(cell: object) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _short(cell: object) -> str:
+    text = repr(cell)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
