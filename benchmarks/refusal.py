@@ -68,8 +68,10 @@ def main() -> None:
 
 
 def draw(path: Path, unsafe: bool) -> Sequence[str]:
-    """Some requests of a file; of a file with both kinds, those of one kind."""
-    texts = load_requests(path, part="unsafe" if unsafe else "safe").texts
+    """Some requests of a file of one column; of that of XSTest, which has both kinds, those of one kind."""
+    part = "unsafe" if unsafe else "safe"
+    chosen = {"column": "prompt", "where": {"label": part}} if path.name == "xstest_prompts.csv" else {}
+    texts = load_requests(path, **chosen).texts
     return Random(0).sample(list(texts), min(OF_PUBLIC, len(texts)))
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 
 FLOORS: list[set[str]] = [
-    {"_version", "heads", "limits", "data", "files", "messages"},
+    {"_version", "heads", "limits", "data", "files", "io", "messages"},
     {"progress", "prompts", "results"},
     {"model", "plots", "metrics"},
     {"runs", "ledger"},
@@ -38,6 +38,7 @@ FLOORS: list[set[str]] = [
 """A file may import from its own room and from the floors before it, lazily and for types too."""
 
 UPWARD = {
+    ("io/rows.py", "files"): "texts and cells are read there",
     ("model/model.py", "runs"): "Model.cache gives a HeadCache",
     ("model/load.py", "engine"): "a model is tried once it is loaded",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "api"
-FOLDERS = ("behaviour", "gating", "labels", "patching", "plots", "safety", "scale", "studies", "testing")
+FOLDERS = ("behaviour", "gating", "io", "labels", "patching", "plots", "safety", "scale", "studies", "testing")
 
 
 def documented() -> list[str]:

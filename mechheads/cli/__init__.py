@@ -32,6 +32,7 @@ from mechheads.cli.options import (
     one_of,
     request_names,
     several,
+    values_of,
 )
 from mechheads.cli.results import PAGE, results_in
 from mechheads.limits import settings, without_collecting
@@ -90,6 +91,13 @@ def atlas(
     if not set(only or PARTS) - set(skip or ()):
         raise typer.BadParameter(f"--only and --skip leave no part; leave one of {', '.join(PARTS)}")
     given = asdict(question) | {"only": only, "skip": skip, "quick": quick}
+    column, where = given.pop("column"), values_of(given.pop("where"))
+    if column is not None or where is not None:
+        if question.requests is None:
+            raise typer.BadParameter("--column and --where are of the file of --requests; give it too")
+        from mechheads.safety.requests.loaders import load_requests
+
+        given["requests"] = load_requests(question.requests, column=column, where=where)
     with settings(workers=machine.workers, seed=seed):
         _build(out, model, machine.device, given)
 

@@ -195,6 +195,29 @@ class Machine:
     ] = "1"
 
 
+def _where(given: list[str] | None) -> Any:
+    for one in given or ():
+        if "=" not in one and given != ["all"]:
+            raise fail(f"{one!r} names no value; write NAME=VALUE, or all for every row", one)
+    return given
+
+
+def values_of(where: list[str] | None) -> Any:
+    """The values of each column in a list of NAME=VALUE; "all" or None as it is.
+
+    >>> from mechheads.cli.options import values_of
+    >>> values_of(["label=unsafe", "lang=en", "lang=de"]), values_of(["all"])
+    ({'label': ['unsafe'], 'lang': ['en', 'de']}, 'all')
+    """
+    if not where or where == ["all"]:
+        return where[0] if where else None
+    found: dict[str, list[str]] = {}
+    for one in where:
+        name, _, value = one.partition("=")
+        found.setdefault(name, []).append(value)
+    return found
+
+
 @dataclass(frozen=True)
 class Question:
     """What an atlas asks, in place of the questions of the package."""
@@ -213,6 +236,18 @@ class Question:
         typer.Option(
             callback=request_names,
             help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's.",
+        ),
+    ] = None
+    column: Annotated[
+        str | None, typer.Option(help="The column of the file of --requests that holds them, if it has others.")
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            callback=_where,
+            help='The rows of that file to take, such as label=unsafe; "all" for every row. Several: the option again, '
+            "with another value or column.",
         ),
     ] = None
     task: Annotated[str | None, typer.Option(callback=task_names, help=f"Default: naming capitals. Or: {TASKS}")] = None

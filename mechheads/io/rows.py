@@ -39,9 +39,10 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
         ValueError: if there is no such file, or it is not such a table; the message says in which row.
 
     >>> import tempfile
+    >>> from mechheads.io import rows
     >>> file = Path(tempfile.mkdtemp(), "words.csv")
     >>> _ = file.write_text('word,meaning\\nhot,"not cold, warm"\\n')
-    >>> mh.io.rows(file)
+    >>> rows(file)
     [{'word': 'hot', 'meaning': 'not cold, warm'}]
     """
     file = Path(file).expanduser()
@@ -171,8 +172,8 @@ class Table:
             given = {argument: name or names[0] for argument, name in given.items()}
         for argument, name in given.items():
             if name is None or name not in names:
-                what = "say which to read" if name is None else f"{argument}={name!r} is none of them"
-                raise ValueError(f"{self.name} has {self.listed()}; {what}: {call}")
+                what = "is not given" if name is None else f"is {name!r}, which is none of them"
+                raise ValueError(f"{self.name} has {self.listed()}; {argument} {what}; write {call}")
         return {argument: str(name) for argument, name in given.items()}
 
     def listed(self) -> str:
@@ -191,7 +192,7 @@ class Table:
         kept = list(zip(self.number, self.rows, strict=True))
         for name, values in where.items():
             if name not in self.first:
-                raise ValueError(f"{self.name} has {self.listed()}; where names {name!r}, which is none of them")
+                raise ValueError(f"{self.name} has {self.listed()}; where has {name!r}, which is none of them")
             wanted = {_written(value) for value in (values if isinstance(values, (list, tuple, set)) else [values])}
             there = Counter(_written(row.get(name)) for row in self.rows)
             if none := sorted(wanted - there.keys()):

@@ -121,8 +121,8 @@ def build_atlas(
         texts: as in ``mh.profile_heads``.
         refusals: measure more than Ships in the part "safety": whether the model refuses, which heads that depends
             on, and what else breaks without them. ``requests`` are then texts, a name or a file: of
-            every three, two rank heads and one is answered, as are requests that the file labels as safe, or the
-            package's. If the model refuses hardly any request, no heads are ranked.
+            every three, two rank heads and one is answered, as are the safe part of a public set, or the
+            package's harmless requests. If the model refuses hardly any request, no heads are ranked.
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",

@@ -137,7 +137,7 @@ def _of_package(split: Split, every: int) -> tuple[list[str], list[str]]:
 
 
 def _safe(requests: Any, harmful: list[str]) -> list[str]:
-    """The requests that a file or set labels as safe; the package's harmless ones if it labels none."""
+    """The safe part of a public set; the package's harmless requests if there is none."""
     safe = harmful
     if isinstance(requests, (str, Path)):
         with suppress(ValueError):  # of a set of harmful requests alone

@@ -104,7 +104,7 @@ def test_options_with_the_same_name_are_the_same_everywhere() -> None:
 
 def lists() -> list[tuple[str, str]]:
     found = [(words, param) for words, command in COMMANDS.items() for param in command.params if param.multiple]
-    return [(words, param.name) for words, param in found]
+    return [(words, param.name) for words, param in found if param.name != "where"]  # a value may have commas
 
 
 SOME = {
@@ -149,6 +149,8 @@ WRONG = {
     "atlas --only labels --skip labels": "Invalid value: --only and --skip leave no part",
     "atlas --pairs nothing.csv": "Invalid value for '--pairs': there is no file 'nothing.csv'",
     "atlas --task sintax": "'sintax' is neither a file nor the name of a task. Did you mean \"syntax\"?",
+    "atlas --column prompt": "--column and --where are of the file of --requests; give it too",
+    "atlas --requests mine.csv --where label": "'label' names no value; write NAME=VALUE, or all for every row",
     "atlas --seed -1": "Invalid value for '--seed': -1 is too small; give 0 or more",
     "safety --group head": "Invalid value for '--group': 'head' is not one of query, kv",
     "generate hello --tokens 0": "Invalid value for '--tokens': 0 is too small; give 1 or more",
@@ -166,9 +168,10 @@ WRONG = {
 @pytest.mark.parametrize("typed", WRONG)
 def test_what_is_typed_wrong_is_told(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("notes.txt").touch()
+    for name in (files := ["mine.csv", "notes.txt"]):
+        Path(name).touch()
     assert WRONG[typed] in said(*typed.split(), code=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
 
 
 def test_nothing_heavy_is_imported_for_what_is_typed_wrong(tmp_path: Path) -> None:
@@ -182,12 +185,25 @@ for typed in {[*map(str.split, WRONG), ["-h"], ["atlas", "--help"]]}:
 heavy = {{"torch", "transformers", "transformer_lens", "pandas", "xarray", "scipy", "plotly"}}
 print(*sorted(heavy & set(sys.modules)))
 """
-    (tmp_path / "notes.txt").touch()
+    for name in ("mine.csv", "notes.txt"):
+        (tmp_path / name).touch()
     env = os.environ | {"PYTHONPATH": str(Path(mh.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False, env=env
     )
     assert (done.stdout, done.returncode) == ("\n", 0), done.stderr
+
+
+@pytest.mark.usefixtures("no_model")
+def test_which_column_and_rows_of_a_file_are_meant_is_told_in_options(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.csv", str(tmp_path / "out")
+    file.write_text("prompt,label\nHow?,safe\n")
+    asked = ["atlas", "--out", out, "--requests", str(file), "--column", "prompt"]
+    listed = "mine.csv has the columns 'prompt' ('How?'), 'label' ('safe'); "
+    assert f"{listed}--where is not given" in said(*asked, code=1)
+    assert f"{listed}--column is 'text', which is none of them" in said(*asked[:-1], "text", code=1)
+    wrong = [*asked, "--where", "label=safe", "--where", "label=unsafe"]
+    assert "no row of mine.csv has 'unsafe' as its 'label'; it has 'safe' (1 rows)" in said(*wrong, code=1)
 
 
 def test_what_options_take_is_what_functions_take() -> None:

@@ -127,20 +127,22 @@ def test_columns_are_said_and_the_others_listed_with_their_first_values(tmp_path
     words = table(tmp_path)
     assert words.pick("call()", source="word", target="label") == {"source": "word", "target": "label"}
     listed = r"^words.csv has the columns 'word' \('hot'\), 'label' \('a'\), 'n' \('1'\); "
-    for source, what in ((None, "say which to read"), ("Word", "source='Word' is none of them")):
-        with pytest.raises(ValueError, match=listed + what + r": call\(\)$"):
+    for source, what in ((None, "is not given"), ("Word", "is 'Word', which is none of them")):
+        with pytest.raises(ValueError, match=rf"{listed}source {what}; write call\(\)$"):
             words.pick("call()", only=True, source=source)
 
 
 def test_a_table_without_a_header_shows_by_its_first_values(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has the columns 'hot' \('big'\), 'cold' \('small'\); say which to read"):
+    with pytest.raises(
+        ValueError, match=r"has the columns 'hot' \('big'\), 'cold' \('small'\); source is not given; write"
+    ):
         table(tmp_path, "hot,cold\nbig,small\n").pick("call()", source=None, target=None)
 
 
 def test_the_only_column_need_not_be_said(tmp_path: Path) -> None:
     only = table(tmp_path, "word\nhot\n")
     assert only.pick("call()", only=True, column=None) == {"column": "word"}
-    with pytest.raises(ValueError, match=r"has the column 'word' \('hot'\); say which to read"):
+    with pytest.raises(ValueError, match=r"has the column 'word' \('hot'\); column is not given; write"):
         only.pick("call()", column=None)
 
 
@@ -168,7 +170,7 @@ def test_a_flag_of_json_is_chosen_by_its_value_or_as_it_is_written(tmp_path: Pat
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ({"lable": "a"}, r"has the columns 'word' .*; where names 'lable', which is none of them"),
+        ({"lable": "a"}, r"has the columns 'word' .*; where has 'lable', which is none of them"),
         ({"label": "c"}, r"no row of words.csv has 'c' as its 'label'; it has 'a' \(2 rows\), 'b' \(1 rows\)"),
         ({"label": ["a", "c"]}, "has 'c' as its 'label'"),
         ({"label": "b", "n": "1"}, r"no row of words.csv has all the values of where="),

@@ -49,13 +49,13 @@ PAIRS = """clean,corrupted,answer,wrong
 def asked(tiny: Callable[[str], Path], tmp_path: Path) -> dict[str, list[str]]:
     (tmp_path / "capitals.json").write_text(CAPITALS)
     (tmp_path / "pairs.csv").write_text(PAIRS)
-    (tmp_path / "requests.txt").write_text(" the store\n one two\n a book\n the big cat\n")
+    (tmp_path / "requests.csv").write_text("asked\nthe store\none two\na book\nthe big cat\n")
     model = ["--model", str(tiny("llama"))]
     return {
         "label": ["label", *model, "--relations", str(tmp_path / "capitals.json"), "--min-pairs", "2"],
         "atlas": [
             *("atlas", *model, "--pairs", str(tmp_path / "pairs.csv"), "--only", "patching,safety"),
-            *("--requests", str(tmp_path / "requests.txt")),
+            *("--requests", str(tmp_path / "requests.csv")),
         ],
     }
 

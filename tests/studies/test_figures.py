@@ -346,7 +346,7 @@ def test_generalized_ships_rank_the_heads_if_asked(asked_safety):
 
 
 def test_a_set_of_requests_that_a_model_cannot_read_is_named(asked_safety, tmp_path):
-    (tmp_path / "yours.txt").write_text(" dog" * 100 + "\n cat\n two\n")
+    (tmp_path / "yours.csv").write_text("asked\n" + " dog" * 100 + "\ncat\ntwo\n")
     made = safety_figure(**asked_safety | {"ablations": ["zero"], "models": asked_safety["models"][:1]})
     assert list(made.panels) == ["llama, mine"]
     assert "llama, yours left out: " in made.summary() and "64" in made.summary()

@@ -387,11 +387,11 @@ def files_of(folder: Path) -> dict[str, str]:
     words = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], [f"big{HOSTILE}", "bigger"]]
     relation = {"name": f"mine{HOSTILE}", "category": "Knowledge", "pairs": words, "source": "here"}
     (folder / "mine.json").write_text(json.dumps(relation))
-    (folder / "asking.txt").write_text("\n".join(REQUESTS))
+    (folder / "asking.jsonl").write_text("\n".join(json.dumps({"asked": text.strip()}) for text in REQUESTS))
     items = [{"prompt": p, "target": t} for p, t in zip(task_of().prompts, task_of().targets, strict=True)]
     (folder / "naming.jsonl").write_text("\n".join(map(json.dumps, items)))
     (folder / "texts.txt").write_text("\n\n".join(TEXTS))
-    names = {"pairs": "capitals.csv", "relations": "mine.json", "requests": "asking.txt", "task": "naming.jsonl"}
+    names = {"pairs": "capitals.csv", "relations": "mine.json", "requests": "asking.jsonl", "task": "naming.jsonl"}
     return {f"--{name}": str(folder / file) for name, file in (names | {"texts": "texts.txt"}).items()}
 
 

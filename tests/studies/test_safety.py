@@ -280,14 +280,14 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch, tmp_path):
 
 def test_requests_of_a_file_or_list_are_ranked_and_answered(small, monkeypatch, tmp_path):
     file = tmp_path / "mine.csv"
-    rows = [f" Mary gave {i},unsafe\n John went {i},safe\n" for i in range(18)]
-    file.write_text("prompt,label\n" + "".join(rows))
+    file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(18)))
     seen, one = [], mh.studies.RefusalSettings(critical=1)
     monkeypatch.setattr(refusal_stages.RefusalStages, "run", lambda stages: seen.append(stages.requests.answered))
     for requests in (file, [f" Mary gave {i}" for i in range(18)]):
         mh.build_atlas(small, only="safety", requests=requests, refusals=one)
-    assert seen[0] == ([f" Mary gave {i}" for i in range(2, 18, 3)], [f" John went {i}" for i in range(2, 18, 3)])
-    assert seen[1][0] == seen[0][0] and set(seen[1][1]) <= set(load_requests("harmless").texts)
+    assert seen[0] == seen[1]
+    assert seen[0][0] == [f" Mary gave {i}" for i in range(2, 18, 3)]
+    assert set(seen[0][1]) <= set(load_requests("harmless").texts)
     file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(17)))
     with pytest.raises(ValueError, match=r"mine.csv has 17 harmful requests; give at least 18"):
         mh.build_atlas(small, only="safety", requests=str(file), refusals=one)

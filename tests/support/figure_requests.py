@@ -17,9 +17,9 @@ Tiny = Callable[[str], Path]
 
 def safety_request(tiny: Tiny, folder: Path) -> dict[str, Any]:
     """Two sets of requests."""
-    files = [folder / f"{name}.txt" for name in REQUESTS]
+    files = [folder / f"{name}.csv" for name in REQUESTS]
     for file, texts in zip(files, REQUESTS.values(), strict=True):
-        file.write_text("\n".join(texts))
+        file.write_text("\n".join(["asked", *(text.strip() for text in texts)]))
     return {
         "models": [tiny("llama"), tiny("gpt2")],
         "requests": files,

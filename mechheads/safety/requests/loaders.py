@@ -84,7 +84,7 @@ def load_requests(
         source: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
             ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
             ``"teaching_harmless"``, with which the models that refuse were taught; a name in the table; or a file that
-            ``mh.io.rows`` reads.
+            ``mechheads.io.rows`` reads.
         split: ``"train"``, ``"test"``, or ``None`` for all, of a set of the package.
         part: ``"unsafe"`` or ``"safe"``: the part of a public set, or what the requests of a file are. A notebook folds
             unsafe ones.
@@ -145,7 +145,7 @@ def _of_file(file: Path, about: str, part: Part, column: str | None, where: Wher
     )
     column = table.pick(call, only=True, column=column)["column"]
     if where is None and len(table.first) > 1:
-        raise ValueError(f"{table.name} has {table.listed()}; say which rows to take: {call}")
+        raise ValueError(f"{table.name} has {table.listed()}; where is not given; write {call}")
     if where is not None and where != "all" and not isinstance(where, Mapping):
         raise ValueError(f'where is {described(where)}; give values of columns, {{column: value}}, or "all"')
     chosen = where if isinstance(where, Mapping) else {}

@@ -62,10 +62,10 @@ def test_which_rows_of_a_mixed_file_are_meant_must_be_said(tmp_path: Path, kind:
             frame.to_parquet(file)
         case _:
             frame.to_json(file, orient="records", lines=kind == "jsonl")
-    listed = rf"^mixed.{kind} has the columns 'prompt' \('{BAD[:-1]}\?'\), '{label}' \('?{harmful}'?\); say which "
+    listed = rf"^mixed.{kind} has the columns 'prompt' \('{BAD[:-1]}\?'\), '{label}' \('?{harmful}'?\); "
     call = rf"load_requests\('mixed.{kind}', column=\.\.\., where={{column: value}}\), or where=\"all\""
-    for given, what in (({}, "to read"), ({"column": "prompt"}, "rows to take")):
-        with pytest.raises(ValueError, match=f"{listed}{what}: {call}"):
+    for given, what in (({}, "column"), ({"column": "prompt"}, "where")):
+        with pytest.raises(ValueError, match=f"{listed}{what} is not given; write {call}"):
             load_requests(file, **given)
     found = load_requests(file, column="prompt", where={label: harmful})
     assert repr(found) == f"<1 of the requests of mixed.{kind}, 1 of 2 rows of 'prompt' (text folded)>"
@@ -80,8 +80,13 @@ def test_which_rows_of_a_mixed_file_are_meant_must_be_said(tmp_path: Path, kind:
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
-        ("a.csv", "goal\nx\n", {"column": "prompt"}, r"has the column 'goal' \('x'\); column='prompt' is none of them"),
-        ("a.csv", "goal\nx\n", {"where": {"label": "a"}}, r"where names 'label', which is none of them"),
+        (
+            "a.csv",
+            "goal\nx\n",
+            {"column": "prompt"},
+            r"has the column 'goal' \('x'\); column is 'prompt', which is none of them",
+        ),
+        ("a.csv", "goal\nx\n", {"where": {"label": "a"}}, r"where has 'label', which is none of them"),
         ("a.csv", "goal,id\nx,1\n", {"column": "goal", "where": "each"}, r"where is 'each'; give values of columns"),
         ("a.csv", "goal,id\n,1\nx,2\n", {"column": "goal", "where": "all"}, r"row 1 has '' in column 'goal'"),
         ("a.json", json.dumps([BAD, GOOD]), {}, r"give a list of something else as a list: json.load"),
