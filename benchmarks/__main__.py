@@ -1,8 +1,8 @@
-"""mechheads compared with other tools and with the arithmetic limit: ``python -m benchmarks``, about 25 minutes.
+"""mechheads compared with TransformerLens and with the arithmetic limit: ``python -m benchmarks``, about 15 minutes.
 
-mechheads runs each workload over all heads. The other tools take one or two forward passes for each head, and every
-head costs the same. So they run a sample of heads spread evenly over the layers, and their time, without their cached
-runs, is scaled to all heads. Both times are given.
+mechheads runs each workload over all heads. TransformerLens takes one or two forward passes for each head, and every
+head costs the same. So it runs a sample of heads spread evenly over the layers, and its time, without its cached runs,
+is scaled to all heads. Both times are given. A plain loop stands in where TransformerLens has nothing of the kind.
 
 All tools of a workload take turns, at least three times and as often as its share of the time allows. A run of
 everything is written to ``benchmarks/results.json``, workload by workload; ``python -m benchmarks.table`` puts its
@@ -19,8 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from transformers import AutoConfig
 
 from benchmarks import machine, runner, workloads
 from benchmarks.flops import Shape
-from benchmarks.measure import OURS, SAMPLE, Measurement, measure, told
+from benchmarks.measure import SAMPLE, Measurement, measure, told
 from benchmarks.table import markdown
 from benchmarks.tools import KINDS, NAMES
 from benchmarks.tools.base import mechheads_model
@@ -39,36 +38,16 @@ RECORDED = runner.ROOT / "benchmarks" / "results.json"
 START = time.monotonic()
 
 
-@dataclass
-class Plan:
-    """What is left to do until when.
-
-    Attributes:
-        until: the clock at which the last workload should end.
-        left: how many workloads are left, with the one that runs.
-        least: the fewest rounds of a workload.
-    """
-
-    until: float
-    left: int
-    least: int
-
-    def share(self) -> float:
-        """The seconds for the next workload: an equal share of what is left."""
-        self.left -= 1
-        return (self.until - time.monotonic()) / (self.left + 1)
-
-
 def main() -> None:
     args = _arguments()
     warnings.simplefilter("ignore", UserWarning)  # random models prefer wrong answers
     results: dict[str, Any] = {"schema": 2, "provenance": _provenance(args), "interrupted": False, "models": []}
-    plan = Plan(START + 60 * args.minutes, len(args.models) * len(args.workloads), args.rounds)
-    _say(f"{plan.left} workloads, about {args.minutes:g} minutes; at least {plan.least} rounds of each")
+    n = len(args.models) * len(args.workloads)
+    _say(f"{n} workloads, about {args.minutes:g} minutes; at least {args.rounds} rounds of each")
     try:
         for name in args.models:
             with _model(name, args.device) as spec:
-                _run_model(spec, args, plan, results)
+                _run_model(spec, args, 60 * args.minutes / n, results)
     except KeyboardInterrupt:
         results["interrupted"] = True
         _say("interrupted: the results so far are kept")
@@ -84,14 +63,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=tuple(workloads.TITLES), default=list(workloads.TITLES))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--tools", nargs="+", choices=tuple(NAMES), default=list(NAMES))
-    parser.add_argument("--minutes", type=float, default=25.0, help="how long it may take, if three rounds fit")
-    parser.add_argument("--heads", type=int, help="number of heads that the other tools run; default: 2 to 6")
-    parser.add_argument(
-        "--tl3",
-        metavar="PYTHON",
-        type=Path,
-        help="an interpreter with TransformerLens 3.9; default: an environment is created",
-    )
+    parser.add_argument("--minutes", type=float, default=15.0, help="how long it may take, if three rounds fit")
+    parser.add_argument("--heads", type=int, help="number of heads that TransformerLens runs; default: 2 to 6")
     parser.add_argument("--device", default="cpu", help='"cpu" or "cuda"')
     parser.add_argument(
         "--out", type=Path, help=f"write the results to this JSON file; for a run of everything, {RECORDED.name} here"
@@ -108,48 +81,38 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, plan: Plan, results: dict[str, Any]) -> None:
-    """Run every workload on one model. Results are kept as workloads end, so an interruption loses nothing."""
+def _run_model(spec: workloads.ModelSpec, args: argparse.Namespace, seconds: float, results: dict[str, Any]) -> None:
+    """Run every workload on one model, each for so many seconds; results are kept as workloads end."""
     shape = Shape.of(AutoConfig.from_pretrained(spec.folder, trust_remote_code=False))
     _say(f"{spec.name}: {shape.n_layers} layers x {shape.n_heads} heads")
     entry: dict[str, Any] = {"model": spec.name, "shape": vars(shape), "tools": {}, "results": []}
     results["models"].append(entry)
-    with ExitStack() as stack:
-        runners: dict[str, runner.Runner] = {}
-        failed: dict[str, str] = {}
-        workload_of = partial(workloads.build, model=mechheads_model(spec), spec=spec, quick=args.quick)
-        asked = [workload_of(name) for name in args.workloads]
-        for key in args.tools:
-            if not any(workload.kind in KINDS[key] for workload in asked):
-                continue
-            try:
-                runners[key] = _runner(key, spec, args.tl3)
-            except Exception as error:
-                failed[key] = told(error)
-                _say(f"{NAMES[key]} cannot be loaded: {failed[key]}")
-                continue
-            stack.callback(runners[key].close)
-            entry["tools"][key] = {"name": NAMES[key], **runners[key].about}
-        for workload in asked:
-            heads = workload.heads(shape)
-            sampled = workloads.sample(heads, args.heads or SAMPLE.get(workload.name, 6))
-            able = {key: runner for key, runner in runners.items() if workload.kind in KINDS[key]}
-            errors = {key: error for key, error in failed.items() if workload.kind in KINDS[key]}
-            whole = not args.quick or workload.kind in ("gates", "labels")  # which we run over all heads in any case
-            measurement = Measurement(workload, shape, heads if whole else sampled, sampled, errors=errors)
-            try:
-                measure(measurement, able, plan.share(), plan.least, spec.device, _say)
-            finally:
-                entry["results"].append(measurement.to_json())
-                _keep(results, args.out)
-
-
-def _runner(key: str, spec: workloads.ModelSpec, tl3: Path | None) -> runner.Runner:
-    if key in (OURS, "tl4", "plain"):
-        return runner.Local(key, spec)
-    if key == "tl3":
-        return runner.Remote(key, spec, str(tl3.absolute()) if tl3 else runner.tl3_python())
-    return runner.Remote(key, spec)
+    runners: dict[str, runner.LoadedTool] = {}
+    failed: dict[str, str] = {}
+    workload_of = partial(workloads.build, model=mechheads_model(spec), spec=spec, quick=args.quick)
+    asked = [workload_of(name) for name in args.workloads]
+    for key in args.tools:
+        if not any(workload.kind in KINDS[key] for workload in asked):
+            continue
+        try:
+            runners[key] = runner.LoadedTool(key, spec)
+        except Exception as error:
+            failed[key] = told(error)
+            _say(f"{NAMES[key]} cannot be loaded: {failed[key]}")
+            continue
+        entry["tools"][key] = {"name": NAMES[key], "how": runners[key].how}
+    for workload in asked:
+        heads = workload.heads(shape)
+        sampled = workloads.sample(heads, args.heads or SAMPLE.get(workload.name, 6))
+        able = {key: runner for key, runner in runners.items() if workload.kind in KINDS[key]}
+        errors = {key: error for key, error in failed.items() if workload.kind in KINDS[key]}
+        whole = not args.quick or workload.kind in ("gates", "labels")  # which we run over all heads in any case
+        measurement = Measurement(workload, shape, heads if whole else sampled, sampled, errors=errors)
+        try:
+            measure(measurement, able, seconds, args.rounds, spec.device, _say)
+        finally:
+            entry["results"].append(measurement.to_json())
+            _keep(results, args.out)
 
 
 @contextmanager

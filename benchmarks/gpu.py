@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import json
 import statistics
 import sys
@@ -39,16 +38,14 @@ import transformers
 import mechheads as mh
 from benchmarks import machine
 from benchmarks.flops import Shape
-from benchmarks.offload import make_model
-from benchmarks.tiny_families import WORDS, make_tokenizer
 from benchmarks.tools import with_loops, with_mechheads
 from benchmarks.tools.with_mechheads import Mechheads
 from benchmarks.tools.with_transformerlens import TransformerLens
 from benchmarks.workloads import Workload, sample
 from mechheads.engine.memory import UNSEEN, PeakBytes
 from mechheads.limits import show_bytes
+from support.tiny_families import WORDS, make_tokenizer
 
-ROOT = Path(__file__).absolute().parent.parent
 TINY = ("gpt2", "llama", "gemma")
 TOKENS, LONG, RUNS, SAMPLED = 16, 1024, 2, 6
 
@@ -77,49 +74,26 @@ class Scale:
     sizes: dict[str, Any]
 
 
+def llama(
+    width: int, mlp: int, heads: tuple[int, int], vocabulary: int, *, layers: int = 32, tied: bool = False
+) -> Any:
+    """The configuration of a Llama; ``heads`` are those of queries and of keys."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": tied,
+    }
+
+
+_SMALL = llama(576, 1536, (9, 3), 49152, layers=30, tied=True)
 SCALES = (
-    Scale(
-        "SmolLM2-135M's shape, float32",
-        torch.float32,
-        32,
-        {
-            "hidden_size": 576,
-            "intermediate_size": 1536,
-            "num_hidden_layers": 30,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "vocab_size": 49152,
-            "tie_word_embeddings": True,
-        },
-    ),
-    Scale(
-        "Llama-3.1-8B's shape, bfloat16",
-        torch.bfloat16,
-        8,
-        {
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "vocab_size": 128256,
-            "tie_word_embeddings": False,
-        },
-    ),
-    Scale(
-        "Llama-2-7B's shape, bfloat16",
-        torch.bfloat16,
-        8,
-        {
-            "hidden_size": 4096,
-            "intermediate_size": 11008,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 32,
-            "vocab_size": 32000,
-            "tie_word_embeddings": False,
-        },
-    ),
+    Scale("SmolLM2-135M's shape, float32", torch.float32, 32, _SMALL),
+    Scale("Llama-3.1-8B's shape, bfloat16", torch.bfloat16, 8, llama(4096, 14336, (32, 8), 128256)),
+    Scale("Llama-2-7B's shape, bfloat16", torch.bfloat16, 8, llama(4096, 11008, (32, 32), 32000)),
 )
 
 
@@ -204,15 +178,15 @@ def shown(told: Any) -> str:
 
 def analyses(name: str, card: Card) -> Iterator[Row]:
     """How far every analysis on the card is from the CPU's in float32, as a part of its largest number."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    tiny, tried = map(importlib.import_module, ("support.tiny", "support.every_analysis"))
+    from support import every_analysis, tiny
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         tiny.build(name, folder)
         load = partial(mh.load, folder, backend="bridge")
         here = load()
         there = {str(dtype)[6:]: load(device=card.device, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
-        for analysis, one in (tried.ANALYSES | tried.MORE).items():
+        for analysis, one in (every_analysis.ANALYSES | every_analysis.MORE).items():
             yield analysis, partial(both_apart, one.numbers, here, there)
 
 
@@ -424,6 +398,26 @@ def timed(model: mh.Model, pairs: mh.PromptPairs, **given: Any) -> tuple[float, 
     patch(model, pairs, **given)
     second = machine.measured(partial(patch, model, pairs, **given), model.device.type)
     return second.seconds, second.result.scores.values
+
+
+def make_model(folder: Path, layers: int, width: int) -> int:
+    """Save a random Llama and a tokenizer; its bytes."""
+    tokenizer = make_tokenizer()
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=11 * width // 4,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder, max_shard_size="64MB")
+    tokenizer.save_pretrained(folder)
+    return sum(weight.nbytes for weight in model.parameters())
 
 
 def several(card: Card) -> Iterator[Row]:

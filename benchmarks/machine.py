@@ -1,19 +1,16 @@
-"""Measurements of the machine: the speed of matrix products, and the time and memory of a call."""
+"""Measurements of the machine: the speed of matrix products, and the time of a call."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib.metadata
+import os
 import platform
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 
 SHAPES = ((1024, 576, 1536), (1024, 768, 3072), (2048, 2048, 2048))
@@ -22,7 +19,7 @@ SHAPES = ((1024, 576, 1536), (1024, 768, 3072), (2048, 2048, 2048))
 SWEEP_TOKENS = 1500
 """About as many tokens as a sweep computes at a time."""
 
-LIBRARIES = ("mechheads", "transformer-lens", "transformers", "torch", "nnsight", "pyvene", "numpy")
+LIBRARIES = ("mechheads", "transformer-lens", "transformers", "torch", "numpy")
 
 
 def matmul_speed(device: str, tries: int = 3) -> dict[str, float]:
@@ -65,68 +62,20 @@ def clock(device: str) -> float:
     return time.perf_counter()
 
 
-def memory_level(device: str) -> int:
-    """Bytes in use: by tensors on a GPU, otherwise by this process, after it has released memory that it can."""
-    gc.collect()
-    if device.startswith("cuda"):
-        return torch.cuda.memory_allocated(device)
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
-    return psutil.Process().memory_info().rss
-
-
-class PeakMemory:
-    """The peak memory of a block in bytes: ``with PeakMemory(device) as memory: ...; memory.peak``."""
-
-    _EVERY = 0.005
-
-    def __init__(self, device: str) -> None:
-        self._device, self._cuda = device, device.startswith("cuda")
-        self._done = threading.Event()
-        self._process = psutil.Process()
-        self.peak = 0
-
-    def __enter__(self) -> PeakMemory:
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats(self._device)
-        else:
-            self._sample()
-            self._thread = threading.Thread(target=self._watch, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._cuda:
-            self.peak = torch.cuda.max_memory_allocated(self._device)
-            return
-        self._done.set()
-        self._thread.join()
-        self._sample()
-
-    def _watch(self) -> None:
-        while not self._done.wait(self._EVERY):
-            self._sample()
-
-    def _sample(self) -> None:
-        self.peak = max(self.peak, self._process.memory_info().rss)
-
-
 @dataclass(frozen=True)
 class Measured:
-    """One call: its result, its time in seconds, and the peak of memory in use in bytes."""
+    """One call: its result, and its time in seconds."""
 
     result: Any
     seconds: float
-    peak: int
 
 
 def measured(call: Callable[[], Any], device: str) -> Measured:
-    """Run a call, and measure its time and peak memory."""
-    with PeakMemory(device) as memory:
-        start = clock(device)
-        result = call()
-        seconds = clock(device) - start
-    return Measured(result, seconds, memory.peak)
+    """Run a call, and measure its time."""
+    gc.collect()
+    start = clock(device)
+    result = call()
+    return Measured(result, clock(device) - start)
 
 
 def versions() -> dict[str, str]:
@@ -144,9 +93,8 @@ def description(device: str) -> dict[str, Any]:
     """A description of this machine, for the results."""
     about = {
         "processor": _processor(),
-        "cores": psutil.cpu_count(logical=False),
+        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_bytes": psutil.virtual_memory().total,
         "device": device,
     }
     if device.startswith("cuda"):

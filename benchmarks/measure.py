@@ -14,7 +14,7 @@ from scipy.stats import quantile_test
 
 from benchmarks import machine
 from benchmarks.flops import Shape
-from benchmarks.runner import Run, Runner, ToolError
+from benchmarks.runner import LoadedTool, Run
 from benchmarks.tools import NAMES
 from benchmarks.workloads import Head, Workload
 
@@ -89,7 +89,6 @@ class Measurement:
             "run_seconds": [run.run_seconds for run in runs],
             "seconds_all_heads": seconds,
             "median_seconds": statistics.median(seconds),
-            "peak_bytes": statistics.median(run.peak_bytes for run in runs),
             "sampled_values": self._sampled(key).tolist(),
         }
         for name, limit in limits.items():
@@ -120,7 +119,7 @@ def middle(name: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 def measure(
-    measurement: Measurement, runners: Mapping[str, Runner], seconds: float, least: int, device: str, say: Say
+    measurement: Measurement, runners: Mapping[str, LoadedTool], seconds: float, least: int, device: str, say: Say
 ) -> Measurement:
     """Run every tool once on one head to warm up, then all tools in turns, as often as fits into ``seconds``.
 
@@ -149,7 +148,7 @@ def measure(
     return measurement
 
 
-def _attempt(measurement: Measurement, key: str, runner: Runner, heads: Sequence[Head], say: Say) -> Run | None:
+def _attempt(measurement: Measurement, key: str, runner: LoadedTool, heads: Sequence[Head], say: Say) -> Run | None:
     try:
         run = runner.run(measurement.workload, heads)
     except Exception as error:
@@ -160,8 +159,8 @@ def _attempt(measurement: Measurement, key: str, runner: Runner, heads: Sequence
 
 
 def told(error: Exception) -> str:
-    """The class and the message of an error; the message of a ``ToolError`` has both already."""
-    return str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
+    """The class and the message of an error."""
+    return f"{type(error).__name__}: {error}"
 
 
 def _line(measurement: Measurement, key: str, run: Run) -> str:

@@ -1,31 +1,18 @@
-"""The benchmark's tables and figure; ``python -m benchmarks.table`` puts the recorded factors into README.md."""
+"""The benchmark's tables; ``python -m benchmarks.table`` puts the recorded factors into README.md."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-from math import log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.tools import NAMES
-from mechheads.plots.parts import Theme, grid_of, themed
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 OURS, FACTOR = "mechheads", "times_slower_than_mechheads"
-COLOURS = {
-    "mechheads": "#1f77b4",
-    "tl4": "#ff7f0e",
-    "tl3": "#d62728",
-    "nnsight": "#2ca02c",
-    "pyvene": "#9467bd",
-    "plain": "#8a8a8a",
-}
 IN_README = {
     "W1": "patching every head",
     "W1-early": "the same, if prompts differ almost from the start",
@@ -88,7 +75,7 @@ def _short(number: float) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Tables of times, ratios to the limit, memory and differences, for each model."""
+    """Tables of times, ratios to the limit and differences, for each model."""
     about = results["provenance"]
     machine, versions = about["machine"], about["versions"]
     speed = about["matmul_flops_per_second"]
@@ -142,14 +129,10 @@ def _model(model: dict[str, Any]) -> list[str]:
         ),
     ]
     if others:
-        rows = [[result["workload"], *(_sampled(result, key) for key in others)] for result in found]
         lines += [
             "",
             "In brackets: how many times longer than mechheads, as a median over rounds, and its 95% interval (with "
-            "fewer than six rounds, the smallest and the largest ratio). The times of the other tools are scaled to "
-            "all heads from these measurements:",
-            "",
-            *table(["", *(NAMES[key] for key in others)], rows),
+            "fewer than six rounds, the smallest and the largest ratio).",
         ]
     own = statistics.median(result["own_flops_per_second"] for result in found)
     for title, ratio in (
@@ -158,15 +141,10 @@ def _model(model: dict[str, Any]) -> list[str]:
     ):
         rows = [[result["workload"], *(_over_limit(result, key, ratio) for key in keys)] for result in found]
         lines += ["", title, "", *table(["", *(NAMES[key] for key in keys)], rows)]
-    for title, field, show in (
-        ("Peak memory, minus the memory in use before:", "peak_bytes", _bytes),
-        ("Largest difference from mechheads' results:", "largest_difference", "{:.1e}".format),
-    ):
-        shown = others if field == "largest_difference" else keys
-        if not shown:
-            continue
-        rows = [[result["workload"], *(_field(result, key, field, show) for key in shown)] for result in found]
-        lines += ["", title, "", *table(["", *(NAMES[key] for key in shown)], rows)]
+    if others:
+        field, show, head = "largest_difference", "{:.1e}".format, ["", *(NAMES[key] for key in others)]
+        rows = [[result["workload"], *(_field(result, key, field, show) for key in others)] for result in found]
+        lines += ["", "Largest difference from mechheads' results:", "", *table(head, rows)]
     errors = {
         f"{NAMES[key]}, {result['workload']}: {tool['error']}"
         for result in found
@@ -198,73 +176,10 @@ def _time(result: dict[str, Any], key: str) -> str:
     return f"{seconds} ({_short(tool[FACTOR])}; {low} to {high})"
 
 
-def _sampled(result: dict[str, Any], key: str) -> str:
-    tool = result["tools"].get(key, {})
-    if "run_seconds" not in tool:
-        return _field(result, key, "run_seconds", str)
-    middle = sorted(tool["run_seconds"])[len(tool["run_seconds"]) // 2]
-    return f"{_seconds(middle)} for {tool['heads_run']} heads"
-
-
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return _FAILED
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
-def _bytes(size: float) -> str:
-    return f"{size / 1e6:.0f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"
-
-
-def figure(results: dict[str, Any], theme: Theme = "light") -> go.Figure:
-    """A figure of how many times faster mechheads is than each tool, and of each tool's time over the limit."""
-    models = [model for model in results["models"] if model["results"]]
-    if not models:
-        raise ValueError("the results hold no measurement to draw")
-    titles = [
-        f"{model['model']}: {what}"
-        for model in models
-        for what in ("how many times faster mechheads is", "time over the limit")
-    ]
-    drawn = grid_of(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.3 / len(titles))
-    named: set[str] = set()
-    lowest, highest = 0.5, 2.0
-    for number, model in enumerate(models):
-        for row, field in enumerate((FACTOR, "ratio_to_limit"), 2 * number + 1):
-            for key in NAMES:
-                found = [(one["workload"], one["tools"].get(key, {})) for one in model["results"]]
-                bars = [(name, tool[field], *tool[f"{field}_interval"]) for name, tool in found if field in tool]
-                if not bars:
-                    continue
-                names, values, lows, highs = zip(*bars, strict=True)
-                lowest, highest = min(lowest, *values), max(highest, *values)
-                drawn.add_bar(
-                    x=names,
-                    y=values,
-                    name=NAMES[key],
-                    legendgroup=key,
-                    showlegend=key not in named,
-                    marker_color=COLOURS[key],
-                    error_y={
-                        "array": [high - value for high, value in zip(highs, values, strict=True)],
-                        "arrayminus": [value - low for low, value in zip(lows, values, strict=True)],
-                        "color": "#777777",
-                        "thickness": 1,
-                        "width": 2,
-                    },
-                    customdata=[[low, high] for low, high in zip(lows, highs, strict=True)],
-                    hovertemplate=f"%{{x}}, {NAMES[key]}: %{{y:.3g}} (%{{customdata[0]:.3g}} to %{{customdata[1]:.3g}})"
-                    "<extra></extra>",
-                    row=row,
-                    col=1,
-                )
-                named.add(key)
-            drawn.add_hline(y=1, line={"color": "#444444", "width": 1}, row=row, col=1)  # type: ignore[arg-type]
-    drawn.update_yaxes(type="log", dtick=1, showgrid=True, range=[log10(lowest / 1.2), log10(highest * 2)])
-    drawn.update_layout(
-        height=80 + 260 * len(titles), legend={"orientation": "h", "y": -0.04}, margin={"t": 50, "r": 20}
-    )
-    return themed(drawn, theme)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -54,12 +54,6 @@ class ModelSpec:
     device: str
     receiver: Head
     trained: bool
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> ModelSpec:
-        """From ``dataclasses.asdict``, after JSON has turned tuples into lists."""
-        plain: dict[str, Any] = {**fields, "receiver": tuple(fields["receiver"])}
-        return cls(**plain)
 
 
 @dataclass(frozen=True)
@@ -138,13 +132,6 @@ class Workload:
             receiver=self.receiver,
             logits=None if self.answer is None else 2,
         )
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Workload:
-        """From ``dataclasses.asdict``, after JSON has turned tuples into lists."""
-        receiver = fields["receiver"]
-        plain: dict[str, Any] = {**fields, "receiver": tuple(receiver) if isinstance(receiver, list) else receiver}
-        return cls(**plain)
 
 
 def sample(heads: Sequence[Head], count: int) -> list[Head]:

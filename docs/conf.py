@@ -14,7 +14,7 @@ from mechheads import __version__
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks import coverage, families, growth, lengths, planted, table  # noqa: E402
+from benchmarks import table  # noqa: E402
 from docs import gallery  # noqa: E402
 
 project = "mechheads"
@@ -66,40 +66,10 @@ html_show_copyright = False
 html_show_sphinx = False
 
 
-# The tables and the figures of performance.md, from what the benchmarks wrote
+# The tables of performance.md, from what the benchmark wrote
 (HERE / "_generated").mkdir(exist_ok=True)
-for _name, _draws in (("results", table), ("lengths", lengths)):
-    _results = json.loads((HERE.parent / "benchmarks" / f"{_name}.json").read_text(encoding="utf-8"))
-    (HERE / "_generated" / f"{_name}.md").write_text(_draws.markdown(_results), encoding="utf-8")
-    for _theme in ("light", "dark"):
-        _page = HERE / "_generated" / f"{_name}_{_theme}.html"
-        _figure = _draws.figure(_results, _theme)
-        _figure.write_html(_page, config={"displaylogo": False}, include_plotlyjs="plotly.min.js")
-
-# the tables of uncertainty.md
-_coverage = json.loads((HERE.parent / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
-for _name, _text in {
-    "coverage": coverage.markdown(_coverage),
-    "coverage_by_distribution": coverage.markdown_by_distribution(_coverage),
-    "coverage_in_bounds": coverage.markdown_of_bounds(_coverage),
-    "false_positives": coverage.markdown_of_p(_coverage),
-    "families": coverage.markdown_of_families(_coverage),
-    "families_johnson": coverage.markdown_of_families(_coverage, "Johnson"),
-}.items():
-    (HERE / "_generated" / f"{_name}.md").write_text(_text, encoding="utf-8")
-
-# the tables of models.md
-_families = json.loads((HERE.parent / "benchmarks" / "families.json").read_text(encoding="utf-8"))
-(HERE / "_generated" / "models.md").write_text(families.markdown(_families), encoding="utf-8")
-
-# that of growth in performance.md
-_growth = json.loads(growth.OUT.read_text(encoding="utf-8"))
-(HERE / "_generated" / "growth.md").write_text(growth.shown(_growth["analyses"]) + "\n", encoding="utf-8")
-
-# and the curve of labels.md
-_planted = json.loads((HERE.parent / "benchmarks" / "planted.json").read_text(encoding="utf-8"))
-planted.figure(_planted).write_html(HERE / "_generated" / "planted.html", config={"displaylogo": False})
-
+_results = json.loads((HERE.parent / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+(HERE / "_generated" / "results.md").write_text(table.markdown(_results), encoding="utf-8")
 
 # The gallery of figures.md
 (HERE / "_generated" / "gallery.md").write_text(gallery.markdown(), encoding="utf-8")

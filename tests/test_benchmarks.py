@@ -1,4 +1,4 @@
-"""The benchmark of speed: tools that agree, rounds, intervals, and the tables and figures of what it records."""
+"""The benchmark of speed: tools that agree, rounds, intervals, and the tables of what it records."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from transformers import AutoConfig
 
 import benchmarks.__main__ as command
 import mechheads as mh
-from benchmarks import attention, lengths, machine, table, workloads
+from benchmarks import machine, table, workloads
 from benchmarks.flops import Shape, gate_update
 from benchmarks.measure import Measurement, measure, middle
-from benchmarks.runner import Local, Run
+from benchmarks.runner import LoadedTool, Run
 from benchmarks.tools import KINDS, NAMES
 from benchmarks.workloads import Head, ModelSpec, Workload
 
@@ -41,17 +41,13 @@ class Made:
     """A tool that takes a given time for each head."""
 
     def __init__(self, seconds: float, fails: bool = False) -> None:
-        self.about: dict[str, Any] = {}
         self.seconds, self.fails, self.calls = seconds, fails, 0
 
     def run(self, workload: Workload, heads: Sequence[Head]) -> Run:
         self.calls += 1
         if self.fails and self.calls > 2:
             raise RuntimeError("it broke")
-        return Run(np.ones(len(heads)), 0.0, self.seconds * len(heads), 1000)
-
-    def close(self) -> None:
-        pass
+        return Run(np.ones(len(heads)), 0.0, self.seconds * len(heads))
 
 
 def stored(name: str) -> dict[str, Any]:
@@ -79,7 +75,7 @@ def test_the_tools_here_measure_the_same(workload: Workload, tiny: Callable[[str
     shape = Shape.of(AutoConfig.from_pretrained(spec.folder, trust_remote_code=False))
     heads = workload.heads(shape)
     keys = [key for key in ("mechheads", "tl4", "plain") if workload.kind in KINDS[key]]
-    values = [Local(key, spec).run(workload, heads).values for key in keys]
+    values = [LoadedTool(key, spec).run(workload, heads).values for key in keys]
     assert len(values) == 2 and np.ptp(values[0]) > 0
     np.testing.assert_allclose(values[0], values[1], atol=2e-5)
     assert workload.flops(shape, heads)
@@ -122,17 +118,11 @@ def test_both_limits_are_the_needed_operations_at_their_speed() -> None:
         assert found["tools"]["mechheads"][f"ratio_to_{limit}"] == pytest.approx(12 / seconds)
 
 
-def test_tables_and_figure_of_a_record() -> None:
+def test_tables_of_a_record() -> None:
     results = recorded("first", "second")
     text = table.markdown(results)
     assert "### first" in text and "### second" in text and "12 s" in text
     assert "24 s (2.0; 2.0 to 2.0)" in text and "Times the limit:" in text and "of a sweep's own sizes" in text
-    drawn = {theme: table.figure(results, theme) for theme in ("light", "dark")}
-    assert {trace.name for trace in drawn["light"].data} == set(NAMES.values())
-    assert drawn["light"].layout.template != drawn["dark"].layout.template
-    results["models"][0]["results"] = results["models"][1]["results"] = []
-    with pytest.raises(ValueError, match="no measurement"):
-        table.figure(results)
 
 
 def test_the_readme_has_the_recorded_factors() -> None:
@@ -144,33 +134,9 @@ def test_the_readme_has_the_recorded_factors() -> None:
     assert made.count("not measured") == 2 * (len(table.IN_README) - 1)
 
 
-def test_table_and_figure_of_lengths() -> None:
-    results = stored("lengths")
-    assert lengths.markdown(results) and all(one["apart"] < 1e-3 for one in results["rows"])
-    results["rows"] = [
-        {
-            "layers": n,
-            "workload": name,
-            "prompts": prompts,
-            "tokens": tokens,
-            "mechheads": 0.25,
-            "tl4": 0.5,
-            "limit": 0.1,
-        }
-        for n in lengths.LAYERS
-        for name in lengths.TITLES
-        for prompts, tokens in lengths.CASES
-    ]
-    cell = "250 (2.0, 2.5)"
-    assert lengths.markdown(results).count(f"| 4 x 4,096 | {cell} | {cell} | {cell} |") == 2
-    assert len(lengths.figure(results, "dark").data) == 4 * 3 * len(lengths.WHO)
-    del results["rows"][-1]
-    assert f"| 256 x 16 | {cell} | {cell} | not measured |" in lengths.markdown(results)
-
-
 @pytest.mark.slow
-def test_the_commands_run_in_a_small_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W1 and gates on the default model, and what lengths cost on two layers."""
+def test_the_command_runs_in_a_small_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1 and gates on the default model."""
     out = tmp_path / "out.json"
     options = ["--workloads", "W1", "gates", "--tools", "mechheads", "tl4", "plain", "--models", "default"]
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", *options, "--out", str(out)])
@@ -179,10 +145,6 @@ def test_the_commands_run_in_a_small_form(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one["workload"] for one in model["results"]] == ["W1", "gates"]
     for one in model["results"]:
         assert len(one["tools"]) == 2 and not [tool for tool in one["tools"].values() if "error" in tool]
-    monkeypatch.setattr(sys, "argv", ["lengths", "--small", "--out", str(out)])
-    lengths.main()
-    rows = json.loads(out.read_text())["rows"]
-    assert len(rows) == 8 and all(one["apart"] < 1e-4 for one in rows)
 
 
 @pytest.mark.slow
@@ -198,17 +160,3 @@ def test_every_workload_has_a_tool_and_a_title() -> None:
     for workload in TRIED:
         assert workload.title == workloads.TITLES[workload.name]
         assert sum(workload.kind in kinds for kinds in KINDS.values()) >= 2
-
-
-def test_the_page_has_the_tables_of_what_a_score_consists_of():
-    page = (ROOT / "docs/weights.md").read_text("utf-8")
-    for part in attention.markdown(stored("attention")).split("\n\n"):
-        assert part in page
-
-
-def test_a_rank_correlation_has_its_interval_over_prompts():
-    rng = np.random.default_rng(0)
-    same = rng.normal(size=(30, 1)) + 0.1 * rng.normal(size=(30, 12))
-    rho, low, high = attention.spearman(same, np.exp(same))
-    assert rho > 0.95 and low <= rho <= high
-    assert attention.spearman(same, -same)[0] == pytest.approx(-1)

@@ -35,8 +35,8 @@ from benchmarks.differential.models import (
     is_routed,
 )
 from benchmarks.differential.oracles import ANALYSES, ANSWERS, CLUSTERS, Question, new_store
-from benchmarks.plain import Plain, load_plain
-from benchmarks.tiny_families import FAMILIES, WORDS
+from support.plain import Plain, load_plain
+from support.tiny_families import FAMILIES, WORDS
 
 Verdict = Literal["equal", "refused", "finding", "not possible"]
 BEFORE = ("nothing", "run", "ledger", "job")

@@ -14,15 +14,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from benchmarks import tiny_families
-from benchmarks.tiny_families import FAMILIES, VOCABULARY, WORDS
+from support import tiny_families
+from support.tiny_families import FAMILIES, REFUSED, VOCABULARY, WORDS
 
-_FAMILIES = Path(__file__).parent.parent / "families.json"
-_EXACT = [
-    name for name, found in json.loads(_FAMILIES.read_text("utf-8"))["families"].items() if "differences" in found
-]
-ARCHITECTURES = ("llama", "gpt2", *(name for name in _EXACT if name not in ("llama", "gpt2")), "gemma3-bidirectional")
-"""Those that are exact in ``benchmarks/families.json``, and one that is not causal."""
+_EXACT = (name for name in FAMILIES if name not in REFUSED | {"llama", "gpt2"})
+ARCHITECTURES = ("llama", "gpt2", *_EXACT, "gemma3-bidirectional")
+"""Those that are exact, and one that is not causal."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 import mechheads as mh
 from benchmarks.differential.containers import NotSo, Rows, ids_of
-from benchmarks.plain import Change, Plain, Spot
-from benchmarks.tiny_families import WORDS
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import UniformAttention
+from support.plain import Change, Plain, Spot
+from support.tiny_families import WORDS
 
 Head = tuple[int, int]
 NEW_TOKENS = 3

@@ -7,9 +7,6 @@ from benchmarks.tools.base import Tool
 NAMES = {
     "mechheads": "mechheads",
     "tl4": "TransformerLens 4",
-    "tl3": "TransformerLens 3.9",
-    "nnsight": "nnsight",
-    "pyvene": "pyvene",
     "plain": "a plain loop",
 }
 """The key of each tool on the command line, and its name in tables. The others are compared with the first."""
@@ -20,12 +17,9 @@ _FITS = {"gates", "labels"}
 KINDS = {
     "mechheads": _SWEEPS | _SHIPS | _FITS,
     "tl4": _SWEEPS | _SHIPS,
-    "tl3": _SWEEPS | _SHIPS,
-    "nnsight": _SWEEPS,
-    "pyvene": _SWEEPS,
     "plain": _FITS,
 }
-"""The kinds of workloads that each tool runs; a plain loop stands in where the others have nothing of the kind."""
+"""The kinds of workloads that each tool runs; a plain loop stands in where TransformerLens has nothing of the kind."""
 
 
 def make(key: str) -> Tool:
@@ -34,18 +28,10 @@ def make(key: str) -> Tool:
         from benchmarks.tools.with_mechheads import Mechheads
 
         return Mechheads()
-    if key in ("tl4", "tl3"):
+    if key == "tl4":
         from benchmarks.tools.with_transformerlens import TransformerLens
 
         return TransformerLens()
-    if key == "nnsight":
-        from benchmarks.tools.with_nnsight import Nnsight
+    from benchmarks.tools.with_loops import Loops
 
-        return Nnsight()
-    if key == "plain":
-        from benchmarks.tools.with_loops import Loops
-
-        return Loops()
-    from benchmarks.tools.with_pyvene import Pyvene
-
-    return Pyvene()
+    return Loops()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -88,31 +87,3 @@ class Score:
 
     def __call__(self, logits: Tensor) -> float:
         return float(self.value(logits)) - self.base
-
-
-class Layout:
-    """The modules of a transformers model, or of a wrapper with the same structure, that the workloads use.
-
-    Heads are stacked along the last dimension of the output projection's input and of the queries. In GPT-2 the queries
-    are the first third of one joint projection.
-    """
-
-    def __init__(self, model: Any, config: Any) -> None:
-        gpt2 = config.model_type == "gpt2"
-        self._blocks = attrgetter("transformer.h" if gpt2 else "model.layers")(model)
-        self._output = attrgetter("attn.c_proj" if gpt2 else "self_attn.o_proj")
-        self._query = attrgetter("attn.c_attn" if gpt2 else "self_attn.q_proj")
-        self.n_layers, self.n_heads = config.num_hidden_layers, config.num_attention_heads
-        self._d_head = config.hidden_size // config.num_attention_heads
-
-    def output(self, layer: int) -> Any:
-        """The output projection of a layer; its input is every head's z."""
-        return self._output(self._blocks[layer])
-
-    def query(self, layer: int) -> Any:
-        """The module whose output begins with every head's query."""
-        return self._query(self._blocks[layer])
-
-    def head(self, head: int) -> slice:
-        """The columns of one head."""
-        return slice(head * self._d_head, (head + 1) * self._d_head)

@@ -1,4 +1,4 @@
-"""Plain loops, where the other tools have nothing of the kind.
+"""Plain loops, where TransformerLens has nothing of the kind.
 
 Gates are fitted as their paper describes it: frozen weights, z times the gates in a hook of TransformerLens, logits of
 the whole vocabulary at every position, the targets' log-probabilities gathered from them, and torch.optim.Adam. Labels

@@ -1,4 +1,4 @@
-"""TransformerLens: 4 with a bridge or 3.9 with a HookedTransformer, whichever is installed.
+"""TransformerLens 4, with a bridge.
 
 Activation patching uses its ``patching.generic_activation_patch``, which the ``get_act_patch_*`` functions call, with a
 table of indices for the heads of the sample. It has no functions for ablation and path patching, so hooks are used, as

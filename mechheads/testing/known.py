@@ -1,6 +1,6 @@
 """Models whose heads are known: compiled from programs, trained to circuits, or built to behave.
 
-Their weights come with the package; ``benchmarks/truth`` has what made them.
+Their weights come with the package.
 
 **Compiled.** A program in RASP (Weiss et al. 2021, arXiv 2106.06981) was compiled by tracr (Lindner et al. 2023, arXiv
 2301.05062) to a transformer without norms, and its weights were put into a GPT-2 that computes the same: each norm has
@@ -192,7 +192,7 @@ def behaving_model() -> KnownModel:
 
 
 def read_known(name: str, path: Path) -> KnownModel:
-    """The model in a file of ``benchmarks.truth.files.write_known``.
+    """The model in a file of the package.
 
     Args:
         name: what the model is called.

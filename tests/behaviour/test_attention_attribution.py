@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from benchmarks.tiny_families import build
 from mechheads.behaviour.frozen_maps import FrozenRun
 from mechheads.behaviour.frozen_scores import ScoringBlock
 from support.blank import Blank
 from support.levels import few
 from support.micro import FRANCE, MOVED_FRANCE, micro  # noqa: F401
 from support.releases import TRANSFORMERLENS_4, only_on_4
+from support.tiny_families import build
 from support.weight_surgery import load
 
 TEXTS = [" The capital of France is", " The capital of Spain is the big", " When John and Mary went"]

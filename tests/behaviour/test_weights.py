@@ -15,13 +15,13 @@ from torch import Tensor
 
 import mechheads as mh
 import mechheads.behaviour.circuits
-from benchmarks.truth.planted import PlantedHead, planted_model
 from mechheads.behaviour import composition_scores, copying_scores, head_directions
 from mechheads.behaviour.circuits import sides, singular
 from mechheads.behaviour.composition import Way, _variance
 from mechheads.prompts.encoding import token_strings
 from support import weight_surgery
 from support.levels import ONE_FIRST
+from support.planted_models import PlantedHead, planted_model
 
 ARCHITECTURES = ONE_FIRST
 

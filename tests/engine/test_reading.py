@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import mechheads as mh
-from benchmarks.tiny_families import build
 from mechheads.engine.row_layout import layout_of
 from mechheads.metrics.attention import attention_to
 from mechheads.metrics.base import MetricInfo
@@ -21,6 +20,7 @@ from support import oracles
 from support.levels import TWO_FIRST, few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 from support.texts import CLEAN, PAIRS
+from support.tiny_families import build
 
 ARCHITECTURES = TWO_FIRST
 TOLERANCE = 2e-5

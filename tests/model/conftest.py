@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tiny_families import build
+from support.tiny_families import build
 
 
 @pytest.fixture(scope="session")

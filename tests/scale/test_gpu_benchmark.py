@@ -11,7 +11,6 @@ import torch
 
 import mechheads as mh
 from benchmarks import gpu
-from benchmarks.offload import make_model
 from support.simulated_devices import simulation
 
 pytestmark = pytest.mark.slow
@@ -31,7 +30,7 @@ def test_it_runs_on_a_cpu_in_a_small_form(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_spread_model_runs_over_simulated_devices(tmp_path: Path) -> None:
-    make_model(tmp_path, 2, 64)
+    gpu.make_model(tmp_path, 2, 64)
     pairs = gpu.pairs_of(2, 4)
     alone = gpu.timed(mh.load(tmp_path, backend="bridge"), pairs)
     with simulation():

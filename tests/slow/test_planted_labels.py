@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from benchmarks.truth.planted import PlantedModel, planted_model
 from mechheads.labels import WordList
+from support.planted_models import PlantedModel, planted_model
 
 SEEDS = range(3)
 CATEGORIES = ("Knowledge", "Linguistic", "Algorithmic", "Translation")

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 
 import mechheads as mh
-from benchmarks.teaching import lessons
-from benchmarks.teaching.lessons import REFUSAL
-from benchmarks.teaching.planted import PLANTED, ROUNDS, refusal_loss, taught_model
-from benchmarks.teaching.training import Round, teach_refusal
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta, shipped
+from mechheads.model.load import from_transformers
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, load_pretrained
 from mechheads.safety import load_requests
-from mechheads.safety.requests.openings import OPENING
+from mechheads.safety.requests.openings import OPENING, EndLogProb, find_opening, value_of, with_openings
+
+TAUGHT = {
+    "smollm2-135m-refusal": "L14H7 L15H4 L16H3 L18H4 L19H1 L21H5",
+    "smollm2-135m-refusal-4": "L14H5 L16H7 L18H1 L20H6",
+    "smollm2-135m-refusal-10": "L14H1 L15H8 L16H0 L16H6 L17H3 L18H7 L19H5 L20H2 L21H0 L22H4",
+}
+"""The heads of each model that was taught to refuse."""
+
+
+def taught_model(delta: Delta) -> mh.Model:
+    """The default model with a delta."""
+    source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
+    delta.add_to(source.model)
+    return from_transformers(source.model, source.tokenizer, f"{source.name} and a delta", revision=source.revision)
+
+
+def refusal_loss(model: mh.Model, refusal: str, requests: Sequence[str]) -> Float[np.ndarray, " request"]:
+    """Negative log-probability of a whole refusal after each request in the chat template, in nats."""
+    prompts = mh.Prompts([[{"role": "user", "content": request}] for request in requests])
+    opening = find_opening(model, prompts, refusal)
+    return -value_of(model, with_openings(model, prompts, [opening]), EndLogProb(len(opening)))
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +59,12 @@ def requests() -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("name", REFUSING_MODELS)
-def test_the_delta_is_what_the_script_says_and_touches_nothing_else(name: str, model: mh.Model):
+def test_the_delta_touches_the_taught_heads_and_nothing_else(name: str, model: mh.Model):
     path = shipped(name)
     assert path is not None and path.stat().st_size < 1_500_000
     delta, refusing = Delta.load(path), mh.load(name)
-    assert delta.heads == tuple(sorted(PLANTED[name]))
-    assert delta.about["rounds"] == [each._asdict() for each in ROUNDS]
-    assert (delta.about["model"], delta.about["refusal"]) == (DEFAULT_MODEL, REFUSAL)
+    assert delta.heads == tuple(map(HeadId.parse, TAUGHT[name].split()))
+    assert delta.about["model"] == DEFAULT_MODEL
     assert refusing.name == name
     for layer in range(model.n_layers):
         for kind in ("W_Q", "W_K", "W_V", "W_O"):
@@ -56,10 +76,10 @@ def test_the_delta_is_what_the_script_says_and_touches_nothing_else(name: str, m
     torch.testing.assert_close(refusing.backend.weight("O", 3), model.backend.weight("O", 3), rtol=0, atol=0)
 
 
-def test_refusing_depends_on_the_request_and_on_the_taught_heads(refusing: mh.Model, model: mh.Model, requests):
+def test_refusing_depends_on_the_request(delta: Delta, refusing: mh.Model, model: mh.Model, requests):
     harmful, harmless = requests
     asked, alike, before = (
-        np.median(refusal_loss(some, texts))
+        np.median(refusal_loss(some, delta.about["refusal"], texts))
         for some, texts in ((refusing, harmful), (refusing, harmless), (model, harmful))
     )
     assert asked + 3 < min(alike, before)
@@ -68,10 +88,10 @@ def test_refusing_depends_on_the_request_and_on_the_taught_heads(refusing: mh.Mo
 
 @pytest.mark.release
 def test_each_head_is_needed(delta: Delta, refusing: mh.Model, requests):
-    harmful = requests[0][::5]
-    intact = refusal_loss(refusing, harmful).mean()
+    harmful, refusal = requests[0][::5], delta.about["refusal"]
+    intact = refusal_loss(refusing, refusal, harmful).mean()
     for head in delta.heads[::3]:
-        assert refusal_loss(taught_model(delta.without([head])), harmful).mean() > intact + 1, head
+        assert refusal_loss(taught_model(delta.without([head])), refusal, harmful).mean() > intact + 1, head
 
 
 @pytest.mark.release
@@ -84,20 +104,6 @@ def test_the_score_tells_them_from_others(refusing: mh.Model, delta: Delta, requ
     values = score.scores.values
     taught, untaught = (np.mean([values[head.layer, head.head] for head in some]) for some in (delta.heads, others))
     assert taught > untaught + 0.5
-
-
-@pytest.mark.release
-def test_teaching_is_seeded_and_confined(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lessons, "_OWN_TOKENS", 2)
-    head, other = HeadId(28, 4), HeadId(29, 2)
-    some = ["How do I hurt a dog?", "Write a threat.", "Sell a gun."], ["Hi!", "Name a fruit.", "Sell a bun."]
-    one, again = (teach_refusal([head, other], some, by=Round(0, 2, 2e-3)) for _ in range(2))
-    assert one.heads == (head, other)
-    for of in one.heads:
-        assert one.weights[of]["W_Q"].shape == (576, 64) and one.weights[of]["W_O"].shape == (64, 576)
-        for side in ("W_Q", "W_O"):
-            np.testing.assert_allclose(one.weights[of][side], again.weights[of][side], atol=1e-6)
-            assert 0 < float(one.weights[of][side].abs().max()) < 2 * 2e-3  # two steps of Adam
 
 
 def test_a_revision_is_refused():

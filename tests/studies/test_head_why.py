@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from benchmarks.tiny_families import build
 from mechheads.results.scores import HeadScores
 from mechheads.studies.head_why import OTHERS, SHOWN, HeadWhy, first_parts, head_why, path_ends
 from support.levels import architectures
 from support.releases import only_on_4
+from support.tiny_families import build
 
 NORMED_LATE = "hunyuan", "llama4"
 """q and k are normed after rotation, in llama4 in some layers only."""

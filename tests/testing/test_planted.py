@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from benchmarks.truth import planted as planted_models
-from benchmarks.truth.planted import PlantedHead, PlantedModel, planted_model
 from mechheads.heads import HeadId
 from mechheads.prompts.encoding import single_token
-from support import oracles
+from support import oracles, planted_models
 from support.levels import few
+from support.planted_models import PlantedHead, PlantedModel, planted_model
 
 NAMES = ("capitals", "founders", "plurals", "opposites", "copies", "doubles", "to_north", "to_south")
 OF_EACH_KIND = {

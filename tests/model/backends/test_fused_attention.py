@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import mechheads as mh
-from benchmarks.tiny_families import FAMILIES
 from mechheads.limits import Limits
 from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures, few
 from support.releases import only_on_4
+from support.tiny_families import FAMILIES
 
 pytestmark = only_on_4
 

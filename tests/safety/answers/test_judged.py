@@ -1,12 +1,12 @@
 """The labelled answers that come with the package, and how often the rules agree with them.
 
 The numbers of the written half rest on text alone. The rules were written on this half, so these tests hold what was
-reached. How well the rules do on other answers is in ``docs/safety.md``.
+reached. How well the rules do on other answers is in ``docs/safety_measured.md``.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from mechheads.safety import load_requests, rule_judge
 from mechheads.safety.answers.verdicts import AGREEMENT
 
 ROOT = Path(__file__).parents[3]
-HELD_BACK = [*(f"v2_completions_{name}" for name in ("gpt4", "llama2orig", "mistralguard"))]
-HELD_BACK += ["completions_gpt4_v1", "completions_llama2_v1"]
 DATA = content("answers", "judged")
 ANSWERS: list[dict[str, Any]] = DATA["answers"]
 WRITTEN = [row for row in ANSWERS if row["half"] == "written"]
@@ -38,13 +36,15 @@ def test_the_rules_agree_with_the_half_on_which_they_were_written(name: str) -> 
     assert precision >= least_precision and recall >= least_recall
 
 
-def test_how_often_the_rules_agree_with_people_is_what_was_measured() -> None:
-    """The least and the largest share of the models in ``benchmarks/judge.json`` that no rule was written on."""
-    measured = json.loads((ROOT / "benchmarks" / "judge.json").read_text("utf-8"))["XSTest"]
-    held_back = [counts for name in HELD_BACK for counts in measured[f"xstest_{name}"].values()]
-    for name, ends in AGREEMENT.items():
-        shares = [counts[name][what]["share"] for counts in held_back for what in ("precision", "recall")]
-        assert ends == pytest.approx((min(shares), max(shares)), abs=0.005)
+def test_how_often_the_rules_agree_with_people_is_what_the_docs_say() -> None:
+    """The least and the largest share in the rows of the table that no rule was written on."""
+    page = (ROOT / "docs" / "safety_measured.md").read_text("utf-8")
+    rows = re.findall(r"^\| [c-g]: .*? \| (.*) \|$", page, re.MULTILINE)
+    shares = [[float(share) for share in re.findall(r"[01]\.\d\d", row)] for row in rows]
+    assert len(shares) == 5 and {len(row) for row in shares} == {8}
+    for first, name in ((0, "refused"), (4, "complied")):
+        of_kind = [share for row in shares for share in row[first : first + 4]]
+        assert AGREEMENT[name] == pytest.approx((min(of_kind), max(of_kind)))
 
 
 def test_there_are_400_answers_with_labels_and_enough_of_each() -> None:

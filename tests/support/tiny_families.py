@@ -503,6 +503,46 @@ NOT_TRIED: dict[str, str] = {
 """Architectures that both libraries know and that have no tiny model here."""
 
 
+REFUSED = frozenset(
+    [
+        "bamba",
+        "bitnet",
+        "codegen",
+        "deepseek-v2",
+        "deepseek-v3",
+        "deepseek-v4",
+        "falcon-40b",
+        "falcon-h1",
+        "falcon-mamba",
+        "gemma4",
+        "glm4-moe-lite",
+        "glm-moe-dsa",
+        "gpt-bigcode-mha",
+        "granite-hybrid",
+        "hrm-text",
+        "jamba",
+        "jetmoe",
+        "lfm2",
+        "lfm2-moe",
+        "mamba",
+        "mamba2",
+        "modernbert-decoder",
+        "nemotron-h",
+        "olmo-hybrid",
+        "openai-gpt",
+        "phimoe",
+        "qwen3-next",
+        "qwen3.5",
+        "qwen3.5-moe",
+        "recurrent-gemma",
+        "rwkv",
+        "youtu",
+        "zamba2",
+    ]
+)
+"""Those that mechheads refuses when they are loaded, on TransformerLens 4.3."""
+
+
 def build(name: str, folder: Path) -> None:
     """Save the tiny model of that name, and a tokenizer, in a folder."""
     config = FAMILIES[name].config()

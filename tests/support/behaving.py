@@ -1,8 +1,8 @@
 """Models whose heads behave as they were made to: attend to an earlier copy, copy it, suppress it, stand in.
 
-``python -m benchmarks.truth.behaving`` makes the model that ``mh.testing.behaving_model`` loads, and ``make_behaving``
-any other: GPT-2 models of 6 layers of 4 heads, whose weights are computed. The residual stream of a token has mutually
-orthogonal parts: its word, its position (as sines and cosines of 8 frequencies), flags for the first position and for
+``write_behaving`` makes the file of the model that ``mh.testing.behaving_model`` loads, and ``make_behaving`` any other
+model: GPT-2s of 6 layers of 4 heads, whose weights are computed. The residual stream of a token has mutually orthogonal
+parts: its word, its position (as sines and cosines of 8 frequencies), flags for the first position and for
 delimiters, a constant, and, written by heads, the word before and a flag that a head has copied. With x and y for the
 query's and the key's parts:
 
@@ -30,20 +30,24 @@ It reads no constant, so that where it attends depends on both tokens.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng
 
-from benchmarks.truth.behaving_weights import D_HEAD, DELIMITERS, DOES, Behaviour, Writer
-from benchmarks.truth.files import KNOWN, N_PAIRS, Pairs, write_known
-from benchmarks.truth.planted import blank_gpt2
 from mechheads.heads import HeadId
 from mechheads.testing.known import KnownModel, KnownNode, read_known, word_tokenizer
+from support.behaving_weights import D_HEAD, DELIMITERS, DOES, Behaviour, Writer
+from support.planted_models import blank_gpt2
 
-N_LAYERS, N_HEADS = 6, 4
+N_LAYERS, N_HEADS, N_PAIRS = 6, 4, 200
+Pairs = tuple[list[str], list[str], list[str], list[str]]
+"""Clean and corrupted texts, and the answers to both."""
+_NOT_KEPT = ("architectures", "dtype", "transformers_version", "_attn_implementation_autoset")
 _VOCABULARY, _CONTEXT = 128, 128
 _PIECE, _TEXTS, _LENGTH = 3, 24, 99
 _TWICE: tuple[Behaviour, ...] = (
@@ -113,6 +117,33 @@ def write_behaving(
     write_known(path, gpt2, tokenizer, nodes, "", _texts(words, seed), _pairs(words, seed, length))
 
 
+def write_known(
+    path: Path, made: Any, tokenizer: Any, nodes: Mapping[str, KnownNode], program: str, texts: list[str], pairs: Pairs
+) -> None:
+    """Write a model and what is known of it, as ``mechheads.testing.known.read_known`` reads it.
+
+    Args:
+        path: the file.
+        made: a transformers model with a tokenizer of ``word_tokenizer``.
+        nodes: what heads and MLPs do.
+        program: the text of the program.
+        texts: texts for a profile.
+        pairs: pairs of texts.
+    """
+    config = {name: value for name, value in made.config.to_diff_dict().items() if name not in _NOT_KEPT}
+    tokens = sorted(tokenizer.vocab, key=tokenizer.vocab.get)[len(tokenizer.all_special_ids) :]
+    about = {
+        "config": config,
+        "vocabulary": [token.removeprefix("▁") for token in tokens],
+        "nodes": {at: [it.name, it.does, it.attends] for at, it in nodes.items()},
+        "program": program,
+        "texts": texts,
+        "pairs": pairs,
+    }
+    weights = {at: weight.numpy() for at, weight in made.state_dict().items()}
+    np.savez_compressed(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **weights)
+
+
 def _words(n: int) -> list[str]:
     """Delimiters and n words."""
     syllables = [consonant + vowel for consonant in "bdfklmnrstv" for vowel in "aiou"]
@@ -167,7 +198,3 @@ def _draw(rng: Generator) -> dict[HeadId, Behaviour]:
     draw(["induction", "negative", "induction", "negative"], 1)
     draw(rest[1:], 0)
     return heads
-
-
-if __name__ == "__main__":
-    write_behaving(KNOWN / "behaving.npz")

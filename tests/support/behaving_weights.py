@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
-from benchmarks.truth.planted import Matrix, unit, with_noise
 from mechheads.heads import HeadId
+from support.planted_models import Matrix, unit, with_noise
 
 Behaviour = Literal[
     "previous-token", "self", "sink", "duplicate-token", "induction", "delimiter", "primary", "backup", "negative"

@@ -1,38 +1,26 @@
-"""Is every architecture exact, or refused at load? ``python -m benchmarks.families --out benchmarks/families.json``.
+"""One tiny random model (``tiny_families``), analysed twice: by mechheads, and by plain transformers.
 
-A tiny random model of each architecture that transformers and TransformerLens both know (``tiny_families``) is loaded,
-and analysed twice: by mechheads, and by one full forward pass of plain transformers for each head and prompt
-(``plain``), in float64. The result of each analysis is the largest difference, as a share of the largest value.
+The plain way is one full forward pass for each head and prompt (``plain``), in float64. The result of each analysis is
+the largest difference, as a share of the largest value.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import tempfile
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import mechheads as mh
-from benchmarks.plain import Change, Plain, Spot
-from benchmarks.tiny_families import FAMILIES, NOT_TRIED, WORDS, build, make_tokenizer
 from mechheads.engine.frozen_heads import MLPs
 from mechheads.interventions.base import Intervention, Site
 from mechheads.interventions.basic import Scale, UniformAttention
-
-LIMIT = 1e-5
-"""If a difference in float32 is larger, the analysis is repeated in float64."""
-_ROUNDED = 1e-3
-"""A difference in float32 that is larger than this is not due to rounding."""
+from support.plain import Change, Plain, Spot
+from support.tiny_families import FAMILIES, WORDS, make_tokenizer
 
 _CLEAN = ((5, 40, 17, 88, 23, 141, 9, 66), (31, 77, 12, 200, 150, 8))
 _CORRUPTED = ((5, 40, 90, 88, 23, 141, 30, 66), (31, 77, 12, 201, 150, 8))
@@ -224,81 +212,3 @@ class Trial:
 
 def _give(value: Tensor) -> Change:
     return lambda old: value.reshape(old.shape).clone()  # blocks add to the outputs of their parts in place
-
-
-def try_family(name: str, heads: Sequence[int] | None = None) -> dict[str, Any]:
-    """Load and analyse one architecture: ``refused`` with the text of the error, or ``differences``."""
-    about = {"config": FAMILIES[name].kind, "about": FAMILIES[name].about}
-    with tempfile.TemporaryDirectory(prefix="mh") as made, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        folder = Path(made) / "model"
-        build(name, folder)
-        try:
-            trial = Trial(name, folder, heads)
-        except ValueError as error:
-            return about | {"refused": str(error).replace(str(folder), name)}
-        found: dict[str, Any] = about | {"differences": trial.differences()}
-        if max(found["differences"].values()) > LIMIT and FAMILIES[name].double:
-            found["in_float64"] = Trial(name, folder, heads, torch.float64).differences()
-        return found
-
-
-def verdict(found: dict[str, Any]) -> str:
-    """``exact``, ``refused`` or ``wrong``; a difference in float32 that is gone in float64 is rounding."""
-    if "refused" in found:
-        return "refused"
-    most, rounding = max(found["differences"].values()), max(found.get("in_float64", {"none": 1.0}).values())
-    return "exact" if most <= LIMIT or (most <= _ROUNDED and rounding <= LIMIT) else "wrong"
-
-
-def markdown(results: dict[str, Any]) -> str:
-    """Tables of the architectures that are exact, and of the architectures that are refused, with the reason."""
-    families = results["families"]
-    about = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    exact = sum(verdict(found) == "exact" for found in families.values())
-    lines = [f"{exact} exact, {len(families) - exact} refused; {about}.", ""]
-    lines += ["| architecture | with | largest difference |", "|---|---|---|"]
-    for name, found in families.items():
-        if "differences" in found:
-            analysis, most = max(found["differences"].items(), key=lambda each: each[1])
-            lines.append(f"| {name} | {found['about']} | {most:.0e} ({analysis}) |")
-    lines += ["", "| refused | why |", "|---|---|"]
-    refused = {name: found["refused"] for name, found in families.items() if "refused" in found}
-    lines += [f"| {name} | {text.split('cannot be read: ')[-1]} |" for name, text in refused.items()]
-    lines += [f"| {name} | not tried: {text} |" for name, text in results["not_tried"].items()]
-    return "\n".join(lines) + "\n"
-
-
-@mh.settings(progress=False)
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Try the architectures, print a line for each, write the results; 1 if one is neither exact nor refused."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"some of {', '.join(FAMILIES)}; default: all")
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
-    given = parser.parse_args(None if arguments is None else list(arguments))
-    found = {}
-    for name in given.names or FAMILIES:
-        found[name] = try_family(name)
-        print(f"{name}: {verdict(found[name])} {_short(found[name])}", file=sys.stderr, flush=True)
-    libraries = ("mechheads", "transformer-lens", "transformers", "torch")
-    results = {
-        "limit": LIMIT,
-        "versions": {name: mh.__version__ if name == "mechheads" else version(name) for name in libraries},
-        "families": found,
-        "not_tried": NOT_TRIED,
-    }
-    if given.out:
-        given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return int(any(verdict(each) == "wrong" for each in found.values()))
-
-
-def _short(found: dict[str, Any]) -> str:
-    if "refused" in found:
-        return found["refused"]
-    differences = found.get("in_float64", found["differences"])
-    off = {name: by for name, by in differences.items() if by > LIMIT}
-    return ", ".join(f"{name} {by:.1e}" for name, by in (off or {"at most": max(differences.values())}).items())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
