@@ -15,7 +15,6 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
 
 import mechheads
-from mechheads.ledger.fingerprints import model_fingerprint
 from support import tiny as tiny_models, tokenizers_of_others
 
 LONG = (
@@ -111,7 +110,10 @@ def loaded(tiny: Callable[[str], Path]) -> Iterator[Callable[[str], mechheads.Mo
     before: dict[str, object] = {}
 
     def state(model: mechheads.Model) -> object:
-        return model_fingerprint(model.model, "store"), vars(model.tokenizer).get("chat_template")
+        tensors = [*model.model.named_parameters(), *model.model.named_buffers()]
+        hooks = [name for name, point in model.model.hook_dict.items() if point.fwd_hooks or point.bwd_hooks]
+        sums = {name: tensor.detach().double().sum().item() for name, tensor in tensors}
+        return sums, hooks, model.model.training, vars(model.tokenizer).get("chat_template")
 
     @cache
     def model(name: str) -> mechheads.Model:

@@ -17,9 +17,8 @@ from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, measure
 from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.ledger.fingerprints import fingerprint
-from mechheads.ledger.stored_progress import StoredProgress, check_progress
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
+from mechheads.ledger.ledger import StoredProgress, check_progress
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -319,7 +318,7 @@ def profile_heads(
         ledger = None
         if current().store is not None:
             every = list(batches)
-            read = fingerprint([windows.ids.cpu() for windows in every], what="texts")
+            read = [windows.ids.cpu() for windows in every]
             ledger, batches = store.open(model, {}, texts=read, window=window), iter(every)
         progress = StoredProgress(ledger)
         totals = progress.state("totals", Totals.none(model, window))

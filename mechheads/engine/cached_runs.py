@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId
-from mechheads.ledger.fingerprints import model_fingerprint
 from mechheads.limits import Limits
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.state import ModelState
@@ -156,15 +154,6 @@ class CachedRuns:
                 f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
                 "this model any more; prepare a new job with mh.prepare(model, ...)"
             )
-
-    @cached_property
-    def mark(self) -> str:
-        """The fingerprint of the model whose runs these are.
-
-        Raises:
-            ValueError: if the model carries hooks.
-        """
-        return model_fingerprint(self.model.model, "workers")
 
     def sides(self, base: str) -> tuple[Tokens, Tokens | None]:
         """The tokens of the base run and, for pairs, of the source run."""

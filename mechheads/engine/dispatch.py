@@ -12,7 +12,7 @@ import numpy as np
 
 from mechheads.engine.memory import Chunks
 from mechheads.heads import in_order
-from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.ledger.key import is_witness, witness
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
 from mechheads.model.backends.state import arithmetic
@@ -182,12 +182,12 @@ class _OnSameModel:
     """A recipe that workers follow with the model of their driver, or not at all.
 
     Attributes:
-        mark: the fingerprint of the model.
+        numbers: some that the model gives.
         device: the kind of device that it is on.
         reading: how the driver reads chats.
     """
 
-    mark: str
+    numbers: list[float]
     device: str
     recipe: Callable[[Model], Ready]
     reading: as_here
@@ -203,30 +203,26 @@ class _OnSameModel:
                 f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "
                 'differently; load it on the same kind of device, such as mh.load(device="cuda")'
             )
-        if model_fingerprint(model.model, "workers") != self.mark:
+        if not is_witness(model, self.numbers):
             raise ValueError(
-                f"workers: model {model.name!r} on the worker is not the model of this process: its weights were "
-                "changed after it was loaded, or the worker has other files or other libraries. Save a changed model "
-                "with save_pretrained and load the folder with mh.load, or leave workers out"
+                f"workers: model {model.name!r} gives other log-probabilities on a worker than in this process: here "
+                "it carries a hook or its weights were changed after it was loaded, or the worker has other files. "
+                "Save a changed model with save_pretrained and load the folder with mh.load, or leave workers out"
             )
         return self.reading(self.reading(self.recipe)(model))
 
 
-def setup_of(
-    model: Model, recipe: Callable[[Model], Ready], mark: str | None = None, reading: as_here | None = None
-) -> Setup:
+def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: as_here | None = None) -> Setup:
     """What workers need for work on a model.
 
     Args:
-        mark: the model's fingerprint, if it is known.
         reading: how chats are read; by default as here.
 
     Raises:
-        ValueError: if the model carries hooks, workers cannot load it, or the recipe cannot be sent.
+        ValueError: if workers cannot load the model, or the recipe cannot be sent.
     """
     source = source_of(model)
-    mark = mark or model_fingerprint(model.model, "workers")
-    sent = _OnSameModel(mark, arithmetic(model.device), recipe, reading or as_here())
+    sent = _OnSameModel(witness(model), arithmetic(model.device), recipe, reading or as_here())
     try:
         packed = library().cloudpickle.dumps(sent)
     except Exception as error:  # the class of anything that is sent may raise what it likes

@@ -26,8 +26,8 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention, Site, needs_of, site_of
 from mechheads.interventions.basic import InterventionLike, Patch, Zero, as_intervention
 from mechheads.interventions.new_z import Finite, first_change, new_z
+from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
-from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import Limits, current, show_bytes
 from mechheads.messages.arguments import check_arguments
 from mechheads.messages.warn import warn

@@ -24,7 +24,7 @@ from mechheads.engine.run import UnitRuns, batches, passes, waves
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadLike
 from mechheads.interventions.basic import InterventionLike, as_intervention
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.metrics.base import Metric, name_of
 from mechheads.metrics.basic import as_metric, kl_divergence

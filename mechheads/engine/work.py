@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
 from mechheads.heads import HeadId, in_order
+from mechheads.ledger.key import same_but_for_rounding
 from mechheads.messages.interrupted import interrupted_after, until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
@@ -28,6 +29,8 @@ Run = Callable[[Sequence[Any]], list[Float[Tensor, "unit prompt position d_model
 """The final states of units that go through the layers together: one entry, or several that are read of each unit."""
 Read = Callable[[Sequence[Any], list[Float[Tensor, "unit prompt position d_model"]]], Values]
 """The values of units, from the units and their final states."""
+_SMALL = 0.01
+"""Values of this size are compared as closely as larger ones are."""
 Take = Callable[[Sequence[Any], Values], object]
 """Gets the units of a batch and their values."""
 
@@ -168,9 +171,34 @@ def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
 
     left = [batch for batch in batches if not found.values.keys() >= set(batch.units)]
     with until_interrupted() as interrupts, bar:
+        _repeat(work, batches, found.values)
         found.interrupted = compute(work, left, take)
     found.interrupted |= interrupts.interrupted
     return found
+
+
+def _repeat(work: Work, batches: Sequence[Batch], stored: Mapping[Any, np.ndarray]) -> None:
+    """Compute the two stored units furthest from 0 again: alone, and if that differs, in the batch of before.
+
+    Raises:
+        ValueError: if one has another value now.
+    """
+    job = work.job
+    far = {unit: float(np.nanmax(np.abs(values), initial=0.0)) for unit, values in stored.items()}
+    for unit in sorted(far, key=far.__getitem__, reverse=True)[:2]:
+        (whole,) = (batch for batch in batches if unit in batch.units)
+        for batch in (Batch(((unit,),)), whole):
+            ((units, values),) = work.compute(batch)
+            now = np.asarray(values[units.index(unit)])
+            if same_but_for_rounding(now, stored[unit], far[unit] + _SMALL, job.model.dtype):
+                break
+        else:
+            off = float(np.abs(now - stored[unit]).max(initial=0.0))
+            raise ValueError(
+                f"store: {job.ledger and job.ledger.path} holds other numbers than are computed now: the values of "
+                f"{unit_key(job, unit)} differ by up to {off:.3g}. Something has changed that the file does not know, "
+                "such as a hook, a weight, or a global that a function reads; undo it, or give another path"
+            )
 
 
 def _own_part(batches: list[Batch], part: tuple[int, int] | None) -> list[Batch]:
@@ -200,7 +228,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
                 take(units, values)
         return False
     job = work.job
-    setup = setup_of(job.model, _SentJob.of(work), job.runs.mark, job.runs.reading)
+    setup = setup_of(job.model, _SentJob.of(work), job.runs.reading)
     return Dispatch(pool_of(workers), setup, job.chunks, take).run(batches)
 
 

@@ -47,7 +47,7 @@ from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
 from mechheads.messages.interrupted import until_interrupted

@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 import builtins
-import glob
 import json
-import math
 import os
 import sqlite3
-import uuid
-import zlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
-from mechheads.files.text import parse_json
+from mechheads.limits import current
 
 APPLICATION_ID = 0x6D686C67
 """Marks the file as a ledger of mechheads ("mhlg")."""
-VERSION = 2
+VERSION = 3
+WITNESS = "log-probabilities"
+"""The setting that holds what the model gave when the sweep was begun; they differ a little between machines."""
 MOVES_ON = "moves on"
 """The setting of sweeps whose units move on (``StoredProgress``): merging keeps what is furthest."""
 PATIENCE = 60.0
 """Seconds to wait while another process writes to the file."""
 
-_TABLES = """
-CREATE TABLE sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL, started TEXT NOT NULL,
-    checksum INTEGER NOT NULL);
-CREATE TABLE units (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, dtype TEXT NOT NULL,
-    shape TEXT NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, UNIQUE (sweep, name));
-CREATE TABLE settings (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, value TEXT NOT NULL,
-    checksum INTEGER NOT NULL, UNIQUE (sweep, name));
+_TABLES = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+CREATE TABLE IF NOT EXISTS sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL,
+    started TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS units (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, shape TEXT NOT NULL,
+    data BLOB NOT NULL, UNIQUE (sweep, name));
+CREATE TABLE IF NOT EXISTS settings (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, value TEXT NOT NULL,
+    UNIQUE (sweep, name));
 """
 _SWEEPS = """
 SELECT key, about, started, (SELECT count(*) FROM units WHERE sweep = sweeps.id) FROM sweeps ORDER BY id
 """
-_CHECKED = {"sweeps": "key, about, started", "units": "name, dtype, shape, data", "settings": "name, value"}
-"""The columns of each table that a row's checksum covers."""
 _DTYPE = "<f8"
 
 
@@ -55,11 +56,12 @@ class Ledger:
 
     Args:
         path: the file; created if it does not exist.
-        key: identifies this sweep among the others in the file: a fingerprint of everything that decides its results.
+        key: identifies this sweep among the others in the file; see ``mechheads.ledger.key``.
         about: a description of the sweep that JSON can hold; the first one given is kept.
 
     Raises:
-        ValueError: if the file is not a ledger, is damaged, or is from a newer mechheads; it is then not changed.
+        ValueError: if the file is not a ledger, is damaged, or is from another version of mechheads; it is then not
+            changed.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -75,28 +77,29 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str], key: str, about: Mapping[str, Any]) -> None:
         self.path = Path(path).resolve()
-        row = (key, json.dumps(about), datetime.now(UTC).isoformat(timespec="seconds"))
-        if os.path.lexists(self.path):
-            _check(self.path)
-        else:
-            _create(self.path)
-        for rest in self.path.parent.glob(glob.escape(f".{self.path.name}.") + 32 * "[0-9a-f]" + ".tmp*"):
-            with suppress(OSError):
-                rest.unlink()  # left by a process that was killed, or that created the ledger a little later
+        self.check(self.path)
         with _explained(self.path):
-            self._file = _connect(self.path, "rw")
+            self._file = _connect(self.path, "rwc")
             try:
-                self._file.execute("PRAGMA journal_mode = wal")
-                self._file.execute("PRAGMA synchronous = normal")
+                self._create()
                 with self._transaction():
                     self._file.execute(
-                        "INSERT OR IGNORE INTO sweeps (key, about, started, checksum) VALUES (?, ?, ?, ?)",
-                        (*row, _checksum(*row)),
+                        "INSERT OR IGNORE INTO sweeps (key, about, started) VALUES (?, ?, ?)",
+                        (key, json.dumps(about), datetime.now(UTC).isoformat(timespec="seconds")),
                     )
                     ((self._sweep,),) = self._file.execute("SELECT id FROM sweeps WHERE key = ?", (key,))
             except BaseException:
                 self._file.close()
                 raise
+
+    def _create(self) -> None:
+        """Create the tables in an empty file; only then the file ``-wal``, so that the file itself says what it is."""
+        if not self.path.stat().st_size:
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    self._file.execute(statement)
+        self._file.execute("PRAGMA journal_mode = wal")
+        self._file.execute("PRAGMA synchronous = normal")
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> None:
@@ -106,10 +109,28 @@ class Ledger:
             ValueError: if there is no such folder, or the file is not a ledger or is damaged.
         """
         path = Path(path).resolve()
-        if os.path.lexists(path):
-            _check(path)
-        else:
-            _check_place(path)
+        if not path.parent.is_dir():
+            raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
+        if not os.path.lexists(path):
+            return
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; a ledger is a file, such as {path / 'sweeps.ledger'}")
+        if not path.is_file():
+            raise _foreign(path, "not a regular file")
+        if not path.stat().st_size:  # a process was killed before it made the tables
+            return
+        # sqlite reads the header: opening the file otherwise would drop the locks that this process has on it
+        with _explained(path), closing(_connect(path, "rw")) as file:
+            ((application,),) = file.execute("PRAGMA application_id")
+            if application != APPLICATION_ID:
+                raise _foreign(path, "a sqlite file without the mark of a ledger")
+            ((version,),) = file.execute("PRAGMA user_version")
+            if version != VERSION:
+                age = "a newer" if version > VERSION else "an older"
+                raise ValueError(f"the ledger {path} is from {age} mechheads and was not changed; give another path")
+            ((found,),) = file.execute("PRAGMA quick_check(1)")
+            if found != "ok":
+                raise _damaged(path, found.splitlines()[-1])
 
     @staticmethod
     def list(path: str | os.PathLike[str]) -> builtins.list[dict[str, Any]]:
@@ -118,7 +139,12 @@ class Ledger:
         Raises:
             ValueError: if there is no such file, or it is not a ledger.
         """
-        rows = _check(Path(path).resolve())
+        path = Path(path).resolve()
+        if not path.exists():
+            raise ValueError(f"there is no ledger {path}; check the path")
+        Ledger.check(path)
+        with _explained(path), closing(_connect(path, "rw")) as file:
+            rows = file.execute(_SWEEPS).fetchall()
         return [{"key": k, "about": json.loads(a), "started": s, "units": n} for k, a, s, n in rows]
 
     @classmethod
@@ -145,10 +171,8 @@ class Ledger:
 
     def finished(self) -> dict[str, np.ndarray]:
         """The units committed so far by this or any other process, each the same float64 array as committed."""
-        rows = self._file.execute(
-            "SELECT name, dtype, shape, data FROM units WHERE sweep = ? ORDER BY rowid", (self._sweep,)
-        )
-        return {name: _array(dtype, shape, data) for name, dtype, shape, data in rows}
+        rows = self._file.execute("SELECT name, shape, data FROM units WHERE sweep = ? ORDER BY rowid", (self._sweep,))
+        return {name: _array(shape, data) for name, shape, data in rows}
 
     def commit(self, units: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Add finished units, all or none. Once this returns, they survive the end of the process.
@@ -161,13 +185,14 @@ class Ledger:
             ValueError: if one is not float64, or is already stored with another shape.
             OSError: if the file cannot be written, for example because the disk is full.
         """
-        kept = dict(units)
+        kept = {}
         with self._transaction():
             for name, values in units.items():
-                if not self._put(name, values, "IGNORE") and (there := self._unit(name)) is not None:
-                    if there.shape != values.shape:
-                        raise ValueError(f"unit {name!r} is already in {self.path} with the shape {list(there.shape)}")
-                    kept[name] = there
+                self._put("INSERT OR IGNORE", name, values)
+                kept[name] = self._unit(name)
+                if kept[name].shape != values.shape:
+                    shape = list(kept[name].shape)
+                    raise ValueError(f"unit {name!r} is already in {self.path} with the shape {shape}")
         return kept
 
     def advance(self, name: str, values: Float[np.ndarray, " value"]) -> None:
@@ -182,28 +207,19 @@ class Ledger:
             ValueError, OSError: as ``commit`` does.
         """
         with self._transaction():
-            there = self._file.execute(
-                "SELECT substr(data, 1, 8) FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
-            ).fetchone()
-            if there is None or np.frombuffer(there[0], _DTYPE)[0] < values[0]:
-                self._put(name, values, "REPLACE")
+            self._put("INSERT OR IGNORE", name, values)
+            if self._unit(name)[0] < values[0]:
+                self._put("REPLACE", name, values)
 
-    def _put(self, name: str, values: np.ndarray, or_else: Literal["IGNORE", "REPLACE"]) -> bool:
-        """Insert a unit. If it is there already, ignore the new values or replace the old; whether it was written."""
+    def _put(self, how: str, name: str, values: np.ndarray) -> None:
         if values.dtype != np.float64:
             raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
-        row = (_DTYPE, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
-        written = self._file.execute(
-            f"INSERT OR {or_else} INTO units (sweep, name, dtype, shape, data, checksum) VALUES (?, ?, ?, ?, ?, ?)",
-            (self._sweep, name, *row, _checksum(name, *row)),
-        )
-        return written.rowcount > 0
+        row = (self._sweep, name, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
+        self._file.execute(f"{how} INTO units (sweep, name, shape, data) VALUES (?, ?, ?, ?)", row)
 
-    def _unit(self, name: str) -> np.ndarray | None:
-        found = self._file.execute(
-            "SELECT dtype, shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name)
-        ).fetchone()
-        return None if found is None else _array(*found)
+    def _unit(self, name: str) -> np.ndarray:
+        rows = self._file.execute("SELECT shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name))
+        return _array(*rows.fetchone())
 
     def remember(self, name: str, value: Any) -> Any:
         """A setting of this sweep: the value given when it was first requested, in this process or an earlier one.
@@ -212,14 +228,10 @@ class Ledger:
             name: the name of the setting.
             value: the value to store if there is none yet; anything that JSON can hold.
         """
+        row = (self._sweep, name)
         with self._transaction():
-            text = json.dumps(value)
-            self._file.execute(
-                "INSERT OR IGNORE INTO settings VALUES (?, ?, ?, ?)", (self._sweep, name, text, _checksum(name, text))
-            )
-            ((kept,),) = self._file.execute(
-                "SELECT value FROM settings WHERE sweep = ? AND name = ?", (self._sweep, name)
-            )
+            self._file.execute("INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", (*row, json.dumps(value)))
+            ((kept,),) = self._file.execute("SELECT value FROM settings WHERE sweep = ? AND name = ?", row)
         return json.loads(kept)
 
     def close(self) -> None:
@@ -246,6 +258,38 @@ class Ledger:
             if isinstance(error, sqlite3.OperationalError):
                 raise OSError(f"cannot write to the ledger {self.path}: {error}") from error
             raise
+
+
+def _connect(path: Path, mode: Literal["rw", "rwc"]) -> sqlite3.Connection:
+    file = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+    file.execute("PRAGMA trusted_schema = off")
+    return file
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn errors of sqlite and of the system into one ValueError that names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_NOTADB:
+            raise _foreign(path, "not a sqlite file") from error
+        if code == sqlite3.SQLITE_CORRUPT:
+            raise _damaged(path, error) from error
+        raise ValueError(f"the ledger {path} cannot be opened: {error}") from error
+
+
+def _foreign(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} is not a ledger of mechheads ({why}) and was not changed; give another path")
+
+
+def _damaged(path: Path, why: object) -> ValueError:
+    return ValueError(f"the ledger {path} is damaged ({why}); restore a copy, or give another path to start again")
+
+
+def _array(shape: str, data: bytes) -> np.ndarray:
+    return np.frombuffer(data, _DTYPE).astype(np.float64).reshape(json.loads(shape))
 
 
 @dataclass(frozen=True)
@@ -289,7 +333,7 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
         if {sweep["key"] for sweep in sweeps[part]} != keys:
             raise ValueError(
                 f"{part} does not hold the same sweeps as {first}: something that decides the numbers differed, such "
-                "as the model's weights, the kind of device, or the version of a library; mh.scale.Ledger.list shows "
+                "as the model's files, the kind of device, or the version of a library; mh.scale.Ledger.list shows "
                 "what each holds. Run that part again with the same files and versions"
             )
     new = 0
@@ -306,7 +350,7 @@ def _merge_sweep(part: Path, into: Path, key: str) -> int:
         before = set(target.finished())
         units = source.finished()
         for name, value in source.settings().items():
-            if target.remember(name, value) != value:
+            if target.remember(name, value) != value and name != WITNESS:
                 raise ValueError(
                     f"{part} was cut into other batches than the parts before it ({name}), so together they would not "
                     "be the whole: run it again into a new ledger, with the same number of parts, budget and workers"
@@ -321,178 +365,80 @@ def _merge_sweep(part: Path, into: Path, key: str) -> int:
     return len(units.keys() - before)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    file = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
-    file.execute("PRAGMA trusted_schema = off")
-    return file
+State = TypeVar("State")
+"""Where a unit is: a dataclass of tensors and whole numbers, which a step replaces by a new one."""
+_EVERY = 5.0
+"""Seconds between two writes, at least."""
+_SHARE = 0.05
+"""The largest share of the time that writing takes: the profile of a 70B model has 300 MB."""
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn errors of sqlite and of the system into one ValueError that names the file."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_NOTADB:
-            raise _foreign(path, "not a sqlite file") from error
-        if code == sqlite3.SQLITE_CORRUPT:
-            raise _damaged(path, error) from error
-        raise ValueError(f"the ledger {path} cannot be opened: {error}") from error
-
-
-def _foreign(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is not a ledger of mechheads ({why}) and was not changed; give another path")
-
-
-def _damaged(path: Path, why: object) -> ValueError:
-    return ValueError(
-        f"the ledger {path} is damaged ({why}) and was not changed; restore a copy, or give another path to start again"
-    )
-
-
-def _check_place(path: Path) -> None:
-    """Check that a ledger can be created at a path.
+def check_progress() -> None:
+    """Check, before expensive work, that progress can be kept where the settings say.
 
     Raises:
-        ValueError: if it cannot.
+        ValueError: if the store cannot be used, or only a part of the units is wanted.
     """
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
-    rest = Path(f"{path}-wal")
-    if rest.exists() and not path.exists():
-        raise ValueError(
-            f"there is no ledger {path}, but {rest} is left from one that was deleted; delete this file too"
-        )
+    if (store := current().store) is not None:
+        if current().limits.part is not None:
+            raise ValueError("part: each step of this analysis needs all steps before; leave part out")
+        Ledger.check(store)
 
 
-def _create(path: Path) -> None:
-    """Create an empty ledger under a temporary name and move it to its path, unless another process was faster."""
-    _check_place(path)
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with _explained(path):
-            with closing(_connect(unfinished, "rwc")) as file:
-                # without a -wal file, whose contents could be lost on a full disk when the file is closed
-                file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                file.execute(f"PRAGMA user_version = {VERSION}")
-                file.executescript(f"BEGIN; {_TABLES} COMMIT;")
-                file.execute("PRAGMA journal_mode = wal")
-            _inspect(unfinished, busy=False)
-            try:
-                os.link(unfinished, path)
-            except OSError:  # another process created it, or the file system has no hard links
-                if not path.exists():
-                    os.replace(unfinished, path)
-    except ValueError:
-        if not path.exists():  # otherwise another process was faster and removed the temporary file
-            raise
-    finally:
-        for rest in ("", "-journal", "-wal", "-shm"):
-            Path(f"{unfinished}{rest}").unlink(missing_ok=True)
+class StoredProgress:
+    """How far the units of some work have come, written every few seconds and at the end of a ``with`` block.
 
-
-def _check(path: Path) -> list[tuple[str, str, str, int]]:
-    """Check that a file is an undamaged ledger, without writing to it or creating files next to it.
-
-    Returns:
-        Its sweeps: key, about, started and number of units.
-
-    Raises:
-        ValueError: if it is not.
+    Args:
+        ledger: the ledger of the work; None stores nothing.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; a ledger is a file, such as {path / 'sweeps.ledger'}")
-    if not path.exists():
-        raise ValueError(f"there is no ledger {path}; check the path")
-    if not path.is_file():
-        raise _foreign(path, "not a regular file")
-    while True:
-        before = _state(path)
-        try:
-            with _explained(path):
-                return _inspect(path, busy=before[-1])
-        except ValueError:
-            if _state(path) == before:  # otherwise another process wrote to it in the meantime
-                raise
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        if ledger is not None:
+            ledger.remember(MOVES_ON, True)
+        self._ledger = ledger
+        self._stored = {} if ledger is None else ledger.finished()
+        self._unwritten: dict[str, tuple[int, Any]] = {}
+        self._next = time.monotonic() + _EVERY
+
+    def state(self, name: str, begin: State) -> State:
+        """The state from which a unit goes on: the stored one, or ``begin``, which has the same shapes."""
+        return _from_row(self._stored.pop(name)[1:], begin) if name in self._stored else begin
+
+    def see(self, name: str, state: Any, done: int) -> None:
+        """Note the state of a unit; of several, a ledger keeps the one that is furthest (``done``)."""
+        self._unwritten[name] = done, state
+        if time.monotonic() > self._next:
+            self.write()
+
+    def write(self) -> None:
+        """Store every state that was noted since the last time."""
+        start = time.monotonic()
+        if self._ledger is not None:
+            for name, (done, state) in self._unwritten.items():
+                self._ledger.advance(name, np.concatenate([[done], _to_row(state)]))
+        self._unwritten.clear()
+        end = time.monotonic()
+        self._next = end + max(_EVERY, (end - start) / _SHARE)
+
+    def __enter__(self) -> StoredProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.write()
 
 
-def _state(path: Path) -> tuple[int, int, bool]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns, Path(f"{path}-wal").exists()
+def _to_row(state: object) -> Float[np.ndarray, " value"]:
+    """All numbers of a state; float64 holds each of them exactly."""
+    return torch.cat([torch.as_tensor(value).cpu().flatten().double() for value in vars(state).values()]).numpy()
 
 
-def _inspect(path: Path, busy: bool) -> list[tuple[str, str, str, int]]:
-    """Check the file itself, then its contents, including those in the ``-wal`` file if the ledger is ``busy``."""
-    if not path.stat().st_size:
-        raise _foreign(path, "an empty file")
-    with closing(_connect(path, "ro&immutable=1")) as file:
-        file.execute("PRAGMA writable_schema = on")  # open it even if a killed process left an update unfinished
-        ((application,),) = file.execute("PRAGMA application_id")
-        ((version,),) = file.execute("PRAGMA user_version")
-        if application != APPLICATION_ID:
-            raise _foreign(path, "a sqlite file without the mark of a ledger")
-        if version > VERSION:
-            raise ValueError(
-                f"the ledger {path} is from a newer mechheads and was not changed; update yours, or give another path"
-            )
-        ((page,),) = file.execute("PRAGMA page_size")
-        if path.stat().st_size % page:
-            raise _damaged(path, "its size is wrong")
-        found = _schema(file)
-        if not {"sweeps", "units", "settings"} <= set(found):
-            raise _foreign(path, "it lacks a ledger's tables")
-        if version < VERSION:
-            raise ValueError(f"the ledger {path} is from an older mechheads and was not changed; give another path")
-        _check_schema(path, found)
-        ((last,),) = file.execute("SELECT max(ifnull(CAST(rootpage AS INTEGER), 0)) FROM sqlite_master")
-        if path.stat().st_size < page * last:
-            raise _damaged(path, "its size is wrong")
-    with closing(_connect(path, "ro" if busy else "ro&immutable=1")) as file:
-        _check_schema(path, _schema(file))  # what is in the -wal file too
-        ((found,),) = file.execute("PRAGMA integrity_check(1)")
-        if found != "ok":
-            raise _damaged(path, found.splitlines()[-1])
-        for table, columns in _CHECKED.items():
-            for *row, checksum in file.execute(f"SELECT {columns}, checksum FROM {table}"):
-                if _checksum(*row) != checksum or (table == "units" and not _fits(*row[1:])):
-                    raise _damaged(path, f"{row[0]!r} in {table} is not what was stored")
-        return file.execute(_SWEEPS).fetchall()
-
-
-def _schema(file: sqlite3.Connection) -> dict[str, tuple[str, str, str]]:
-    """What a file consists of, by name: tables, indices, views and triggers, and how each was made."""
-    rows = file.execute("SELECT name, type, tbl_name, ifnull(sql, '') FROM sqlite_master")
-    return {name: (kind, of, " ".join(str(sql).split())) for name, kind, of, sql in rows}
-
-
-def _check_schema(path: Path, found: dict[str, tuple[str, str, str]]) -> None:
-    """Check that a file consists of what a ledger consists of, and nothing else, before anything in it is read.
-
-    Raises:
-        ValueError: if it does not: a view, a trigger or a column that is computed would run what a stranger wrote.
-    """
-    with closing(sqlite3.connect(":memory:")) as made:
-        made.executescript(_TABLES)
-        wanted = _schema(made)
-    if odd := [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]:
-        kind = found.get(odd[0], wanted.get(odd[0], ("",)))[0]
-        raise _foreign(path, f"its {kind} {odd[0]!r} is not one that mechheads makes")
-
-
-def _fits(dtype: object, shape: object, data: object) -> bool:
-    """Whether the numbers of a unit are as many as its shape says."""
-    if dtype != _DTYPE or not isinstance(shape, str) or not isinstance(data, bytes):
-        return False
-    sizes = parse_json(shape, "a shape")
-    whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
-    return whole and math.prod(sizes) * np.dtype(_DTYPE).itemsize == len(data)
-
-
-def _checksum(*row: object) -> int:
-    texts = repr([part for part in row if not isinstance(part, bytes)])
-    return zlib.crc32(b"".join(part for part in row if isinstance(part, bytes)), zlib.crc32(texts.encode()))
-
-
-def _array(dtype: str, shape: str, data: bytes) -> np.ndarray:
-    return np.frombuffer(data, dtype).astype(np.float64).reshape(json.loads(shape))
+def _from_row(row: Float[np.ndarray, " value"], like: State) -> State:
+    """The state whose numbers these are, with the shapes, dtypes and devices of another."""
+    fields = vars(like)
+    tensors = [torch.as_tensor(value) for value in fields.values()]
+    parts = torch.from_numpy(row).split([tensor.numel() for tensor in tensors])
+    new: dict[str, Any] = {
+        name: part.view(tensor.shape).to(tensor.dtype).to(tensor.device) if isinstance(value, Tensor) else int(part)
+        for (name, value), tensor, part in zip(fields.items(), tensors, parts, strict=True)
+    }
+    return replace(like, **new)  # type: ignore[type-var]

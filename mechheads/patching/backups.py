@@ -18,7 +18,7 @@ from mechheads.engine.run import batches
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike, random_sets
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
-from mechheads.ledger.sweep_key import NO_STORE, Store
+from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted

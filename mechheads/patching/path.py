@@ -33,7 +33,7 @@ from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
 from mechheads.heads import HeadLike, check_heads
 from mechheads.interventions.basic import Patch
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import did_you_mean
 from mechheads.metrics.base import Metric

@@ -17,7 +17,7 @@ from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.labels.usable_pairs import check_any, keep_pairs
-from mechheads.ledger.fingerprints import fingerprint
+from mechheads.ledger.key import mark
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.model.model import source_of
@@ -125,7 +125,7 @@ class Questions(Given):
             "pairs": _PACKAGE if pairs is None else _mark(pairs, _content(pairs)),
             "relations": _PACKAGE if relations is None else _mark(relations, [one.fingerprint for one in relations]),
             "requests": _PACKAGE if requests is None else _mark(requests, _content(requests)),
-            "task": _PACKAGE if task is None else _mark(task, fingerprint(task, "task")),
+            "task": _PACKAGE if task is None else _mark(task, mark(task, "task")),
             "texts": _PACKAGE if texts is None else f"of your own ({_hash_of_texts(texts)})",
         }
         if by_use is not None:
@@ -333,7 +333,7 @@ def check_scores(model: Model, name: str, scores: object) -> HeadScores:
 def mark_of(name: str, experiment: Experiment) -> str | None:
     """What an atlas remembers of a function of the user that has run; None for a function that cannot be compared."""
     try:
-        return f"{begins_mark(name)}{fingerprint(experiment, 'own')[:16]}"
+        return f"{begins_mark(name)}{mark(experiment, 'own')[:16]}"
     except ValueError:
         return None
 

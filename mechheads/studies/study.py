@@ -17,7 +17,7 @@ from mechheads.engine.memory import is_out_of_memory
 from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
 from mechheads.files.folder_lock import folder_locked
 from mechheads.files.replacing import remove_unfinished, write_csv, write_file
-from mechheads.ledger.fingerprints import weights_fingerprint
+from mechheads.ledger.key import weights_mark
 from mechheads.limits import current, show_seconds
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
@@ -119,7 +119,7 @@ def study_of(model: Model, **settings: object) -> dict[str, str]:
     """What a study is of: the model with its weights, configuration and tokenizer, and the settings, as text."""
     about = {
         "model": model.name,
-        "weights": weights_fingerprint(model.model)[:16],
+        "weights": weights_mark(model.model)[:16],
         "configuration": short_hash(model.backend.configuration),
     }
     if (tokenizer := model.tokenizer) is not None:

@@ -371,10 +371,10 @@ def _cannot_travel(thing: Any) -> str | None:
 
 
 def _cannot_be_stored(thing: Any, what: str) -> str | None:
-    from mechheads.ledger.fingerprints import fingerprint
+    from mechheads.ledger.key import mark
 
     try:
-        fingerprint(thing, what=what)
+        mark(thing, what)
     except ValueError as error:
         return f"cannot be used with store=: {error}"
     return None

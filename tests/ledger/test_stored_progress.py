@@ -14,9 +14,8 @@ import torch
 import mechheads as mh
 from mechheads.gating import FitSettings, Task, contrast_gates
 from mechheads.gating.fit.descent import State
-from mechheads.ledger import stored_progress
-from mechheads.ledger.ledger import Ledger, merge
-from mechheads.ledger.stored_progress import StoredProgress, _from_row, _to_row
+from mechheads.ledger import ledger as stored_progress
+from mechheads.ledger.ledger import Ledger, StoredProgress, _from_row, _to_row, merge
 from mechheads.limits import Limits
 
 ONE = Task([" The capital of France is", " no"], [" Paris", " yes"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.ledger.key import is_witness, model_mark, witness
 from mechheads.model.load import load_again
 from support.every_analysis import ANALYSES, MORE, assert_same_numbers
 from support.levels import few
@@ -60,8 +60,9 @@ def test_blocks_are_on_their_devices_and_all_else_at_home(both: tuple[mh.Model, 
 
 
 @pytest.mark.release
-def test_its_fingerprint_is_that_of_the_model_on_one_device(both: tuple[mh.Model, mh.Model]) -> None:
-    assert len({model_fingerprint(model.model, "store") for model in both}) == 1
+def test_a_ledger_knows_it_as_the_model_on_one_device(both: tuple[mh.Model, mh.Model]) -> None:
+    assert len({model_mark(model) for model in both}) == 1
+    assert is_witness(both[1], witness(both[0]))
 
 
 @pytest.mark.release

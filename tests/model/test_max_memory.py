@@ -16,7 +16,7 @@ import torch
 
 import mechheads as mh
 from mechheads.engine.sweep import plan
-from mechheads.ledger.fingerprints import model_fingerprint
+from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
 from mechheads.model.backends.on_disk import WeightsOnDisk
 from mechheads.model.load import load_again
@@ -138,10 +138,10 @@ def test_parts_of_the_model_run_too(both: tuple[mh.Model, mh.Model]) -> None:
         disk(both[1]).drop()
 
 
-def test_its_fingerprint_is_that_of_the_model_in_memory(both: tuple[mh.Model, mh.Model], tmp_path: Path) -> None:
-    assert model_fingerprint(both[0].model, "store") == model_fingerprint(both[1].model, "store")
+def test_a_ledger_knows_it_as_the_model_in_memory(both: tuple[mh.Model, mh.Model], tmp_path: Path) -> None:
     stored = [mh.ablate(model, CLEAN, store=tmp_path / "sweep.ledger") for model in both]
     assert np.array_equal(*(one.values for one in stored))
+    assert len(Ledger.list(tmp_path / "sweep.ledger")) == 1
     assert blocks_in_memory(both[1]) == []
 
 

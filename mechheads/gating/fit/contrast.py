@@ -26,8 +26,8 @@ from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.ledger.stored_progress import check_progress
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
+from mechheads.ledger.ledger import check_progress
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive
 from mechheads.model.analysis import analysis

@@ -44,9 +44,8 @@ from mechheads.gating.fit.descent import Descent, NotFinite, Schedule, State, de
 from mechheads.gating.fit.fitted import Gates, LossCurves
 from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.ledger.ledger import Ledger
-from mechheads.ledger.stored_progress import StoredProgress, check_progress
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
+from mechheads.ledger.ledger import Ledger, StoredProgress, check_progress
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within
 from mechheads.messages.interrupted import stop_if, until_interrupted

@@ -18,7 +18,7 @@ from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike, Mean
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted

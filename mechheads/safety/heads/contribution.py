@@ -34,8 +34,8 @@ from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
+from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
-from mechheads.ledger.sweep_key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric, metric as declare

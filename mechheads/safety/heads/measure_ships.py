@@ -18,8 +18,7 @@ from mechheads.engine.report import describe_heads
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Finished, Work, finish
 from mechheads.interventions.base import needs_of, site_of
-from mechheads.ledger.fingerprints import fingerprint
-from mechheads.ledger.sweep_key import NO_STORE, Store
+from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
@@ -60,8 +59,7 @@ class ShipsKind:
 
     def stored_in(self, path: str | PathLike[str] | None, group: str) -> Store:
         """Where what is measured of each head, or group of heads, is stored."""
-        draws = None if self.draws is None else fingerprint(self.draws, "draws")
-        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, draws=draws, group=group)
+        return Store(path, analysis="ships", with_kl=self.with_kl, r=self.r, draws=self.draws, group=group)
 
     def __call__(self, job: Job) -> Work:
         return Work(job, self, UnitRuns(job), self.reading(job))

@@ -22,7 +22,7 @@ from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike, Mean, MeanOf, UniformAttention
 from mechheads.interventions.head_change import EVERYWHERE, change_hooks
-from mechheads.ledger.sweep_key import Store
+from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted

@@ -1,0 +1,285 @@
+"""What tells one sweep in a ledger from another: a key of everything that decides its results and can be read off.
+
+What a key does not hold, such as the globals that a function reads or a weight that was changed after loading, is seen
+when a ledger is used again: the model must give the numbers that it gave when the ledger was begun, and stored units
+that run again must have their values (``mechheads.engine.work``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import re
+import textwrap
+import types
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechheads.ledger.ledger import WITNESS, Ledger
+from mechheads.metrics.base import name_of
+from mechheads.model.backends.on_disk import stored_weight
+from mechheads.model.backends.state import arithmetic
+from mechheads.model.core import ModelCore
+from mechheads.prompts.tokens import Tokens
+
+_BY_REPR = (
+    *(types.NoneType, types.EllipsisType, bool, int, float, complex, str, bytes, range, slice),
+    *(torch.dtype, torch.device, np.dtype, re.Pattern),
+)
+_CACHED = type(functools.cache(len))
+_BY_PYTHON = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_MODEL_FILES = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf")
+_SAMPLES, _SAMPLE = 64, 2**16
+"""From so many places of a file so many bytes are read."""
+_WITNESSES = 64
+_SAMPLED = 4096
+"""So many numbers of each weight count, from all of its parts."""
+
+
+def mark(thing: object, what: str = "thing") -> str:
+    """A hash of a metric, an intervention or a plain value: 64 hexadecimal digits, the same in every process.
+
+    Plain values count by their content, tensors and arrays by their bytes, dataclasses by their fields and the code of
+    their class, functions by their name, source, defaults and what they capture, a library's function by its name.
+
+    Args:
+        what: the name of the thing in messages, such as ``"metric"``.
+
+    Raises:
+        ValueError: if it is, or captures, anything else.
+
+    >>> from mechheads.ledger.key import mark
+    >>> half, quarter = mh.patching.Scale(0.5), mh.patching.Scale(0.25)
+    >>> mark(half) == mark(mh.patching.Scale(0.5)) != mark(quarter)
+    True
+    """
+    try:
+        content = repr(_content(thing, what, {}))
+    except RecursionError:
+        raise ValueError(f"{what} contains itself, or is nested too deeply, for a ledger to know it again") from None
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _content(thing: Any, where: str, seen: dict[int, int]) -> object:
+    """What counts of a thing, as nested lists of texts; ``where`` says where it was found."""
+    kind = type(thing)
+
+    def inside(part: Any, step: object = None) -> object:
+        return _content(part, where if step is None else f"{where} > {step}", seen)
+
+    if isinstance(thing, _BY_REPR):
+        return [kind.__name__, repr(thing)]
+    if isinstance(thing, (torch.Tensor, np.ndarray, np.generic)):
+        return _bytes(thing, where)
+    if isinstance(thing, enum.Enum):
+        return [kind.__qualname__, thing.name]
+    if isinstance(thing, types.ModuleType):
+        return ["module", thing.__name__]
+    if isinstance(thing, (tuple, list)):
+        return [kind.__name__, *map(inside, thing)]
+    if isinstance(thing, (set, frozenset)):
+        return [kind.__name__, sorted(repr(inside(part)) for part in thing)]
+    if isinstance(thing, Mapping):
+        return [kind.__name__, sorted(repr([inside(key), inside(part, key)]) for key, part in thing.items())]
+    if isinstance(thing, functools.partial):
+        return ["partial", *map(inside, (thing.func, thing.args, thing.keywords))]
+    if isinstance(thing, (staticmethod, classmethod, types.MethodType)):
+        return [kind.__name__, inside(thing.__func__), inside(getattr(thing, "__self__", None))]
+    if isinstance(thing, property):
+        return ["property", *map(inside, (thing.fget, thing.fset))]
+    if isinstance(thing, types.CodeType):
+        return ["code", thing.co_code, thing.co_names, *map(inside, thing.co_consts)]
+    if id(thing) in seen:
+        return ["seen", seen[id(thing)]]
+    seen[id(thing)] = len(seen)
+    if isinstance(thing, types.FunctionType):
+        return _function(thing, inside)
+    if isinstance(thing, type):
+        return _class(thing, inside) if dataclasses.is_dataclass(thing) else [thing.__module__, thing.__qualname__]
+    if dataclasses.is_dataclass(thing):
+        return [inside(kind), *(inside(getattr(thing, one.name), one.name) for one in dataclasses.fields(thing))]
+    if isinstance(thing, _CACHED):
+        return ["cached", inside(thing.__wrapped__)]
+    if callable(thing) and hasattr(thing, "__qualname__"):  # compiled
+        return [thing.__module__, thing.__qualname__]
+    raise ValueError(
+        f"{where} is an object of {kind.__module__}.{kind.__qualname__}, which a ledger cannot know again; keep plain "
+        "values, tensors, functions or a @dataclass(frozen=True) of these in its place, or leave store out"
+    )
+
+
+def _bytes(values: Any, where: str) -> list[object]:
+    """What counts of a tensor or an array: its dtype, its shape and its bytes, however it lies in memory."""
+    if isinstance(values, torch.Tensor):
+        if values.layout != torch.strided or values.is_meta or values.is_quantized:
+            raise ValueError(f"{where} is a {values.layout} tensor on {values.device}; a ledger compares plain tensors")
+        plain = values.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        data = plain.view(torch.uint8).numpy().tobytes()
+    elif values.dtype.hasobject:
+        raise ValueError(f"{where} is an array of objects; a ledger compares arrays of numbers")
+    else:
+        data = values.tobytes()
+    return [str(values.dtype), tuple(values.shape), hashlib.sha256(data).hexdigest()]
+
+
+def _function(function: types.FunctionType, inside: Any) -> list[object]:
+    """What counts of a function: its source, or its code if it has none or is a lambda; of a library's, its name."""
+    code, text = function.__code__, None
+    if "site-packages" in Path(code.co_filename).parts:
+        return [function.__module__, function.__qualname__]
+    if function.__name__ != "<lambda>":
+        try:
+            text = textwrap.dedent(inspect.getsource(code))
+        except (OSError, TypeError):
+            text = None
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    captured = [[name, inside(cell.cell_contents, name)] for name, cell in cells if cell != types.CellType()]
+    defaults = [inside(given, "a default") for given in (function.__defaults__, function.__kwdefaults__)]
+    declared = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+    return [function.__qualname__, text or inside(code), *defaults, captured, inside(declared)]
+
+
+def _class(cls: type, inside: Any) -> list[object]:
+    """What counts of a class: its name, its methods and the values that it holds, and those of its bases."""
+    found: list[object] = [cls.__qualname__]
+    for base in cls.__mro__:
+        if base.__module__ in ("builtins", "abc", "typing"):
+            continue
+        for name, value in sorted(vars(base).items()):
+            made = getattr(getattr(value, "__code__", None), "co_qualname", "").startswith("__create_fn__.")
+            named = name == "__call__" or not (name.startswith("__") or name == "_abc_impl")
+            if named and not made and not isinstance(value, _BY_PYTHON):
+                found.append([base.__qualname__, name, inside(value, name)])
+    return found
+
+
+def model_mark(model: ModelCore) -> str:
+    """A hash of what a model was made of: its name and revision, its configuration, its dtype, and its files.
+
+    Of a model that was not loaded from files, a sample of the numbers of each weight counts in their place.
+    """
+    about = model.provenance() | {"device": arithmetic(model.device)}
+    settings = json.dumps(model.backend.configuration, sort_keys=True, default=str)
+    return mark([about, settings, weights_mark(model.model) if model.source is None else _files(model)], "model")
+
+
+def _files(model: ModelCore) -> dict[str, list[object]]:
+    """Size and a sample of each of the files that a model was read from; none for a name with a revision."""
+    path = Path(model.source.name_or_path) if model.source is not None else Path()
+    files = [file for name in _MODEL_FILES for file in path.glob(name)] if path.is_dir() else [path]
+    return {file.name: _sample(file) for file in files if file.is_file()}
+
+
+def _sample(file: Path) -> list[object]:
+    size, digest = file.stat().st_size, hashlib.sha256()
+    with file.open("rb") as content:
+        for i in range(_SAMPLES):
+            content.seek(max(0, size - _SAMPLE) * i // (_SAMPLES - 1))
+            digest.update(content.read(_SAMPLE))
+    return [size, digest.hexdigest()]
+
+
+def weights_mark(module: torch.nn.Module) -> str:
+    """A hash of name, shape and a sample of the numbers of each weight, wherever it is."""
+    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    found = []
+    for name, weight in sorted(weights.items()):
+        values = stored_weight(module, weight).detach().reshape(-1)
+        found.append([name, tuple(weight.shape), values[:: max(1, len(values) // _SAMPLED)].clone()])
+    return mark(found, "weights")
+
+
+def same_but_for_rounding(
+    now: Float[np.ndarray, "*values"], then: Float[np.ndarray, "*values"], scale: float, dtype: torch.dtype
+) -> bool:
+    """Whether numbers of a model in this dtype differ by no more than its rounding: a thousandth in float32."""
+    share = max(1e-3, 16 * torch.finfo(dtype).eps)
+    off, known = np.abs(now - then), ~np.isnan(then)
+    return bool((off[known] <= share * scale).all() and np.isnan(now[~known]).all())
+
+
+def witness(model: ModelCore) -> list[float]:
+    """Log-probabilities that a model gives after a few tokens, by which it is known again."""
+    ids = [(7 * i + 3) % model.d_vocab for i in range(min(8, model.n_ctx))]
+    with torch.no_grad():
+        final = model.backend.run(torch.tensor([ids], device=model.device))
+        log_probs = model.unembed(final[0, -1]).float().log_softmax(-1)
+    return log_probs[:: max(1, len(log_probs) // _WITNESSES)].tolist()
+
+
+def is_witness(model: ModelCore, then: list[float]) -> bool:
+    """Whether a model gives the log-probabilities that ``witness`` gave."""
+    found, known = np.array(witness(model)), np.array(then)
+    quarter, three_quarters = np.quantile(known, (0.25, 0.75))
+    return same_but_for_rounding(found, known, float(three_quarters - quarter), model.dtype)
+
+
+def open_ledger(
+    path: str | PathLike[str], model: ModelCore, runs: Mapping[str, Tokens | None], **parts: object
+) -> Ledger:
+    """The ledger of one sweep, identified by its model, its prompts and everything else that decides its results.
+
+    Args:
+        path: the file; created if it does not exist.
+        runs: the prompts of the base run and of the source run.
+        parts: the intervention, the metric, the positions and so on.
+
+    Raises:
+        ValueError: if a ledger cannot know a part again, the file is not a ledger, or the model gives other numbers
+            than when the ledger was begun.
+    """
+    marks = {name: mark(part, name) for name, part in parts.items()}
+    prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
+    about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
+    ledger = Ledger(path, mark([model_mark(model), prompts, marks], "sweep"), about)
+    known = ledger.settings().get(WITNESS)
+    if known is None:
+        ledger.remember(WITNESS, witness(model))
+    elif not is_witness(model, known):
+        ledger.close()
+        raise ValueError(
+            f"store: {ledger.path} holds results of model {model.name!r} from when it gave other log-probabilities "
+            "than now: it carries a hook, or one of its weights was changed after it was loaded. Undo this, or give "
+            "another path"
+        )
+    return ledger
+
+
+class Store:
+    """The file in which an analysis stores its finished units; a context manager that closes it.
+
+    Args:
+        path: the file; None stores nothing.
+        about: further settings that identify the analysis; one that ``open`` gets too replaces it there.
+    """
+
+    def __init__(self, path: str | PathLike[str] | None, **about: object) -> None:
+        self._path, self._about = path, about
+        self._opened: list[Ledger] = []
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for ledger in self._opened:
+            ledger.close()
+
+    def open(self, model: ModelCore, runs: Mapping[str, Tokens | None], **parts: object) -> Ledger | None:
+        """The ledger of one sweep of the analysis, or None if nothing is stored; see ``open_ledger``."""
+        if self._path is None:
+            return None
+        self._opened.append(open_ledger(self._path, model, runs, **parts | self._about))
+        return self._opened[-1]
+
+
+NO_STORE = Store(None)
