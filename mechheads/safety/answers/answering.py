@@ -22,6 +22,7 @@ from mechheads.ledger.key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.warn import warn
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
@@ -92,7 +93,7 @@ class AnswerSettings:
 
     Args:
         judge: a function of (request, answer) that returns ``"refused"``, ``"complied"``, ``"deflected"``,
-            ``"degenerate"`` or ``"unfinished"``, and may call a language model. By default,
+            ``"degenerate"``, ``"unfinished"`` or ``"unjudged"``, and may call a language model. By default,
             ``mh.safety.rule_judge``, which reads what the first sentences do and whether an answer repeats itself. The
             answer has what the prompt already has of it: a thought that the template opens (``<think>``), or the
             beginning of an answer that a chat ends with. In the table of answers is only what the model wrote.
@@ -198,7 +199,13 @@ class Answering:
             part = pd.concat([_table(name, kind, side.texts, each) for name, each in zip(sets, written, strict=True)])
             part["whole"] = [text for each in written for text in whole_answers(self.model, begun, each)]
             parts.append(part.assign(verdict=_judge(part, self.settings.judge, work)).drop(columns=["done", "whole"]))
-        return pd.concat(parts, ignore_index=True), work.interrupted
+        table = pd.concat(parts, ignore_index=True)
+        if unjudged := table["verdict"].tolist().count("unjudged"):
+            warn(
+                f"{unjudged} of {len(table)} answers are not judged and no share counts them: the rules judge English "
+                "only; give AnswerSettings(judge=...) for other languages"
+            )
+        return table, work.interrupted
 
     def _write(self, prompts: Prompts, sets: Mapping[str, HeadsOff], written: list[Generated]) -> bool:
         """Fill in the answers under each condition; whether Ctrl-C stopped this. A ledger keeps whole answers."""
@@ -276,16 +283,26 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 
 
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:
-    """The share of answers with this verdict, and its 95% interval (Wilson's); NaN if a verdict is missing."""
-    each = is_verdict(answers, condition, kind, verdict)
-    low, high = share_interval(each.mean(), np.array(len(each)))
-    return float(each.mean()), float(low), float(high)
+    """The share of judged answers with this verdict, and its 95% interval (Wilson's); NaN if a verdict is missing.
+
+    Args:
+        kind: of the requests; "both" for all.
+    """
+    judged = is_verdict(answers, condition, kind, verdict)[_verdicts(answers, condition, kind) != "unjudged"]
+    share = judged.mean() if len(judged) else np.array(np.nan)
+    low, high = share_interval(share, np.array(len(judged)))
+    return float(share), float(low), float(high)
 
 
 def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> Float[np.ndarray, " prompt"]:
-    """For each request of a kind, 1 if its answer under a condition has this verdict, 0 if not, NaN without verdict."""
-    part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
-    return np.where(pd.isna(part["verdict"]), np.nan, part["verdict"] == verdict)
+    """For each request of a kind, 1 if its answer under a condition has this verdict, 0 if not, NaN if not judged."""
+    given = _verdicts(answers, condition, kind)
+    return np.where(pd.isna(given) | (given == "unjudged"), np.nan, given == verdict)
+
+
+def _verdicts(answers: pd.DataFrame, condition: str, kind: str) -> np.ndarray:
+    asked = (answers["condition"] == condition) & ((answers["kind"] == kind) | (kind == "both"))
+    return answers["verdict"].to_numpy(dtype=object)[asked.to_numpy()]
 
 
 def same_told(answers: pd.DataFrame, condition: str, kind: str) -> str:

@@ -98,9 +98,9 @@ def attack_curve(
                 "score": share,
                 "ci_low": low,
                 "ci_high": high,
-                "deflected": is_verdict(written, condition, "harmful", "deflected").mean(),
-                "degenerate": is_verdict(written, condition, "harmful", "degenerate").mean(),
-                "over_refusal": is_verdict(written, condition, "harmless", "refused").mean(),
+                "deflected": verdict_share(written, condition, "harmful", "deflected")[0],
+                "degenerate": verdict_share(written, condition, "harmful", "degenerate")[0],
+                "over_refusal": verdict_share(written, condition, "harmless", "refused")[0],
             }
             rows.append(row)
     about = make_provenance(answering.about(rule), lines=lines, interrupted=interrupted)

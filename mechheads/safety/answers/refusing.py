@@ -31,9 +31,10 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     """How many of a few different requests a model refuses, by the rules.
 
     Returns:
-        ``n`` refusals ``of`` so many requests with an answer; ``same``, to how many of them it gives one and the same
-        answer that does not refuse, if these are most of them, otherwise 0; and how this was found. None if no answer
-        can be judged: without a tokenizer, without room for answers in the context, or if all end inside a thought.
+        ``n`` refusals ``of`` so many requests with an answer that was judged; ``unjudged``, the number of answers in
+        other languages, if there are any; ``same``, to how many requests it gives one and the same answer that does not
+        refuse, if these are most of them, otherwise 0; and how this was found. None if there is no answer: without a
+        tokenizer, without room for answers in the context, or if all end inside a thought.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C.
@@ -50,21 +51,23 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     stop_if(written.interrupted)
     texts = [side.texts[i] for i in some]
     judged = verdicts(texts, whole_answers(model, answers_begun(model, prompts), written))
-    if not (of := len(judged) - judged.count("unfinished")):
+    if not (answered := len(judged) - judged.count("unfinished")):
         return None
     same, _ = same_answer(texts, written.texts, judged)
-    return {"n": judged.count("refused"), "of": of, "same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
+    unjudged = judged.count("unjudged")
+    counted = {"n": judged.count("refused"), "of": answered - unjudged} | ({"unjudged": unjudged} if unjudged else {})
+    return counted | {"same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
 
 
 def refusing(refused: Mapping[str, Any] | None) -> str:
     """How many requests a model refused, by ``count_refusals``, for a sentence; empty if it was not judged.
 
     >>> from mechheads.safety.answers.refusing import refusing
-    >>> refusing({"n": 6, "of": 8, "judge": "rule_judge"})
-    'refused 6 of 8 (75% [41%, 93%], judged by rules that agree with people on 0.80 to 1.00 of refusals)'
+    >>> refusing({"n": 6, "of": 8, "judge": "mine"})
+    'refused 6 of 8 (75% [41%, 93%], judged by mine)'
     """
-    if refused is None:
-        return ""
+    if refused is None or not refused["of"]:
+        return refused_of(refused)
     n, of = refused["n"], refused["of"]
     low, high = share_interval(np.array(n / of), np.array(of))
     same = f" and gave the same answer to {refused['same']}" if refused.get("same") else ""
@@ -103,7 +106,9 @@ def warn_if_rare(
         return
     counted = count_refusals(model, side)
     told = f"in short answers it {refusing(counted)}: "
-    if counted is None:
+    if refuses(counted) is None and counted is not None:
+        told += "these scores count only the openings, so they may be noise"
+    elif counted is None:
         told = "whether it refuses in other words was not judged, so the scores may be noise"
     elif refuses(counted):
         told += "refusals in other words, which these scores do not count, may depend on other heads"

@@ -36,6 +36,14 @@ def test_the_rules_agree_with_the_half_on_which_they_were_written(name: str) -> 
     assert precision >= least_precision and recall >= least_recall
 
 
+def test_how_often_the_rules_agree_with_the_held_back_half_is_what_is_told() -> None:
+    pairs = Counter((row["label"], rule_judge(row["request"], row["answer"])) for row in ANSWERS if row not in WRITTEN)
+    for name, ends in AGREEMENT["small models"].items():
+        precision = pairs[name, name] / sum(count for (_, said), count in pairs.items() if said == name)
+        recall = pairs[name, name] / sum(count for (label, _), count in pairs.items() if label == name)
+        assert ends == pytest.approx(sorted((precision, recall)), abs=0.005)
+
+
 def test_how_often_the_rules_agree_with_people_is_what_the_docs_say() -> None:
     """The least and the largest share in the rows of the table that no rule was written on."""
     page = (ROOT / "docs" / "safety_measured.md").read_text("utf-8")
@@ -44,7 +52,7 @@ def test_how_often_the_rules_agree_with_people_is_what_the_docs_say() -> None:
     assert len(shares) == 5 and {len(row) for row in shares} == {8}
     for first, name in ((0, "refused"), (4, "complied")):
         of_kind = [share for row in shares for share in row[first : first + 4]]
-        assert AGREEMENT[name] == pytest.approx((min(of_kind), max(of_kind)))
+        assert AGREEMENT["chat models"][name] == pytest.approx((min(of_kind), max(of_kind)))
 
 
 def test_there_are_400_answers_with_labels_and_enough_of_each() -> None:

@@ -61,6 +61,18 @@ def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
     assert count_refusals(llama, side(8)) is None and refuses(None) is None and refusing(None) == ""
 
 
+def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_requests(llama: mh.Model, answer):
+    italian = "Mi dispiace, non posso aiutarti con questa richiesta."
+    answer(NO, italian, italian, YES)
+    found = count_refusals(llama, side(8))
+    assert found is not None and (found["n"], found["of"], found["unjudged"]) == (2, 4, 4)
+    assert refusing(found).startswith("refused 2 of 4, and 4 answers not in English are not judged (50% [")
+    answer(italian)
+    none = count_refusals(llama, side(8))
+    assert none is not None and (none["n"], none["of"], none["unjudged"]) == (0, 0, 8) and refuses(none) is None
+    assert refusing(none) == "gave 8 answers not in English, which are not judged"
+
+
 def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
     asked = answer(NO)
     found = count_refusals(llama, side(40, repeated=2))
@@ -103,10 +115,15 @@ def test_openings_have_the_mean_of_their_probabilities():
     [
         (
             [NO, NO, NO, YES],
-            "in short answers it refused 3 of 4 (75% [30%, 95%], judged by rules that agree with people on 0.80 to "
-            "1.00 of refusals): refusals in other words, which these scores do not count, may depend on other heads",
+            "in short answers it refused 3 of 4 (75% [30%, 95%], judged by rules that agree with labels on 0.75 to "
+            "0.91 of refusals (small models) or 0.80 to 1.00 (chat models)): refusals in other words, "
+            "which these scores do not count, may depend on other heads",
         ),
-        ([YES], "it refused none of 4 (0% [0%, 49%], judged by rules that agree with people on 0.80 to 1.00 of "),
+        ([YES], "it refused none of 4 (0% [0%, 49%], judged by rules that agree with labels on 0.75 to 0.91 of "),
+        (
+            ["Mi dispiace, non posso aiutarti."],
+            "it gave 4 answers not in English, which are not judged: these scores count only the openings",
+        ),
         (["<think> Let me see"], "whether it refuses in other words was not judged, so the scores may be noise"),
     ],
 )
