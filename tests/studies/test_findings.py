@@ -52,8 +52,8 @@ def test_patching_names_the_heads_whose_interval_and_family_p_say_so():
     [
         (
             {"n": 6, "of": 8, "judge": "rule_judge"},
-            "The model refused 6 of 8 (75% [41%, 93%], judged by rules that agree with people on 0.80 to 1.00 of "
-            "refusals).",
+            "The model refused 6 of 8 (75% [41%, 93%], judged by rules that agree with labels on 0.75 to 0.91 of "
+            "refusals (small models) or 0.80 to 1.00 (chat models)).",
         ),
         (
             {"n": 0, "of": 8, "same": 7, "judge": "mine"},
