@@ -21,8 +21,10 @@ def refused_of(refused: Mapping[str, Any] | None) -> str:
     >>> from mechheads.results.refused import refused_of
     >>> refused_of({"n": 6, "of": 8}), refused_of({"n": 0, "of": 8}), refused_of(None)
     ('refused 6 of 8', 'refused none of 8', '')
-    >>> refused_of({"n": 6, "of": 8, "unjudged": 2}), refused_of({"n": 0, "of": 0, "unjudged": 10})
-    ('refused 6 of 8, and 2 answers not in English are not judged', 'gave 10 answers not in English, which are not judged')
+    >>> refused_of({"n": 6, "of": 8, "unjudged": 2})
+    'refused 6 of 8, and 2 answers not in English are not judged'
+    >>> refused_of({"n": 0, "of": 0, "unjudged": 10})
+    'gave 10 answers not in English, which are not judged'
     """
     if refused is None:
         return ""
