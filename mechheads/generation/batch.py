@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers.generation import logits_process as processors
 
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
+from mechheads.messages.warn import warn
 from mechheads.model.backends.partial_block import Blocks, mask_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -26,6 +28,42 @@ from mechheads.prompts.tokens import Tokens
 
 _WORTH_SHARING = 128
 """Shared tokens are computed in a pass of their own if this saves at least so many tokens."""
+
+
+PROCESSORS: dict[str, Callable[[Any, int, Any], Any]] = {
+    "sequence_bias": lambda bias, start, ends: processors.SequenceBiasLogitsProcessor(bias),
+    "repetition_penalty": lambda penalty, start, ends: processors.RepetitionPenaltyLogitsProcessor(penalty),
+    "no_repeat_ngram_size": lambda size, start, ends: processors.NoRepeatNGramLogitsProcessor(size),
+    "bad_words_ids": lambda words, start, ends: processors.NoBadWordsLogitsProcessor(words, ends),
+    "min_length": lambda least, start, ends: processors.MinLengthLogitsProcessor(least, ends, ends.device),
+    "min_new_tokens": lambda least, start, ends: processors.MinNewTokensLengthLogitsProcessor(
+        start, least, ends, ends.device
+    ),
+    "suppress_tokens": lambda ids, start, ends: processors.SuppressTokensLogitsProcessor(ids, ends.device),
+    "begin_suppress_tokens": lambda ids, start, ends: processors.SuppressTokensAtBeginLogitsProcessor(
+        ids, start, ends.device
+    ),
+}
+"""What changes logits by a model's generation settings, from the setting, the prompt's length and the end tokens."""
+_OTHERS = ("num_beams", "penalty_alpha", "guidance_scale", "forced_bos_token_id", "forced_eos_token_id")
+_OTHERS += ("exponential_decay_length_penalty", "watermarking_config", "dola_layers")
+_NEUTRAL = (None, 0, 1, 1.0, [], {})
+
+
+def own_settings(model: Model, names: Sequence[str] = tuple(PROCESSORS)) -> dict[str, Any]:
+    """Those of a model's generation settings that change which token comes next, without neutral values."""
+    settings = getattr(getattr(model.model, "original_model", None), "generation_config", None)
+    given = {name: getattr(settings, name, None) for name in names}
+    return {name: value for name, value in given.items() if value not in _NEUTRAL}
+
+
+def warn_of_others(model: Model) -> None:
+    """Warn of generation settings of a model that are not followed."""
+    if others := own_settings(model, _OTHERS):
+        told = ", ".join(f"{name}={value!r}" for name, value in others.items())
+        warn(
+            f"{model.name}'s generation settings have {told}, which is not followed: its own generate gives other texts"
+        )
 
 
 Choose = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"], int], Int[Tensor, " row"]]
@@ -122,6 +160,7 @@ class Batch:
         self.live = torch.arange(len(prompt), device=model.device)
         self.present: dict[int, Tensor] = {}
         self._columns = None if layout_of(model) == "whole" else Columns(len(prompt), self.pos)
+        self._settings = own_settings(model)
 
     def rows_of(self, condition: int) -> Int[Tensor, " row"] | None:
         """The rows of a condition in the current forward pass; None if it has none."""
@@ -141,6 +180,8 @@ class Batch:
                     f"the logits of new token {step} are not numbers (NaN): a change of the model gives values out of "
                     f"range, or {self.model.dtype} does not hold its activations"
                 )
+            if self._settings:
+                logits = self._processed(logits, ends)
             token = choose(logits, self.prompt[self.live], step)
             ended = torch.isin(token, ends)
             going = self.live[~ended]
@@ -157,6 +198,19 @@ class Batch:
         """For each row, the new ids so far and whether an end token came."""
         rows = zip(self.ids.tolist(), self.start.tolist(), self.end.tolist(), self.ended.tolist(), strict=True)
         return [(tuple(ids[start:end]), ended) for ids, start, end, ended in rows]
+
+    def _processed(
+        self, logits: Float[Tensor, "live d_vocab"], ends: Int[Tensor, " end"]
+    ) -> Float[Tensor, "live d_vocab"]:
+        """The logits after the model's own generation settings, row by row, since texts differ in length."""
+        changed = []
+        for row, scores in zip(self.live.tolist(), logits.float(), strict=True):
+            start = int(self.start[row])
+            each = processors.LogitsProcessorList(
+                PROCESSORS[name](value, start, ends) for name, value in self._settings.items()
+            )
+            changed.append(each(self.ids[row : row + 1, : int(self.end[row])], scores[None]))  # pyright: ignore
+        return torch.cat(changed)
 
     def _leave(self, ended: Bool[Tensor, " live"]) -> None:
         """Drop finished rows; the last unfinished rows take their places in the columns."""

@@ -6,6 +6,7 @@ all. ``mechheads.generation.batch`` writes one batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,12 +14,13 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.row_layout import layout_of
-from mechheads.generation.batch import Batch, Choice, Choose
+from mechheads.generation.batch import Batch, Choice, Choose, warn_of_others
 from mechheads.generation.changed import Off, Steer, changed_by, check_change
 from mechheads.interventions.basic import InterventionLike
 from mechheads.interventions.head_change import HeadChange, change_hooks
@@ -45,8 +47,9 @@ class Sampling:
         max_new_tokens: the largest number of new tokens for each prompt.
         temperature: 0 takes the most probable token; above, tokens are drawn from logits divided by it.
         top_k: draw among this many most probable tokens only; None for all.
-        seed: of the drawing; None for that of ``mh.settings``. The random numbers of a prompt do not depend on how
-            prompts are batched.
+        seed: of the drawing; None for that of ``mh.settings``. A random number depends on the seed, the prompt's
+            tokens and the number of the new token alone, so a text stays the same if ``max_new_tokens`` grows or other
+            prompts are left out. If a prompt is given more than once, its copies have random numbers of their own.
 
     Raises:
         ValueError: if an attribute is out of range, or ``top_k`` is given with temperature 0.
@@ -66,12 +69,17 @@ class Sampling:
         if self.top_k is not None and not self.temperature:
             raise ValueError(f"top_k is {self.top_k}, but temperature 0 draws nothing; give temperature=1.0 to sample")
 
-    def noise(self, prompts: int, device: torch.device) -> Float[Tensor, "prompt step"] | None:
-        """A random number for each prompt and step, the same on every device; None if nothing is drawn."""
+    def noise(self, prompts: Sequence[Sequence[int]], device: torch.device) -> Float[Tensor, "prompt step"] | None:
+        """A random number for each prompt (its ids) and step, the same on every device; None if nothing is drawn."""
         if not self.temperature:
             return None
-        drawn = torch.Generator().manual_seed(current().seed if self.seed is None else self.seed)
-        return torch.rand(prompts, self.max_new_tokens, generator=drawn).to(device)
+        seed = current().seed if self.seed is None else self.seed
+        copies: Counter[tuple[int, ...]] = Counter()
+        drawn = np.empty((len(prompts), self.max_new_tokens), np.float32)
+        for row, ids in zip(drawn, map(tuple, prompts), strict=True):
+            np.random.default_rng([seed, copies[ids], *ids]).random(out=row, dtype=np.float32)
+            copies[ids] += 1
+        return torch.from_numpy(drawn).to(device)
 
 
 GREEDY = Sampling()
@@ -164,7 +172,8 @@ def generate(
     """Continue prompts until an end token or ``sampling.max_new_tokens``, with heads on or off.
 
     End tokens are those of the tokenizer and of the model's configurations, and the token that ends a turn in the chat
-    template.
+    template. What a model's own generation settings do to logits (``repetition_penalty``, ``suppress_tokens`` and the
+    like) is done, as in its own ``generate``; there is a warning of settings that are not followed, such as beams.
 
     Args:
         prompts: a list of strings, chats or ids, or ``Prompts``.
@@ -275,8 +284,9 @@ class _Writer:
 
     def write(self) -> list[Generated]:
         tokens, limits = self.ready(), current().limits
+        warn_of_others(self.model)
         n = len(tokens)
-        new, noise = self.sampling.max_new_tokens, self.sampling.noise(n, self.model.device)
+        new, noise = self.sampling.max_new_tokens, self.sampling.noise(tokens.unpadded, self.model.device)
         choose = Choice(self.sampling.temperature, self.sampling.top_k, noise)
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))

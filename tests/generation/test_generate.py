@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -66,9 +67,9 @@ def plain(
 ) -> tuple[tuple[tuple[int, ...], bool], ...]:
     """New ids of each prompt and whether it ended: a full forward pass for each token, drawn as ``SAMPLED`` says."""
     ends = ends or end_tokens(model)
-    noise = torch.rand(len(prompts), new, generator=torch.Generator().manual_seed(SAMPLED.seed))
     found = []
-    for row, chances in zip(rows_of(model, prompts), noise, strict=True):
+    for row in rows_of(model, prompts):
+        chances = torch.from_numpy(np.random.default_rng([SAMPLED.seed or 0, 0, *row]).random(new, dtype=np.float32))
         written: list[int] = []
         ended = False
         while len(written) < new and not ended:
@@ -307,6 +308,56 @@ def test_drawing_repeats_with_its_seed_alone(llama):
     assert drawn(0, top_k=1) == generate(llama, PROMPTS, **QUIET)
     same = generate_under(llama, PROMPTS, [[], []], Sampling(NEW, temperature=1.0, top_k=5))
     assert same == [first, first]
+
+
+def test_drawn_tokens_depend_on_seed_prompt_and_index_alone(llama):
+    def drawn(new: int, prompts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        return generate(llama, prompts, Sampling(new, 1.0, seed=4)).ids
+
+    long = drawn(NEW, PROMPTS)
+    assert tuple(ids[:4] for ids in long) == tuple(ids[:4] for ids in drawn(4, PROMPTS))
+    assert drawn(NEW, PROMPTS[2:]) == long[2:] and drawn(NEW, PROMPTS[::-1]) == long[::-1]
+    copies = drawn(NEW, [PROMPTS[0], PROMPTS[3], PROMPTS[0]])
+    assert copies[:2] == (long[0], long[3]) and copies[2] != long[0]
+
+
+SETTINGS: dict[str, Any] = {
+    "repetition_penalty": 1.7,
+    "no_repeat_ngram_size": 2,
+    "suppress_tokens": [*range(100, 200)],
+    "begin_suppress_tokens": [*range(150, 400)],
+    "bad_words_ids": [[i] for i in range(200, 260)],
+    "min_new_tokens": NEW,
+    "min_length": 12,
+    "sequence_bias": [[[i], 4.0] for i in range(40, 50)],
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_models_generation_settings_are_followed_as_in_its_own_generate(tiny, tmp_path, name: str):
+    own = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"), attn_implementation="eager")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
+    setattr(own.generation_config, name, SETTINGS[name])
+    if name.startswith("min"):  # an end token that comes at once
+        own.generation_config.eos_token_id = generate(mh.load(tiny("llama")), PROMPTS[:1], 1).ids[0][0]
+    own.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    written = generate(mh.load(str(tmp_path)), PROMPTS, **QUIET)
+    assert written.ids != generate(mh.load(tiny("llama")), PROMPTS, **QUIET).ids
+    for row, ids in zip(rows_of(mh.load(tiny("llama"))), written.ids, strict=True):
+        asked = {"attention_mask": torch.ones(1, len(row), dtype=torch.long), "pad_token_id": 2}
+        given = own.generate(torch.tensor([row]), max_new_tokens=NEW, do_sample=False, **asked)[0, len(row) :]
+        assert given.tolist()[: len(ids)] == [*ids]
+
+
+def test_generation_settings_that_are_not_followed_are_told(tiny, tmp_path):
+    own = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    own.generation_config.num_beams = 3
+    own.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny("llama")).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"generation settings have num_beams=3, which is not followed"):
+        written = generate(mh.load(str(tmp_path)), PROMPTS, **QUIET)
+    assert written.ids == generate(mh.load(tiny("llama")), PROMPTS, **QUIET).ids
 
 
 def test_stops_at_the_end_token(mine):
