@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes, current
@@ -226,8 +227,13 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
     Raises:
         ValueError: if TransformerLens does not support the model, cannot leave its weights where they are, or fails.
     """
+    own = copy.deepcopy(tokenizer)
+    if (
+        own is not None and "name_or_path" not in own.init_kwargs
+    ):  # made in memory: TransformerLens cannot load it again
+        own.init_kwargs |= {"name_or_path": "", "add_bos_token": True}
     try:
-        return boot(model, copy.deepcopy(tokenizer), name)
+        return boot(model, own, name)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # TransformerLens raises errors of any type for architectures that it does not know
@@ -278,6 +284,13 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
         if (held := held_model(model, tokenizer)) is not None:
             return from_transformers(*held, attn_implementation=attn_implementation)
         wrapped = _wrapped(model, tokenizer, attn_implementation)
+    if tokenizer is None and _begins_otherwise(wrapped.tokenizer):
+        warnings.warn(
+            "model: TransformerLens has its tokenizer put a beginning-of-sequence token before every text, which the "
+            "published tokenizer does not, so effects differ from those of mh.load; for the same, give "
+            "mh.wrap(model, AutoTokenizer.from_pretrained(...))",
+            stacklevel=2,
+        )
     wrapped.folded_value_biases = _has_folded_value_biases(wrapped)
     if wrapped.folded_value_biases:
         warnings.warn(
@@ -288,6 +301,18 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
             stacklevel=2,
         )
     return wrapped
+
+
+def _begins_otherwise(tokenizer: Any) -> bool:
+    """Whether a tokenizer puts a token before texts that it does not as it is published, if that is on this machine."""
+    kept = getattr(tokenizer, "init_kwargs", {})
+    if not kept.get("add_bos_token") or not kept.get("name_or_path"):
+        return False
+    try:
+        published = transformers.AutoTokenizer.from_pretrained(kept["name_or_path"], local_files_only=True)
+    except (OSError, ValueError):
+        return False
+    return tokenizer(" a")["input_ids"] != published(" a")["input_ids"]
 
 
 def _has_folded_value_biases(model: Model) -> bool:

@@ -209,6 +209,42 @@ def test_a_model_with_damaged_weights_is_refused(tiny, tmp_path):
         mh.load(tmp_path)
 
 
+def test_a_dtype_that_overflows_and_masked_tokens_are_not_called_damage(tiny, tmp_path):
+    large = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
+    with torch.no_grad():
+        large.model.layers[1].mlp.down_proj.weight[:] = 6e4
+    large.save_pretrained(tmp_path / "large")
+    tokenizer.save_pretrained(tmp_path / "large")
+    assert mh.load(tmp_path / "large").n_layers
+    with pytest.raises(ValueError, match=r"NaN or infinity in float16, though its weights do not.*use float32, or bf"):
+        mh.load(tmp_path / "large", dtype=torch.float16)
+    masked = transformers.GPTJForCausalLM(
+        transformers.GPTJConfig(vocab_size=400, n_positions=64, n_embd=16, n_layer=2, n_head=2, rotary_dim=8)
+    )
+    with torch.no_grad():
+        masked.lm_head.bias[300:] = -torch.inf
+    with pytest.raises(
+        ValueError, match="its unembedding gives 100 tokens a logit of -inf; give them a large negative"
+    ):
+        mh.wrap(masked.eval(), tokenizer)
+
+
+@only_on_4
+def test_a_bridge_whose_tokenizer_begins_otherwise_than_the_published_one_is_told(tiny, recwarn):
+    from transformer_lens.model_bridge import TransformerBridge
+
+    published = transformers.AutoTokenizer.from_pretrained(tiny("gpt2"))
+    own = transformers.AutoModelForCausalLM.from_pretrained(tiny("gpt2"))
+    bridge = TransformerBridge.boot_transformers(str(tiny("gpt2")), hf_model=own, tokenizer=published, device="cpu")
+    loaded, prompts = mh.load(tiny("gpt2")), [" The capital of France is"]
+    assert not [said for said in recwarn if "beginning-of-sequence" in str(said.message)]
+    with pytest.warns(UserWarning, match=r"a beginning-of-sequence token before every text, .* differ from .*mh\.load"):
+        begun = mh.wrap(bridge)
+    assert begun.cache(prompts).tokens.unpadded[0][1:] == loaded.cache(prompts).tokens.unpadded[0]
+    same(mh.wrap(bridge, published).cache(prompts).logits, loaded.cache(prompts).logits, 1e-5)
+
+
 @only_on_4
 def test_folded_value_biases_are_said(tiny, recwarn) -> None:
     """The z of the processed model lacks the value biases, and what the bias of the norm before them gives."""

@@ -147,6 +147,10 @@ def _hooked(model: Any) -> None:
     model.lm_head.register_forward_hook(lambda *_: None)
 
 
+def _checkpointed(model: Any) -> None:
+    model.enable_input_require_grads()
+
+
 def _training(model: Any) -> None:
     model.train()
 
@@ -166,7 +170,8 @@ def _mixed(model: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_hooked, "model: lm_head carries a torch hook"),
+        (_hooked, r"model: lm_head carries a torch hook \(_hooked.*\), which .*; remove it first"),
+        (_checkpointed, r"model: transformer\.wte carries.*; call model\.disable_input_require_grads\(\) first"),
         (_training, r"model is in training mode \(transformer.*dropout.*call its eval\(\) first"),
         (_patched, r"the forward of transformer\.h\.0 was replaced"),
         (_on_meta, "some of its weights are not in memory"),
@@ -190,6 +195,23 @@ def test_a_tokenizer_is_needed_and_a_causal_decoder(tiny: Tiny) -> None:
     bert = transformers.BertModel(transformers.BertConfig(vocab_size=50, **sizes)).eval()
     with pytest.raises(ValueError, match="is not a causal decoder but a bert model"):
         mh.wrap(bert, tokenizer)
+
+
+def test_a_tokenizer_made_in_memory(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("llama"))
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<bos>")
+    wrapped = mh.wrap(model, made)
+    assert wrapped.tokenizer is made and "name_or_path" not in made.init_kwargs
+    assert torch.equal(wrapped.cache(["The capital"]).logits, mh.wrap(model, tokenizer).cache(["The capital"]).logits)
+
+
+def test_adapters_that_cannot_be_merged_are_refused_with_the_reason(tiny: Tiny) -> None:
+    model, tokenizer = held(tiny("llama"))
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], lora_bias=True)
+    with pytest.warns(peft.PeftWarning if hasattr(peft, "PeftWarning") else UserWarning, match="lora_bias"):
+        bias = peft.get_peft_model(model, config).eval()
+    with pytest.raises(ValueError, match=r"model: its adapter does more than change weights, so it cannot be merged"):
+        mh.wrap(bias, tokenizer)
 
 
 def test_half_precision_stays(tiny: Tiny) -> None:

@@ -75,7 +75,7 @@ def _check(backend: Backend) -> None:
     ids = backend.trial_tokens(1, backend.trial_length)
     own = backend.own_logits(ids).float()
     if not own.isfinite().all():
-        raise _Unreadable("its logits contain NaN or infinity, so its weights are damaged")
+        raise _Unreadable(_why_not_finite(backend, own))
     _check_hooks_exist(backend)
     seen: dict[tuple[str, int], Tensor] = {}
     final = backend.run(ids, [*_watch(backend, seen, _READ)])
@@ -87,6 +87,25 @@ def _check(backend: Backend) -> None:
     seen["resid_pre", backend.sizes.n_layers] = final
     _check_outputs(backend, seen)
     _check_effects(backend, ids, seen)
+
+
+def _why_not_finite(backend: Backend, logits: Tensor) -> str:
+    """Why logits are not finite: weights, an unembedding that masks tokens, or a dtype that overflows."""
+    weights = [*backend.module.parameters()]
+    broken = [weight for weight in weights if not weight.isfinite().all()]
+    masked = (logits == -torch.inf).all(dim=(0, 1))
+    if masked.any() and logits[..., ~masked].isfinite().all():
+        return (
+            f"its unembedding gives {int(masked.sum())} tokens a logit of -inf; give them a large negative number "
+            "instead, such as a bias of -1e4"
+        )
+    if not broken and weights[0].dtype in (torch.float16, torch.bfloat16):
+        dtype = str(weights[0].dtype).removeprefix("torch.")
+        return (
+            f"its logits contain NaN or infinity in {dtype}, though its weights do not: its activations exceed what "
+            f"{dtype} holds; use float32, or bfloat16 in place of float16"
+        )
+    return "its logits contain NaN or infinity, so its weights are damaged"
 
 
 def _layer(backend: Backend, layer: int) -> str:

@@ -15,7 +15,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mechheads.model.backends.carried import hooks_on
+from mechheads.model.backends.carried import called, hooks_on
+from mechheads.model.backends.readable import first_sentence
 from mechheads.model.sources.load import MERGED
 from mechheads.model.sources.reading import check_config, only_logits
 
@@ -96,8 +97,13 @@ def _check(held: nn.Module) -> None:
         raise ValueError("model: its weights are quantised; load it with float weights, and wrap or mh.load that")
     for name, part in held.named_modules():
         at = name or type(part).__name__
-        if hooks_on(part, all_of_them=True):
-            raise ValueError(f"model: {at} carries a torch hook, which would not run here; remove it first")
+        if hooks := hooks_on(part, all_of_them=True):
+            remove = "remove it"
+            if "require_grads" in called(hooks[0]):  # gradient checkpointing leaves it there
+                remove = "call model.disable_input_require_grads()"
+            raise ValueError(
+                f"model: {at} carries a torch hook ({called(hooks[0])}), which would not run here; {remove} first"
+            )
         if vars(part).get("forward") is not None:
             raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
         if part.training and _is_random(part):
@@ -146,4 +152,9 @@ def _without_adapters(held: Any) -> Any:
         if off == {True}:
             twin.base_model.unmerge_adapter()
             return twin.unload()
-        return twin.merge_and_unload(safe_merge=True)
+        try:
+            return twin.merge_and_unload(safe_merge=True)
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            raise ValueError(
+                f"model: its adapter does more than change weights, so it cannot be merged: {first_sentence(error)}"
+            ) from error

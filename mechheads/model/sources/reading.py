@@ -90,6 +90,7 @@ def read(
     only_logits(config)
     of_gguf = "gguf_file" in options
     quantised = not of_gguf and is_quantised(config, source)
+    tokenizer = _tokenizer(source, options)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
     how["ignore_mismatched_sizes"] = True  # ``check_whole`` names them
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
@@ -102,7 +103,19 @@ def read(
     check_whole(model, report, stored, source, quantised=quantised)
     if of_gguf:
         _forget_quantisation(model)
-    return model, transformers.AutoTokenizer.from_pretrained(source, **options)
+    return model, tokenizer
+
+
+def _tokenizer(source: str, options: Mapping[str, Any]) -> Any:
+    try:
+        return transformers.AutoTokenizer.from_pretrained(source, **options)
+    except (ValueError, OSError, TypeError) as error:
+        if "trust_remote_code" in str(error) or any(Path(source).glob("*token*")):
+            raise
+        raise ModelSourceError(
+            f"model {source!r} has no tokenizer; save its own there with tokenizer.save_pretrained, or give both to "
+            "mh.wrap(model, tokenizer)"
+        ) from error
 
 
 def _forget_quantisation(model: Any) -> None:

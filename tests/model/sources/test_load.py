@@ -602,3 +602,9 @@ def test_revisions_are_for_the_hub(tiny: Tiny) -> None:
     for place in (None, tiny("gpt2")):
         with pytest.raises(ModelSourceError, match="revision 'main' is for names on the hub"):
             load(place, revision="main")
+
+
+def test_a_folder_without_a_tokenizer_is_said_before_its_weights_are_read(tiny: Tiny, tmp_path: Path) -> None:
+    transformers.AutoModelForCausalLM.from_pretrained(tiny("llama")).save_pretrained(tmp_path)
+    with pytest.raises(ModelSourceError, match=r"has no tokenizer; save its own there with tokenizer\.save_pretrained"):
+        load(tmp_path)
