@@ -61,7 +61,6 @@ CATCHES = {
 
 STAMPS = {
     "mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it",
-    "mechheads/files/folder_lock.py": "since when a folder is in use, for people; nothing goes by it",
     "mechheads/prompts/templates.py": "the date of a chat template that asks for today's; the provenance names it",
 }
 """Files that read the wall clock, and what for."""

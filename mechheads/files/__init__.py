@@ -1,1 +1,1 @@
-"""Reading and writing files: text, tables, checksums. A file is written completely or not at all."""
+"""Reading and writing files: text and tables. A file is written completely or not at all."""

@@ -1,4 +1,4 @@
-"""Write a file completely or not at all: the one way in which results, tables and pages reach the disk.
+"""Write a file completely or not at all, and lock a folder: how results, tables and pages reach the disk.
 
 Tables are written as CSV in which a spreadsheet runs no formulas.
 """
@@ -6,19 +6,20 @@ Tables are written as CSV in which a spreadsheet runs no formulas.
 from __future__ import annotations
 
 import codecs
-import glob
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
+
 if TYPE_CHECKING:
     import pandas as pd
 
-
+LOCK = ".mechheads.lock"
+"""The file that is locked in a folder of results; without a lock of the system, the file means nothing."""
 _UNFINISHED = ".tmp"
 _KINDS = {
     (b"\x89HDF", 0): "a netCDF file",
@@ -62,8 +63,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path in the same folder to write to; what is there at the end of the block replaces the file.
 
     It reaches the disk before it is renamed, so that a reader sees either the old file or the new one, never a part of
-    it. After an error the old file stays. If the path is a link, the file that it leads to is replaced. What a process
-    that was killed here has left beside the file is removed.
+    it. After an error the old file stays. If the path is a link, the file that it leads to is replaced.
 
     Raises:
         FileNotFoundError: if the folder does not exist.
@@ -72,12 +72,10 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path = path.resolve() if path.is_symlink() else path
     check_place(path)
-    remove_unfinished(path.parent, path.name)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_UNFINISHED}")
     try:
-        with unfinished.open("xb") as file:
-            _lock(file.fileno())
-            yield unfinished
+        unfinished.touch(exist_ok=False)
+        yield unfinished
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -88,29 +86,45 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
-def remove_unfinished(folder: Path, name: str | None = None) -> None:
-    """Remove what processes that were killed while they saved have left in a folder.
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed while they saved have left in a folder, which is locked."""
+    for rest in folder.glob(f".*.{32 * '[0-9a-f]'}{_UNFINISHED}"):
+        rest.unlink(missing_ok=True)
 
-    Args:
-        name: the name of the file that was to be saved; None for any.
+
+@contextmanager
+def folder_locked(folder: str | Path) -> Iterator[None]:
+    """Hold a folder during a block, for this thread alone; blocks may be nested.
+
+    The lock is one of the operating system: it ends with the process, however that ends.
+
+    Raises:
+        ValueError: if another process or thread holds the folder, or it may not be written to.
+
+    >>> import tempfile
+    >>> from mechheads.files.replacing import folder_locked
+    >>> with folder_locked(tempfile.mkdtemp()):
+    ...     pass
     """
-    begun = "*" if name is None else glob.escape(name)
-    for rest in folder.glob(f".{begun}.{32 * '[0-9a-f]'}{_UNFINISHED}"):
-        with suppress(OSError), rest.open("rb") as file:  # one that is being written is locked
-            if _lock(file.fileno()):
-                rest.unlink()
-
-
-def _lock(file: int) -> bool:
-    """Lock an open file until it is closed, if nobody else has locked it; on Windows, an open file is safe anyway."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    file = Path(folder).resolve() / LOCK
+    lock = FileLock(file, is_singleton=True)  # one object for each file, which counts the blocks of each thread
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ValueError(
+            f"{folder} is in use by another process or thread: two commands cannot write into one folder at the same "
+            "time; wait until that one has ended, or give another folder"
+        ) from None
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"{folder} cannot be written to ({why}); give another folder, or free this one") from error
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # a process that opened the file before it is unlocked sees that it is gone
+                file.unlink()
+        lock.release()
 
 
 def check_kind(path: Path, mark: bytes, at: int = 0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -59,3 +60,9 @@ def check_unicode(text: str, what: str) -> str:
         shown = text[max(0, error.start - 20) : error.end + 20]
         raise ValueError(f"{what} contains {shown!r}, which is not valid Unicode: half of a surrogate pair") from error
     return text
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +13,6 @@ import h5py
 import numpy as np
 import xarray as xr
 
-from mechheads.files import checksums
 from mechheads.files.replacing import write_file
 from mechheads.files.text import parse_json
 from mechheads.messages.warn import warn
@@ -20,6 +20,8 @@ from mechheads.messages.warn import warn
 _ENCODED = "json:"
 _SEALED = "mechheads_checksum"
 """The attribute of a file that has a checksum."""
+_MARK = b"\nmechheads sha256 "
+_LENGTH = len(_MARK) + 64
 _MOST_TEXTS = 8
 _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
 """How netCDF-4 marks the array of a dimension without labels; it is never read."""
@@ -33,7 +35,7 @@ def write(dataset: xr.Dataset, path: str | Path) -> Path:
         OSError: if the file cannot be written, for example because the disk is full.
     """
     sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
-    return write_file(Path(path), checksums.sealed(bytes(sealed.to_netcdf(engine="h5netcdf"))))
+    return write_file(Path(path), with_checksum(bytes(sealed.to_netcdf(engine="h5netcdf"))))
 
 
 def read(path: Path) -> xr.Dataset:
@@ -47,7 +49,7 @@ def read(path: Path) -> xr.Dataset:
         raise FileNotFoundError(f"there is no file {path}")
     unreadable = f"{path} is not a netCDF file that mechheads can read"
     try:
-        checked = checksums.has_appended(path)
+        checked = _has_checksum(path)
         with h5py.File(path, "r") as file:  # h5netcdf may print further errors if it cannot open it
             if fault := _shared_text(file, path.stat().st_size):
                 raise ValueError(f"{unreadable}: {fault}")
@@ -66,6 +68,25 @@ def read(path: Path) -> xr.Dataset:
         )
     dataset.attrs.pop(_SEALED, None)
     return _map_text(dataset, _decode)
+
+
+def with_checksum(content: bytes) -> bytes:
+    """The content of a file with its SHA-256 at the end, which makes a flipped bit an error."""
+    return content + _MARK + hashlib.sha256(content).hexdigest().encode()
+
+
+def _has_checksum(path: Path) -> bool:
+    """Whether a file ends in a checksum; if it does, the checksum has been verified.
+
+    Raises:
+        ValueError: if the checksum does not match the file.
+    """
+    whole = path.read_bytes()
+    if not whole[-_LENGTH:].startswith(_MARK):
+        return False
+    if with_checksum(whole[:-_LENGTH]) != whole:
+        raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
+    return True
 
 
 def _fault(file: h5py.File, name: str) -> str | None:

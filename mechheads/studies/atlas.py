@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.profile import NAMES, PROFILED
-from mechheads.files.checksums import read_sealed_json, sealed_json
+from mechheads.files.text import read_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -228,11 +229,11 @@ class Atlas(Stages):
 
         Raises:
             ValueError: if the folder holds the atlas of another model, or of other settings, or a file of one of these
-                names that no atlas wrote, or that changed since. Nothing is written then.
+                names that no atlas wrote. Nothing is written then.
         """
         parts: dict[str, HeadScores | TableResult] = {**self.results, **self.tables}
         tables = {"heads": self.to_dataframe(), **self.refusal_tables()}
-        about = sealed_json({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)})
+        about = json.dumps({name: getattr(self, name) for name in _TEXTS} | {_OWN: list(self.own)}, indent=1)
         return save_parts(folder, parts, tables, self.study, self._written, {_ABOUT: about})
 
     @classmethod
@@ -248,7 +249,7 @@ class Atlas(Stages):
             raise FileNotFoundError(
                 f"{folder} has no {_ABOUT}; give a folder that `mechheads atlas` or Atlas.save has written"
             )
-        about = read_sealed_json(folder / _ABOUT)
+        about = read_json(folder / _ABOUT)
         if not isinstance(about, dict) or set(about) != {*_TEXTS, _OWN}:
             raise ValueError(f"{folder / _ABOUT} is damaged: it needs {', '.join((*_TEXTS, _OWN))}")
         own = about.pop(_OWN)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_of
-from mechheads.files.checksums import file_sha256
+from mechheads.files.text import file_sha256
 from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.relations import Relation, Relations, load_relations

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from mechheads.engine.memory import is_out_of_memory
-from mechheads.files.checksums import file_sha256, read_sealed_json, sealed_json
-from mechheads.files.folder_lock import folder_locked
-from mechheads.files.replacing import remove_unfinished, write_csv, write_file
+from mechheads.files.replacing import folder_locked, remove_unfinished, write_csv, write_file
+from mechheads.files.text import read_json
 from mechheads.ledger.key import weights_mark
 from mechheads.limits import current, show_seconds
 from mechheads.messages.interrupted import stop_if, until_interrupted
@@ -140,7 +139,7 @@ def check_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[s
 
     Raises:
         ValueError: if the folder holds results of another study, results that nothing says what they are of, or one of
-            the files that was not written here, or changed since.
+            the files that was not written here.
     """
     folder = Path(folder)
     held = _held(folder)
@@ -150,16 +149,20 @@ def check_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[s
         raise ValueError(f"{folder} holds {min(there)}, and no {_HELD} that says what it is of. {_ELSEWHERE}")
     if there and (differs := difference(study, held.study)):
         raise ValueError(f"{folder} holds the results of another study: {differs}. {_ELSEWHERE}")
-    _check_files(folder, files, held.files)
+    check_files(folder, files)
 
 
 def check_files(folder: str | Path, files: Iterable[str]) -> None:
-    """Check that nothing of these names is in a folder that no study wrote there, or that changed since.
+    """Check that nothing of these names is in a folder that no study wrote there.
 
     Raises:
         ValueError: naming the first one that is.
     """
-    _check_files(Path(folder), files, _held(Path(folder)).files)
+    folder = Path(folder)
+    held = _held(folder).files
+    for path in (folder / name for name in files):
+        if os.path.lexists(path) and (path.name not in held or not path.is_file()):
+            raise ValueError(f"{path} was not written by this study, so it is not replaced. {_ELSEWHERE}")
 
 
 def difference(study: Mapping[str, str], held: Mapping[str, str]) -> str:
@@ -187,29 +190,26 @@ def claim_folder(folder: str | Path, study: Mapping[str, str], files: Iterable[s
     folder.mkdir(parents=True, exist_ok=True)
     with folder_locked(folder):
         remove_unfinished(folder)
-        ledgers = {name: "" for name in files if name.endswith(_LEDGER)}
-        _hold(folder, study, _kept(folder, _held(folder).files | ledgers))
+        _hold(folder, study, _held(folder).files | {name for name in files if name.endswith(_LEDGER)})
 
 
 @contextmanager
 def writing(folder: str | Path, files: Iterable[str]) -> Iterator[None]:
-    """A block that writes files of the study to its folder; the folder remembers them by their checksums.
+    """A block that writes files of the study to its folder, which knows them from then on.
 
     Raises:
-        ValueError: before the block, if one of the files was not written here, or changed since; or if another process
-            works in the folder.
+        ValueError: before the block, if one of the files was not written here, or another process works in the folder.
     """
-    folder, files = Path(folder), list(files)
+    folder, files = Path(folder), set(files)
     with folder_locked(folder):
+        check_files(folder, files)
         held = _held(folder)
-        _check_files(folder, files, held.files)
-        _hold(folder, held.study, held.files | dict.fromkeys(files, ""))
+        _hold(folder, held.study, held.files, files)
         try:
             yield
         finally:
             held = _held(folder)
-            marks = {name: _mark(folder / name) for name in files if name in held.files}
-            _hold(folder, held.study, _kept(folder, held.files | marks))
+            _hold(folder, held.study, held.files)
 
 
 def remove_ledger(folder: str | Path, name: str) -> None:
@@ -217,10 +217,10 @@ def remove_ledger(folder: str | Path, name: str) -> None:
     folder = Path(folder)
     with folder_locked(folder):
         held = _held(folder)
-        if held.files.pop(name, None) is not None:
+        if name in held.files:
             for ending in ("", "-wal", "-shm"):
                 (folder / f"{name}{ending}").unlink(missing_ok=True)
-            _hold(folder, held.study, held.files)
+            _hold(folder, held.study, held.files - {name})
 
 
 def save_parts(
@@ -241,7 +241,7 @@ def save_parts(
 
     Raises:
         ValueError: if the folder holds results of another study, or a file of one of these names that was not written
-            here, or changed since; nothing is written then.
+            here; nothing is written then.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -276,11 +276,9 @@ def _is_there(path: Path, scores: object, written: Written) -> bool:
 def _remove_others(folder: Path, names: Iterable[str]) -> None:
     """Remove the results and tables of before that are not among these."""
     held = _held(folder)
-    for name in sorted(held.files.keys() - set(names)):
+    for name in held.files - set(names):
         if Path(name).suffix in (".nc", ".csv"):
-            if _why_not_ours(folder / name, held.files) is None:
-                (folder / name).unlink(missing_ok=True)
-            del held.files[name]
+            (folder / name).unlink(missing_ok=True)
     _hold(folder, held.study, held.files)
 
 
@@ -296,67 +294,28 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return about.st_mtime_ns, about.st_size
 
 
-@dataclass(frozen=True)
-class _Held:
-    """The study that a folder holds, and the checksums of its files; "" for one that is being written."""
+class _Held(NamedTuple):
+    """The study that a folder holds, and the names of its files."""
 
     study: dict[str, str]
-    files: dict[str, str]
+    files: set[str]
 
 
 def _held(folder: Path) -> _Held:
     """What ``_hold`` has written."""
     path = folder / _HELD
     if not os.path.lexists(path):
-        return _Held({}, {})
-    if path.is_symlink() or not path.is_file():
-        raise ValueError(f"{path} is no file of mechheads. {_ELSEWHERE}")
-    found: Any = read_sealed_json(path)
-    known = isinstance(found, dict) and set(found) == {"study", "files"}
-    if not known or not all(isinstance(part, dict) for part in found.values()):
+        return _Held({}, set())
+    found = read_json(path) if path.is_file() else None
+    if not isinstance(found, dict) or not isinstance(found.get("study"), dict) or "files" not in found:
         raise ValueError(f"{path} is damaged, or not of mechheads. {_ELSEWHERE}")
-    study, files = ({str(name): str(value) for name, value in found[part].items()} for part in ("study", "files"))
-    return _Held(study, {name: mark for name, mark in files.items() if Path(name).name == name})
+    return _Held(found["study"], {name for name in found["files"] if Path(name).name == name})
 
 
-def _hold(folder: Path, study: Mapping[str, str], files: Mapping[str, str]) -> None:
-    """Write down what a folder holds."""
-    write_file(folder / _HELD, sealed_json({"study": dict(study), "files": dict(files)}))
-
-
-def _kept(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-    """The files without those that are gone, except ledgers, which may still come."""
-    return {name: mark for name, mark in files.items() if name.endswith(_LEDGER) or (folder / name).exists()}
-
-
-def _mark(path: Path) -> str:
-    """The checksum of a file; "" for a ledger, which changes all the time."""
-    return "" if path.name.endswith(_LEDGER) or not path.is_file() else file_sha256(path)
-
-
-def _check_files(folder: Path, names: Iterable[str], held: Mapping[str, str]) -> None:
-    """Check that files may be written to a folder.
-
-    Raises:
-        ValueError: if one is there and is not ours, or another one has its name in other letters, such as Heads.csv.
-    """
-    there = {path.name.casefold(): path.name for path in folder.iterdir()} if folder.is_dir() else {}
-    for name in names:
-        if (found := there.get(name.casefold(), name)) != name and not (folder / name).exists():
-            raise ValueError(f"{folder} holds {found}, which some systems take for {name}. {_ELSEWHERE}")
-        if (why := _why_not_ours(folder / name, held)) is not None:
-            raise ValueError(f"{folder / name} {why}, so it is not replaced. {_ELSEWHERE}")
-
-
-def _why_not_ours(path: Path, held: Mapping[str, str]) -> str | None:
-    """Why a file must not be replaced; None if it may be, or is not there."""
-    if not os.path.lexists(path):
-        return None
-    if path.is_symlink() or not path.is_file():
-        return f"is a {'link' if path.is_symlink() else 'folder' if path.is_dir() else 'device'}"
-    if (mark := held.get(path.name)) is None:
-        return "was not written by this study"
-    return "has changed since it was written" if mark and mark != file_sha256(path) else None
+def _hold(folder: Path, study: Mapping[str, str], files: Iterable[str], coming: Iterable[str] = ()) -> None:
+    """Write down what a folder holds: the files that are there, ledgers, which may still come, and those ``coming``."""
+    names = {name for name in files if name.endswith(_LEDGER) or (folder / name).exists()} | set(coming)
+    write_file(folder / _HELD, json.dumps({"study": dict(study), "files": sorted(names)}, indent=1))
 
 
 @runtime_checkable

@@ -17,10 +17,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import mechheads as mh
-from mechheads.files import checksums
 from mechheads.gating.fit.fitted import Gates, LossCurves
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
+from mechheads.results.netcdf import with_checksum
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
 Load = Callable[[Path], Iterable[np.ndarray]]
@@ -88,7 +88,7 @@ def edit(path: Path, change: Callable[[h5py.File], Any]) -> None:
     """Change a file by hand, and give it a checksum that is right."""
     with h5py.File(path, "a") as file:
         change(file)
-    path.write_bytes(checksums.sealed(path.read_bytes()))
+    path.write_bytes(with_checksum(path.read_bytes()))
 
 
 def test_a_result_says_that_it_was_damaged_or_changed(saved: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_result_says_that_it_was_damaged_or_changed(saved: Path) -> None:
     saved.write_bytes(data[:3000] + bytes([data[3000] ^ 1]) + data[3001:])
     with pytest.raises(ValueError, match=r"s\.nc is damaged, or was changed after it was saved: its checksum does not"):
         mh.HeadScores.load(saved)
-    for damaged in (data[:2000], checksums.sealed(b"XXXX".join(data.rsplit(b"OHDR", 1)))):  # cut; an object's header
+    for damaged in (data[:2000], with_checksum(b"XXXX".join(data.rsplit(b"OHDR", 1)))):  # cut; an object's header
         saved.write_bytes(damaged)
         with pytest.raises(ValueError, match="is not a netCDF file that mechheads can read"):
             mh.HeadScores.load(saved)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mechheads.files import folder_lock
-from mechheads.files.folder_lock import LOCK, folder_locked
+from mechheads.files.replacing import LOCK, folder_locked
 
 HOLDS = """
 import sys
-from mechheads.files.folder_lock import folder_locked
+from mechheads.files.replacing import folder_locked
 with folder_locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -32,14 +30,14 @@ def holder(tmp_path: Path):
         process.kill()
 
 
-def test_a_second_process_is_refused_at_once_and_told_who_is_there(holder: subprocess.Popen, tmp_path: Path):
-    said = rf"{re.escape(str(tmp_path))} is in use by process {holder.pid} on \S+, since .* UTC: two commands cannot"
+def test_a_second_process_is_refused_at_once(holder: subprocess.Popen, tmp_path: Path):
+    said = rf"{re.escape(str(tmp_path))} is in use by another process or thread: two commands cannot"
     for _ in range(2):
         with pytest.raises(ValueError, match=said), folder_locked(tmp_path):
             pass
     holder.communicate(b"")
     with folder_locked(tmp_path):
-        assert f"process {os.getpid()} on" in (tmp_path / LOCK).read_text()
+        assert (tmp_path / LOCK).is_file()
     assert not list(tmp_path.iterdir())
 
 
@@ -66,19 +64,12 @@ def test_one_thread_may_nest_blocks_and_another_is_refused(tmp_path: Path):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert "is in use by another thread of this process" in said[0]
+    assert "is in use by another process or thread" in said[0]
     other()
     assert said[1] == "held" and not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def read_only(**_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(folder_lock.tempfile, "TemporaryFile", read_only)
-    with pytest.raises(ValueError, match=r"cannot be written to \(Read-only file system\)"), folder_locked(tmp_path):
+def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot be written to"), folder_locked(tmp_path / "file"):
         pass
-    monkeypatch.undo()
-    with folder_locked(tmp_path):
-        pass
-    assert not list(tmp_path.iterdir())

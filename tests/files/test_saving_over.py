@@ -17,7 +17,7 @@ import torch
 
 import mechheads as mh
 from mechheads.files import replacing as module
-from mechheads.files.replacing import remove_unfinished, replacing, write_csv, write_file
+from mechheads.files.replacing import remove_unfinished, write_csv, write_file
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta
 
@@ -131,20 +131,11 @@ with replacing(Path(sys.argv[1])) as unfinished:
 """
 
 
-def test_what_a_killed_process_left_beside_a_file_goes_with_the_next_save(tmp_path: Path):
+def test_what_a_killed_process_left_goes_when_the_folder_is_cleaned(tmp_path: Path):
     path = tmp_path / "effect.nc"
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", KILLED, path], check=False)
-    left = list(tmp_path.iterdir())
-    assert len(left) == 1 and left[0].name.startswith(".effect.nc.")  # the second removed that of the first
-    EFFECT.save(path)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_is_being_written_is_not_taken_for_one_that_was_left(tmp_path: Path):
     (tmp_path / ".notes.tmp").touch()
-    with replacing(tmp_path / "one.txt") as unfinished:
-        unfinished.write_text("one")
-        remove_unfinished(tmp_path)
-    assert (tmp_path / "one.txt").read_text() == "one"
-    assert sorted(os.listdir(tmp_path)) == [".notes.tmp", "one.txt"]
+    subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_unfinished(tmp_path)
+    EFFECT.save(path)
+    assert sorted(os.listdir(tmp_path)) == [".notes.tmp", "effect.nc"]

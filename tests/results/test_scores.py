@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings, strategies as st
 
-from mechheads.files import checksums
 from mechheads.heads import HeadId
+from mechheads.results.netcdf import with_checksum
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, sign_flip_p
 
@@ -294,7 +294,7 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     with pytest.raises(ValueError, match="is not a netCDF file that mechheads can read"):
         HeadScores.load(path)
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
-    path.write_bytes(before := checksums.sealed(path.read_bytes()))
+    path.write_bytes(before := with_checksum(path.read_bytes()))
     with pytest.raises(ValueError, match="was not written by mechheads: it contains no head scores"):
         HeadScores.load(path)
     assert path.read_bytes() == before

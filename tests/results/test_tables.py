@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings, strategies as st
 
-from mechheads.files import checksums
 from mechheads.heads import HeadId
+from mechheads.results.netcdf import with_checksum
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult, from_dataset, to_dataset
 from support.same import assert_same, assert_survives
@@ -144,7 +144,7 @@ def test_a_file_of_another_result_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"result\.nc contains no Made, but a result of the kind 'ships'"):
         Made.load(path)
     xr.Dataset({"rain": ("day", [1.0])}).to_netcdf(path, engine="h5netcdf")
-    path.write_bytes(checksums.sealed(path.read_bytes()))
+    path.write_bytes(with_checksum(path.read_bytes()))
     with pytest.raises(ValueError, match=r"result\.nc was not written by mechheads: it contains no Made"):
         Made.load(path)
 
@@ -169,7 +169,7 @@ def test_fields_that_lie_are_refused(change: dict[str, Any], tmp_path: Path) -> 
     whole = whole.assign(fields=((), np.array(json.dumps(content), dtype=object)))
     path.unlink()
     whole.to_netcdf(path, engine="h5netcdf")
-    path.write_bytes(checksums.sealed(path.read_bytes()))
+    path.write_bytes(with_checksum(path.read_bytes()))
     with pytest.raises(ValueError, match=r"result\.nc is damaged, or was changed after it was saved: "):
         Made.load(path)
 

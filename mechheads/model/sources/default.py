@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mechheads.files.checksums import file_sha256
+from mechheads.files.text import file_sha256
 from mechheads.heads import HeadId
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.converted_models import cache_directory, convert, kept_folder

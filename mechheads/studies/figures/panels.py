@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pandas as pd
 
 from mechheads._version import __version__
-from mechheads.files.checksums import file_sha256
-from mechheads.files.folder_lock import folder_locked
-from mechheads.files.replacing import write_file
+from mechheads.files.replacing import folder_locked, write_file
+from mechheads.files.text import file_sha256
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.load import free_memory
 from mechheads.plots.saving import IMAGES, save
