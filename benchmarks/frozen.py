@@ -118,7 +118,6 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
         "refusal attribution": lambda model: mh.safety.refusal_attribution(
             model, HARMFUL, openings=[" I cannot"], **BARE
         ),
-        "refusal direction": lambda model: mh.safety.refusal_direction(model, HARMFUL, HARMLESS, **BARE),
         "text loss": lambda model: mh.safety.text_loss(model, clean),
         "directions": lambda model: mh.behaviour.head_directions(model, "L1H2"),
         "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16),

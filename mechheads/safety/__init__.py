@@ -4,12 +4,10 @@ from mechheads.model.sources.default import taught_heads
 from mechheads.results.agreement import overlap
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve
-from mechheads.safety.answers.brittleness import RefusalBrittleness, refusal_brittleness
 from mechheads.safety.answers.refusal import RefusalTest, refusal_test, refusal_tests
 from mechheads.safety.answers.verdicts import rule_judge, verdict, verdicts
 from mechheads.safety.heads.angles import principal_angles
 from mechheads.safety.heads.contribution import refusal_contribution
-from mechheads.safety.heads.direction import refusal_direction
 from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
@@ -27,7 +25,6 @@ __all__ = [
     "FoldedTexts",
     "HeadGroup",
     "OpeningLogProb",
-    "RefusalBrittleness",
     "RefusalTest",
     "Request",
     "RequestSet",
@@ -43,9 +40,7 @@ __all__ = [
     "overlap",
     "principal_angles",
     "refusal_attribution",
-    "refusal_brittleness",
     "refusal_contribution",
-    "refusal_direction",
     "refusal_test",
     "refusal_tests",
     "request_prompts",

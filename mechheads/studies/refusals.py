@@ -86,13 +86,12 @@ class Sizes:
     tested_every: int = 1
     tokens: int = 20
     draws: int = 2
-    draws_of_any: int = 3
     curve: tuple[int, ...] = (1, 3)
     draws_of_curve: int = 1
 
 
 FULL = Sizes()
-QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, draws_of_any=2, curve=(1,))
+QUICK = Sizes(ranked_every=6, tested_every=3, tokens=12, draws=1, curve=(1,))
 
 
 @dataclass(frozen=True)

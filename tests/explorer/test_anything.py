@@ -43,7 +43,6 @@ TABLES = {
     *("faithfulness_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
     *(
         "head_group",
-        "refusal_brittleness",
         "refusal_test",
         "attack_curve",
         "refusals",

@@ -29,7 +29,6 @@ SAFETY: dict[str, Callable[..., Any]] = {
     "angle": lambda model, *sides: mh.safety.generalized_ships(model, sides[0], r=1, **CHAT).scores,
     "contribution": lambda model, *sides: mh.safety.refusal_contribution(model, *sides, **CHAT).values,
     "sahara": lambda model, *sides: repr(mh.safety.sahara(model, sides[0], 2, **CHAT)),
-    "direction": lambda model, *sides: mh.safety.refusal_direction(model, *sides, **CHAT).values,
     "refusals": lambda model, *sides: mh.generate(model, mh.safety.request_prompts(model, sides[0], "chat"), 3).ids,
 }
 """Analyses of requests, which are put into the model's chat template."""

@@ -68,9 +68,6 @@ SETS: dict[str, Callable[[mh.Model, Any], Any]] = {
     "refusal test": lambda m, rule: mh.safety.refusal_test(
         m, HEADS, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"]
     ),
-    "brittleness": lambda m, rule: mh.safety.refusal_brittleness(
-        m, 2, HARMFUL, HARMLESS, intervention=rule, draws=1, answers=WRITTEN, texts=[" a big dog"]
-    ),
     "attack curve": lambda m, rule: mh.safety.attack_curve(
         m, HEADS, HARMFUL, HARMLESS, intervention=rule, draws=0, answers=WRITTEN
     ),

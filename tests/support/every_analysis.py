@@ -190,7 +190,6 @@ FURTHER: dict[str, Analysis] = {
     ),
     "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST, 0.25),
     "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
-    "refusal direction": _A(lambda model: mh.safety.refusal_direction(model, CLEAN, CORRUPTED)),
     "refusal test": _A(
         lambda model: mh.safety.refusal_test(model, _CIRCUIT, CLEAN, CORRUPTED, **_TESTED), "answers are judged"
     ),
@@ -199,10 +198,6 @@ FURTHER: dict[str, Analysis] = {
             model, {"one": ["L1H1"], "two": ["L1H1", "L2H2"]}, CLEAN, CORRUPTED, **_TESTED
         ),
         "answers are judged",
-    ),
-    "brittleness": _A(
-        lambda model: mh.safety.refusal_brittleness(model, 2, CLEAN, CORRUPTED, texts=[" a big dog"], **_ANSWERED),
-        "were judged",
     ),
     "attack curve": _A(
         lambda model: mh.safety.attack_curve(model, _CIRCUIT, CLEAN, CORRUPTED, **_ANSWERED), "were judged"
@@ -231,7 +226,6 @@ TABLES += (
     "patterns",
     "first heads",
     "refusal test",
-    "brittleness",
     "attack curve",
 )
 TABLES += ("gates", "roles", "curves of roles", "attention", "why heads look there")

@@ -10,7 +10,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.generation.generate import Sampling, generate_under
-from mechheads.safety import AnswerSettings, attack_curve, refusal_brittleness, refusal_test
+from mechheads.safety import AnswerSettings, attack_curve, refusal_test
 from mechheads.scale.ray_cluster import Request
 from support.made_workers import MadeWorkers, pressing
 from support.rules import changes_of
@@ -43,25 +43,6 @@ def test_each_condition_is_written_on_its_own(llama: mh.Model, ablation: Any, te
     here = mh.settings(seed=3)(refusal_test)(llama, ["L0H1", "L2H3"], HARMFUL, HARMLESS, **given, **TEST)
     np.testing.assert_allclose(test.table[["loss", "refusal"]], here.table[["loss", "refusal"]], atol=1e-5)
     assert test.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
-
-
-@pytest.mark.release
-def test_random_sets_are_written_by_workers(llama: mh.Model):
-    given: dict[str, Any] = FEW | {"texts": [" Paris and Rome"], "draws": 2}
-    workers = MadeWorkers(2)
-    there = mh.settings(workers=workers, seed=3)(refusal_brittleness)(llama, 2, HARMFUL, HARMLESS, **given)
-    here = mh.settings(seed=3)(refusal_brittleness)(llama, 2, HARMFUL, HARMLESS, **given)
-    assert there.random == here.random and there.table["condition"].tolist() == ["intact", "random 1", "random 2"]
-    np.testing.assert_array_equal(there.table["loss"], here.table["loss"])
-    assert there.answers[["condition", "kind", "request"]].equals(here.answers[["condition", "kind", "request"]])
-    units = {str(unit) for units in workers.computed for unit in units}
-    assert units == {f"the condition '{name}'" for name in there.table["condition"]}
-    for condition, heads in zip(there.table["condition"], ((), *there.random), strict=True):
-        (alone,) = generate_under(
-            llama, HARMFUL, [changes_of(llama, "scaling", heads, HARMFUL)], Sampling(4, 0.0, None, 3)
-        )
-        rows = there.answers[(there.answers["condition"] == condition) & (there.answers["kind"] == "harmful")]
-        assert tuple(rows["answer"]) == alone.texts
 
 
 @pytest.mark.release

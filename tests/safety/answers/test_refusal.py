@@ -19,7 +19,6 @@ from torch import Tensor
 
 import mechheads as mh
 import mechheads.safety.answers.answering
-import mechheads.safety.answers.brittleness
 import mechheads.safety.answers.refusal
 import mechheads.safety.requests.texts
 from mechheads.generation.generate import Generated, Sampling, end_tokens
@@ -30,12 +29,11 @@ from mechheads.safety import (
     AnswerSettings,
     attack_curve,
     ordinary_texts,
-    refusal_brittleness,
     refusal_test,
     refusal_tests,
     text_loss,
 )
-from mechheads.safety.answers.verdicts import VERDICTS, Verdict
+from mechheads.safety.answers.verdicts import Verdict
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.rules import rule_of
@@ -80,8 +78,7 @@ class Stub:
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> Stub:
         monkeypatch.setattr(mechheads.safety.answers.answering, "generate_under", self.generate_under)
-        for module in (mechheads.safety.answers.refusal, mechheads.safety.answers.brittleness):
-            monkeypatch.setattr(module, "text_loss", self.text_loss)
+        monkeypatch.setattr(mechheads.safety.answers.refusal, "text_loss", self.text_loss)
         return self
 
     def generate_under(
@@ -638,7 +635,7 @@ def test_bad_settings_of_answers(options: dict[str, Any], message: str):
         AnswerSettings(**options)
 
 
-@pytest.mark.parametrize(("asked", "tokens"), [(refusal_test, 64), (refusal_brittleness, 64), (attack_curve, 32)])
+@pytest.mark.parametrize(("asked", "tokens"), [(refusal_test, 64), (attack_curve, 32)])
 def test_answers_are_as_long_as_each_analysis_needs(asked: Any, tokens: int):
     assert signature(asked).parameters["answers"].default == AnswerSettings(max_new_tokens=tokens)
 
@@ -718,28 +715,3 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
         refusal_tests(llama, sets, intervention={"one": "scaling"}, **options)
     with pytest.raises(ValueError, match=r"sets is \{\}; give sets of heads by name"):
         refusal_tests(llama, {}, **options)
-
-
-def test_brittleness_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    """Of eight refusals, six and four survive two draws; a request refused in a draw only is no survivor."""
-    stub = Stub(["ccrrrrrrrr", "rcrrrrrrcc", "ccrrrrdccd"], [2.0, 2.5, 3.0], over=[1, 2, 3]).put(monkeypatch)
-    found = mh.settings(seed=3)(refusal_brittleness)(
-        llama, 2, HARMFUL, HARMLESS, group="kv", draws=2, answers=SAID, texts=TEXTS
-    )
-    _, *random = changed_in(stub.conditions[0])
-    assert [tuple(drawn) for drawn in random] == list(found.random)
-    assert all(drawn[:2] in GROUPS and drawn[2:] in GROUPS and len(drawn) == 4 for drawn in random)
-    assert found.table["survive"].tolist() == [1, 6 / 8, 4 / 8]
-    assert found.table["loss"].tolist() == [2, 2.5, 3] and found.table["over_refusal"].tolist() == [0.1, 0.2, 0.3]
-    share, low, high = found.survive
-    assert share == pytest.approx(5 / 8) and 0 <= low < share < high <= 1
-    assert found.counts("harmful") == dict.fromkeys(VERDICTS, 0) | {"refused": 8, "complied": 2}
-    assert found.refuses and found.missing == ()
-    assert "John" not in found._repr_html_() + repr(found)
-    assert repr(found).startswith("<RefusalBrittleness: 62% [") and repr(found).endswith("; judged by as_said>")
-    Stub([N, N], [2, 2], [0, 0], [0, 0]).put(monkeypatch)
-    nothing = refusal_brittleness(llama, 1, HARMFUL, HARMLESS, draws=1, answers=SAID, texts=TEXTS)
-    assert nothing.refuses is False and np.isnan(nothing.survive).all()
-    assert repr(nothing) == "<RefusalBrittleness: no refusals, or no draws of random heads>"
-    with pytest.raises(ValueError, match="n is 7, but the model has only 6 key/value groups"):
-        refusal_brittleness(llama, 7, group="kv", texts=TEXTS)
