@@ -119,7 +119,6 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
             model, HARMFUL, openings=[" I cannot"], **BARE
         ),
         "text loss": lambda model: mh.safety.text_loss(model, clean),
-        "directions": lambda model: mh.behaviour.head_directions(model, "L1H2"),
         "examples": lambda model: mh.behaviour.head_examples(model, [list(range(3, 60))], window=16),
         "labels": lambda model: mh.label_heads(model, [mh.Relation("words", "Knowledge", words)], min_pairs=1),
         "salient": lambda model: mh.labels.salient_operations(model, "L1H2"),
@@ -169,7 +168,6 @@ def some_analyses(model: mh.Model) -> dict[str, Analysis]:
         "ablation": lambda model: mh.ablate(model, clean, heads=some),
         "ships": lambda model: mh.ships(model, clean, heads=some),
         "attribution": lambda model: mh.patching.attribution_patch(model, pairs),
-        "composition": lambda model: mh.behaviour.composition_scores(model, "K"),
         "relation": lambda model: mh.relation_scores(model, "country_to_capital"),
     }
 

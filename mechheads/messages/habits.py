@@ -118,12 +118,6 @@ HABITS = (
     ),
     Habit(
         _LENS,
-        'model.all_composition_scores("K")',
-        'mh.behaviour.composition_scores(model, "K")',
-        ("model.all_composition_scores", "model.OV", "model.QK"),
-    ),
-    Habit(
-        _LENS,
         'detect_head(model, text, "induction_head")',
         "mh.profile_heads(model, texts, window=16)",
         ("mh.detect_head", "mh.head_detector"),

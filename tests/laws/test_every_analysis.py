@@ -177,7 +177,7 @@ def check_kept(analysis: Analysis, part: Any, whole: Any, said: list[Any], folde
 ONLY_TOKENS = {"few_shot_pairs", "few_shot_prompts", "request_prompts", "with_opening"}
 ONLY_TOKENS |= {"repeated_tokens"}
 NO_RESULT = {"plan", "prepare", "text_loss", "task_log_prob"}
-NO_RESULT |= {"find_opening", "find_openings", "head_directions"}
+NO_RESULT |= {"find_opening", "find_openings"}
 NO_RESULT |= {"salient_operations"}
 OF_ANALYSES = {"build_atlas"}
 OF_WHAT_A_MODEL_KNOWS = {"cumulative_removal", "relation_evidence"}

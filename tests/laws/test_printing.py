@@ -27,7 +27,6 @@ _EACH_CLASS = (
     "sets",
     "generate",
     "profile",
-    "composition",
     "relation",
     "dynamic",
     "labels",

@@ -22,7 +22,7 @@ from support.tokenizers_of_others import KINDS, BesidePlain, without_spaces_of_i
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 CHAT: dict[str, Any] = {"template": "chat"}
-NO_TEXT = {"profile", "written", "read", "scales", "composition", "copying", "relation", "first MLP"}
+NO_TEXT = {"profile", "written", "read", "scales", "relation", "first MLP"}
 """These read weights, ids or single words."""
 SAFETY: dict[str, Callable[..., Any]] = {
     "ships": lambda model, *sides: mh.ships(model, sides[0], **CHAT).values,

@@ -101,7 +101,7 @@ def test_an_option_of_a_call_is_that_of_settings(llama: mh.Model) -> None:
     theirs = mh.settings(seed=5)(mh.ships)(llama, [" a", " the"], heads="L0H0")
     assert ours.provenance == theirs.provenance and ours.provenance["seed"] == 5
     with pytest.raises(ValueError, match="budget is 'much'; give a number of bytes or a text such as \"2 GB\""):
-        mh.behaviour.copying_scores(llama, budget="much")
+        mh.relation_scores(llama, budget="much")
 
 
 def test_options_stand_at_the_end_of_the_arguments_of_a_docstring() -> None:

@@ -102,11 +102,7 @@ def test_the_site(tmp_path: Path) -> None:
 
 SHARED = {
     mechheads: ("load", "relation_scores"),
-    mechheads.behaviour: (
-        "composition_scores",
-        "copying_scores",
-        "head_examples",
-    ),
+    mechheads.behaviour: ("head_examples",),
 }
 """Functions that several examples call with the same arguments."""
 

@@ -131,8 +131,6 @@ MORE: dict[str, Analysis] = {
     "self-repair": _A(lambda model: mh.patching.self_repair(model, PAIRS), _REST, read="values"),
     "attribution": _A(lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2)),
     "logits": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS), _OF_THESE, read="values"),
-    "composition": _A(lambda model: mh.behaviour.composition_scores(model, "K"), read="scores.values"),
-    "copying": _A(lambda model: mh.behaviour.copying_scores(model), read="scores.values"),
     "relation": _A(lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1), "layers 0", read="scores.values"),
     "contribution": _A(
         lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare"),

@@ -324,8 +324,6 @@ def test_negative_primary_and_backup_heads_are_found() -> None:
     of = {kind: {head for head, it in there.heads.items() if it.name == kind} for kind in ("primary", "negative")}
     backup = {head for head, it in there.heads.items() if it.name == "backup"}
     (primary,) = of["primary"]
-    copying = mh.behaviour.copying_scores(model).dataset["score"].values
-    assert area(copying, of["primary"] | backup) == area(-copying, of["negative"]) == 1
     parts = mh.behaviour.logit_attribution(model, pairs).dataset["score"].values
     assert area(parts, {primary}) == area(-parts, of["negative"]) == 1
     for options in ({}, {"intervention": mh.Zero()}):
@@ -346,7 +344,6 @@ def test_where_nothing_is_planted_nothing_is_found() -> None:
     assert not there.nodes
     profile = mh.profile_heads(there.model, there.texts, window=100)
     assert not profile.dataset["named"].values.any()
-    assert not (mh.behaviour.copying_scores(there.model).dataset["q_value"].values <= 0.05).any()
     parts = mh.behaviour.logit_attribution(there.model, there.pairs())
     assert not (parts.dataset["q_value"].values <= 0.05).any()
 
