@@ -176,6 +176,7 @@ class CachedRuns:
         kept = self._kept.get(side)
         if kept is None and set(sites) <= {"z"} and not self._held:
             kept = run_sharing_prefix(base, self.tokens[side], limits=limits)
+            kept.claim()
             self._kept[side] = kept
         return self.run(side, sites, limits)
 

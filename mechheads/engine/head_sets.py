@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechheads.engine import proved
 from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values
@@ -52,6 +53,15 @@ class _SetRun:
             wave, edits = self._wave(begin)
             parts.append(wave.run([[edits[head] for head in heads] for heads in sets]))
         return [torch.cat(parts, dim=1)]
+
+    def edits(self, unit: Set[HeadId], prompt: int, entry: int = 0) -> list[proved.PlainHook]:
+        """The hooks that change a set in a plain forward pass of a prompt."""
+        n = int(self.job.tokens.on_cpu.lengths[prompt])
+        return [proved.edit(self.job, "z", head, self.z[head.layer][prompt, head.head, :n]) for head in unit]
+
+    def zeroed(self) -> _SetRun:
+        """The same sets with z set to zero."""
+        return _SetRun(proved.zero_of(self.job))
 
     def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
         """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""

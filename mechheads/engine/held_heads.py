@@ -63,6 +63,8 @@ def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> Cache
     """
     sites = tuple(dict.fromkeys(("z", *(site for _, rule in held for site in (site_of(rule), *needs_of(rule))))))
     intact = {side: runs.run(side, sites, limits) for side in runs.tokens}
+    for run in intact.values():
+        run.claim()
     z: dict[str, dict[HeadId, Tensor]] = {}
     for side, run in intact.items():
         source = None if len(intact) == 1 else intact[other_side(side)] if side == base else run

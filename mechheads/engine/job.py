@@ -319,6 +319,9 @@ def make_ready(
     if held:
         runs = runs_given(runs, spec.held, spec.base, spec.limits)
     base, source = _cache(model, spec, runs, (*(() if site == "z" else (site,)), *sites), at.shape[1] * reading.width)
+    base.claim(None if reading.activation else read_positions(spec.metric, tokens.on_cpu)[0])
+    if source is not None:
+        source.claim()
     seconds = time.perf_counter() - start
     starts = tuple(_first_change(spec.intervention, site, place, base, source, heads) for place in places)
     layout, pos, on_disk = layout_of(model), tokens.ids.shape[1], model.backend.on_disk is not None

@@ -262,7 +262,7 @@ def make_plan(
     )
     n_runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
     by_waves = plan.passes * bytes_read_by_waves(model, heads, stack, reading)
-    return replace(plan, bytes_read=n_runs * plan.weights_on_disk + by_waves)
+    return replace(plan, bytes_read=(n_runs + 1) * plan.weights_on_disk + by_waves)
 
 
 def value_bytes(plan: Plan) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.engine import proved
 from mechheads.engine.dispatch import Batch
 from mechheads.engine.job import Job, Unit
 from mechheads.engine.rows import Packed, shared_start
@@ -15,6 +17,7 @@ from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId
 from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, first_change, new_z
 from mechheads.model.backends.devices import moved
+from mechheads.model.proof import PlainHook
 from mechheads.runs.head_cache import KEY_SITES
 
 NewValues = list[tuple[HeadId, Tensor, int]]
@@ -47,6 +50,22 @@ class UnitRuns:
             differs.append(changed.any(1))
         first = first_change(differs, finite)
         return [[(member, *found[member, place]) for member in job.members(head)] for head, place in units], first
+
+    def edits(self, unit: Unit, prompt: int, entry: int = 0) -> list[PlainHook]:
+        """The hooks that change a unit in a plain forward pass of a prompt."""
+        head, place = unit
+        of_members = {member: (values, index) for member, values, index in self.changes([unit])[0][0]}
+
+        def z(member: HeadId) -> Tensor:
+            values, index = of_members[member]
+            return values[:, :, index]
+
+        members = self.job.members(head)
+        return [proved.edit_of_head(self.job, member, place, prompt, partial(z, member)) for member in members]
+
+    def zeroed(self) -> UnitRuns:
+        """The same units with z set to zero."""
+        return UnitRuns(proved.zero_of(self.job))
 
     def all_new_z(self, place: int) -> AllNewZ | None:
         """See ``new_z_of_all``."""

@@ -15,6 +15,7 @@ from mechheads.engine.dispatch import Batch, Dispatch, Values, setup_of
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.plan import Plan
+from mechheads.engine.proved import prove_wave
 from mechheads.engine.run import UnitRuns
 from mechheads.heads import HeadId, in_order
 from mechheads.ledger.key import same_but_for_rounding
@@ -49,6 +50,7 @@ class Work:
     made_by: Callable[[Job], Work]
     run: Run
     read: Read
+    _proved: list[bool] = field(default_factory=list)
 
     def compute(self, batch: Batch) -> Iterator[tuple[list[Any], Values]]:
         """The values of the units of a batch.
@@ -63,6 +65,9 @@ class Work:
             for wave in batch.waves:
                 carried.append(self.job.chunks.run(self.run, wave))
                 units += wave
+                if not self._proved:
+                    prove_wave(self.job, self.run, wave, carried[-1])
+                    self._proved.append(True)
         except KeyboardInterrupt as interrupt:
             stopped = interrupt
         if units and (stopped is None or self.job.ledger is None):

@@ -19,6 +19,7 @@ from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
 from mechheads.model.backends.renewal import alone, read_weights
 from mechheads.model.backends.state import without_autocast
+from mechheads.model.proof import Proofs
 
 if TYPE_CHECKING:
     from mechheads.model.sources.source import Source
@@ -47,7 +48,7 @@ class ModelCore(Wrapped):
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
         if not backend.tried_before:
             backend.changes.alone(lambda: check_readable(backend))
-        self.backend = backend
+        self.backend, backend.proofs = backend, Proofs(backend)
         self.name, self.revision = name, revision
         self.source: Source | None = None
         self.attn_implementation: AttnImplementation = "eager"

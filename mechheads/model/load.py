@@ -24,6 +24,7 @@ from mechheads.model.backends.readable import check_readable, first_sentence
 from mechheads.model.backends.state import settings_kept
 from mechheads.model.backends.structure import Structure
 from mechheads.model.model import Model
+from mechheads.model.proof import prove_trial, versions
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.held import held_model
 from mechheads.model.sources.placing import Room, Spread
@@ -376,6 +377,7 @@ def _ready(
         if not tried:
             model.backend.changes.alone(lambda: _try(model, trial))
         model.backend.tried = Structure(model.backend.module)
+        model.backend.loaded = versions(model.backend.weights)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model
@@ -387,6 +389,7 @@ def _try(model: Model, trial: Trial | None) -> None:
     if trial is not None:
         model.backend.check_same_logits(trial)
     layout_of(model)
+    prove_trial(model.backend)
 
 
 def free_memory() -> None:

@@ -26,6 +26,7 @@ from mechheads.engine.held_heads import Given, held_by
 from mechheads.engine.job import Job, Spec, Unit, given as given_prompts, make_ready
 from mechheads.engine.places import Positions, by_place
 from mechheads.engine.plan import batches_at_least
+from mechheads.engine.proved import edits_of_path, zero_of
 from mechheads.engine.reading import Reading
 from mechheads.engine.report import About, describe_heads, describe_positions, report
 from mechheads.engine.run import NewValues, UnitRuns, taken, waves
@@ -40,6 +41,7 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
+from mechheads.model.proof import PlainHook
 from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
@@ -260,6 +262,15 @@ class Paths:
         for begin in range(0, len(self.job.tokens), self.job.plan.rows):
             parts.append(self._some_prompts(slice(begin, begin + self.job.plan.rows), changes, first))
         return [torch.cat(of_group, dim=1) for of_group in zip(*parts, strict=True)]
+
+    def edits(self, unit: Unit, prompt: int, entry: int) -> list[PlainHook]:
+        """The hooks of the plain forward pass of a prompt that gives the second run."""
+        sender = self._units.edits(unit, prompt)
+        return edits_of_path(self.job, sender, self.groups[entry], self.mlps, prompt)
+
+    def zeroed(self) -> Paths:
+        """The same paths from senders with z set to zero."""
+        return Paths(zero_of(self.job), self.groups, self.mlps)
 
     def _some_prompts(self, rows: slice, changes: Sequence[NewValues], start: Tensor) -> list[Tensor]:
         job, at = self.job, self.job.at[rows]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +22,7 @@ from mechheads.model.backends.base import Hook
 from mechheads.model.backends.causality import check_causal
 from mechheads.model.backends.state import WeightsMark
 from mechheads.model.core import ModelCore
+from mechheads.model.proof import Claim, at_the_ends
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -34,6 +36,8 @@ KEY_SITES = ("k", "v", "scored_k")
 """The sites with one entry for each key/value head; a change at one position affects every later token."""
 RUN_SITES = ("resid_pre", "keys", "values")
 """Further activations that resuming a run needs: the residual stream, and keys and values after rotation."""
+_SERIALS = count()
+"""A number for each run, by which it is known in proofs."""
 
 
 def token_bytes(model: ModelCore, pos: int) -> int:
@@ -109,6 +113,7 @@ class HeadCache(Wrapped):
         self.n_layers = next(iter(stores.values())).n_layers
         self.held: tuple[HeadId, ...] = ()
         self._gives_copies = False
+        self._serial = next(_SERIALS)
         self._mark = None if model.backend.on_disk else WeightsMark.of(model.backend.weights)
 
     def copies(self) -> HeadCache:
@@ -195,7 +200,21 @@ class HeadCache(Wrapped):
             finals.append(model.backend.run(tokens.ids[rows], hooks, keys=keys))
         run = cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
         run.held = tuple(held)
+        run.claim()
         return run
+
+    def claim(self, at: Int[Tensor, "prompt position"] | None = None) -> None:
+        """Claim that the run is the model's own forward pass, which the analysis proves for two of its prompts.
+
+        Args:
+            at: the positions that are compared; by default the last of each prompt and one that is drawn.
+        """
+        if self.held:
+            return
+        here, proofs = self.tokens.on_cpu, self.need_model().backend.proofs
+        for i, ids, wanted in at_the_ends(here.ids, here.lengths, None if at is None else at.tolist()):
+            if places := proofs.new(self._serial, i, wanted):
+                proofs.claim([Claim(f"the cached run of prompt {i}", ids, places, self.final[i, [*places]])])
 
     def site(self, site: str) -> HeadTensor:
         """The activation of that name: ``run.site("q")`` is ``run.q``."""

@@ -111,8 +111,10 @@ def test_a_plan_counts_what_is_read(llama: mh.Model) -> None:
     planned = plan(llama, PAIRS.clean, intervention=mh.Zero())
     before = on_disk.bytes_read
     mh.ablate(llama, PAIRS.clean, intervention="zero")
-    assert planned.bytes_read == on_disk.bytes_read - before == 2 * whole  # one cached run, one wave of all heads
-    assert planned.weights_on_disk == whole and "read 2 times" in repr(planned)
+    assert (
+        planned.bytes_read == on_disk.bytes_read - before == 3 * whole
+    )  # one cached run, one wave of all heads, its proof
+    assert planned.weights_on_disk == whole and "read 3 times" in repr(planned)
 
 
 def test_small_waves_read_the_later_layers_again(llama: mh.Model) -> None:

@@ -8,6 +8,7 @@ fires before the scores. Some of these hooks have heads before positions, or all
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,10 @@ class Backend(ABC):
         self.tried_before = False  # whether findings of an earlier trial are used; see ``trials``
         self.readable = True  # false if the last trial after a change has failed
         self.tried: Structure | None = None  # what the model was made of when it was tried; see ``renewal``
+        self.held: Any = None  # the model of another library that the user holds and that this one was made from
+        self.rounding = 0.0  # how far a prompt alone is from the same one in a batch; see ``proof``
+        self.loaded: list[tuple[int, int]] | None = None  # the version counters of the weights when it was loaded
+        self.proofs: Any = None  # what an analysis claims; see ``proof``
         self.sizes = self._checked_sizes()
 
     def _checked_sizes(self) -> Sizes:
@@ -153,12 +158,13 @@ class Backend(ABC):
     @property
     def found(self) -> dict[str, Any]:
         """What trials have found, as JSON."""
-        return {"layout": self.layout, "read_only": sorted(self.read_only), "fuses": self.fuses}
+        found = {"layout": self.layout, "read_only": sorted(self.read_only), "fuses": self.fuses}
+        return {**found, "rounding": self.rounding}
 
     def restore(self, found: Mapping[str, Any]) -> None:
         """Use what trials of the same model have found earlier."""
         self.layout, self.read_only, self.fuses = found["layout"], frozenset(found["read_only"]), found["fuses"]
-        self.causal = True
+        self.causal, self.rounding = True, found["rounding"]
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
@@ -304,9 +310,39 @@ class Backend(ABC):
         with torch.set_grad_enabled(grad):
             return self.under(hooks, run)
 
+    @property
+    def holder(self) -> Any:
+        """The object that the user holds: a model of transformers or peft, or that of TransformerLens."""
+        return self.module if self.held is None else self.held
+
+    def own_logits(
+        self, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None = None
+    ) -> Float[Tensor, "batch position d_vocab"]:
+        """The logits of the forward pass of the object that the user holds.
+
+        Args:
+            at: the positions that are wanted; by default all.
+        """
+        if self.held is None:
+            return self.plain_logits(ids, (), at)
+        return self._logits_of(self.held, ids, at)
+
+    def plain_logits(
+        self, ids: Int[Tensor, "batch pos"], hooks: Sequence[Hook], at: Sequence[int] | None = None
+    ) -> Float[Tensor, "batch position d_vocab"]:
+        """The logits of TransformerLens' own forward pass of whole prompts, with some hooks."""
+        return self.under(hooks, lambda: self._logits_of(None, ids, at))
+
     @abstractmethod
-    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
-        """The logits of the model's own forward pass."""
+    def _logits_of(
+        self, model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None
+    ) -> Float[Tensor, "batch position d_vocab"]:
+        """The logits of a model of transformers; None for that of TransformerLens itself."""
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether blocks choose among experts, so that rounding may choose another one."""
+        return any("num_experts" in name or "num_local_experts" in name for name in _settings(self.configuration))
 
     def take_steps(self) -> bool:
         """From now on, leave nothing out that changes results by rounding; whether anything was left out before."""
@@ -511,6 +547,30 @@ class Backend(ABC):
         sizes = self.sizes
         attention = sizes.d_model * sizes.d_head * 2 * (sizes.n_heads + sizes.n_kv_heads)
         return attention + sizes.d_model * self.d_mlp * (3 if getattr(self.module.cfg, "gated_mlp", False) else 2)
+
+
+def _settings(configuration: Mapping[str, Any]) -> list[str]:
+    """The names of the settings that are given, also inside parts of a configuration."""
+    inner = [name for value in configuration.values() if isinstance(value, Mapping) for name in _settings(value)]
+    return [*(str(name) for name, value in configuration.items() if value), *inner]
+
+
+def logits_of(model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None) -> Tensor:
+    """The logits of a model of transformers, at some positions only if it can compute them alone."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own_code = not type(inner).__module__.startswith("transformers.")
+    with torch.no_grad():
+        spread = hasattr(inner, "hf_device_map")  # an index would be on one of the devices
+        if (
+            at is not None
+            and not own_code
+            and not spread
+            and "logits_to_keep" in inspect.signature(inner.forward).parameters
+        ):
+            places = torch.tensor([*at], device=ids.device)
+            return model(input_ids=ids, use_cache=False, logits_to_keep=places).logits
+        logits = model(input_ids=ids, use_cache=False).logits
+    return logits if at is None else logits[:, [*at]]
 
 
 def _form(shape: tuple[int, ...], heads: int) -> Form:

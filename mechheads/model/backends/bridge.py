@@ -22,7 +22,7 @@ from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
 from mechheads.model.backends.against_transformers import Trial, trial_of
-from mechheads.model.backends.base import Backend, R
+from mechheads.model.backends.base import Backend, R, logits_of
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions, fused_before
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
@@ -76,10 +76,10 @@ class BridgeBackend(Backend):
     def configuration(self) -> Mapping[str, Any]:
         return self.module.original_model.config.to_dict()
 
-    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
-        with torch.no_grad():
-            logits = self.module.original_model(input_ids=ids, use_cache=False).logits
-        return moved(logits, self.devices.home)
+    def _logits_of(
+        self, model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None
+    ) -> Float[Tensor, "batch position d_vocab"]:
+        return moved(logits_of(self.module.original_model if model is None else model, ids, at), self.devices.home)
 
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)

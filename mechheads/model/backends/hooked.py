@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, R
+from mechheads.model.backends.base import Backend, R, logits_of
 from mechheads.model.backends.partial_block import Blocks, Keys
 from mechheads.model.backends.temporary_changes import Forward
 
@@ -107,9 +107,14 @@ class HookedBackend(Backend):
         # The tokenizer's name may be a folder that was created for this load only.
         return {name: value for name, value in self.module.cfg.to_dict().items() if name != "tokenizer_name"}
 
-    def own_logits(self, ids: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
+    def _logits_of(
+        self, model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None
+    ) -> Float[Tensor, "batch position d_vocab"]:
+        if model is not None:
+            return logits_of(model, ids, at)
         with torch.no_grad():
-            return self.module(ids, attention_mask=torch.ones_like(ids))
+            logits = self.module(ids, attention_mask=torch.ones_like(ids))
+        return logits if at is None else logits[:, [*at]]
 
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         cap = self.module.cfg.output_logits_soft_cap

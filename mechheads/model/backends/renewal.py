@@ -41,7 +41,8 @@ def alone(backend: Backend, run: Callable[[], R]) -> R:
             renew(backend)
             before = None if backend.on_disk is not None else quick_mark(backend.weights)
             was_clean = backend.tried is not None and backend.tried.carries_the_same()
-            found = run()
+            with backend.proofs.of_an_analysis():
+                found = run()
         if (before is not None and quick_mark(backend.weights) != before) or (
             was_clean and backend.tried is not None and not backend.tried.carries_the_same()
         ):

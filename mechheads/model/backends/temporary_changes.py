@@ -213,6 +213,11 @@ class Changes:
         """Whether an analysis in this thread has the model to itself."""
         return not self._reservation.ended and self._reservation.thread == threading.get_ident()
 
+    @property
+    def any_made(self) -> bool:
+        """Whether a change is in effect."""
+        return bool(self._made)
+
     def once(self, name: str, derive: Callable[[], R]) -> R:
         """What is derived from the weights: once in each analysis, which has them to itself, and anew outside."""
         if not self.mine:

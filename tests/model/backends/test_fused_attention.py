@@ -16,6 +16,7 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.model.backends import fused_attention
 from mechheads.model.backends.fused_attention import is_causal
+from mechheads.runs.head_cache import HeadCache
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures, few
 from support.releases import only_on_4
@@ -61,7 +62,9 @@ def heads_with_patterns(model: mh.Model, run: Callable[[list[list[int]]], object
 @pytest.mark.parametrize("name", few(FUSED, "neox", "granite"))
 def test_only_who_asks_for_a_pattern_gets_one(tiny: Callable[[str], Path], name: str) -> None:
     fused, eager = both(tiny(name))
-    assert heads_with_patterns(fused, lambda ids: fused.cache(ids, sites=("z", "q", "k", "v"))) <= 1  # the mask
+    assert (
+        heads_with_patterns(fused, lambda ids: HeadCache.run(fused, ids, sites=("z", "q", "k", "v"))) <= 1
+    )  # the mask
     assert heads_with_patterns(fused, fused.cache) == 4
     assert heads_with_patterns(eager, lambda ids: eager.cache(ids, sites=("z",))) == 4
 
@@ -82,7 +85,9 @@ def test_analyses_give_the_numbers_of_step_by_step(tiny: Callable[[str], Path], 
 @pytest.mark.parametrize("name", architectures(*MORE))
 def test_other_ways_to_z_give_the_same_numbers(family: Callable[[str], Path], name: str) -> None:
     fused, eager = both(family(name))
-    assert heads_with_patterns(fused, lambda ids: fused.cache(ids, sites=("z", "q", "k", "v"))) <= 1  # the mask
+    assert (
+        heads_with_patterns(fused, lambda ids: HeadCache.run(fused, ids, sites=("z", "q", "k", "v"))) <= 1
+    )  # the mask
     assert heads_with_patterns(fused, fused.cache) == FAMILIES[name].config().num_attention_heads
     ids = fused.backend.trial_tokens(2, 40)
     found, wanted = (model.backend.run(ids) for model in (fused, eager))
@@ -99,7 +104,7 @@ def test_a_hook_of_the_user_sees_what_it_saw(tiny: Callable[[str], Path]) -> Non
         model.cache(TEXTS, sites=("z",))
     finally:
         model.model.reset_hooks()
-    assert [shape[1] for shape in seen] == [4]
+    assert {shape[1] for shape in seen} == {4}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -128,7 +133,7 @@ def test_the_model_is_as_before_after_an_error_inside_attention(
 def test_a_wrapped_model_is_fused_and_its_own_forward_pass_is_not(tiny: Callable[[str], Path]) -> None:
     bridge = mh.load(tiny("llama")).model
     model = mh.wrap(bridge)
-    assert heads_with_patterns(model, lambda ids: model.cache(ids, sites=("z",))) <= 1
+    assert heads_with_patterns(model, lambda ids: HeadCache.run(model, ids, sites=("z",))) <= 1
     assert heads_with_patterns(model, lambda ids: bridge(torch.tensor(ids))) == 4
     eager = mh.wrap(bridge, attn_implementation="eager")
     assert heads_with_patterns(eager, lambda ids: eager.cache(ids, sites=("z",))) == 4

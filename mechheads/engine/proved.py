@@ -1,0 +1,220 @@
+"""One changed head of a sweep's first wave, claimed to be what one plain forward pass with hooks gives.
+
+It is the unit and the prompt with the largest change, in the row in which the sweep computed it. Where even this change
+is too small to show anything, the same head's z set to zero is proved in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechheads.engine.frozen_heads import MLPs, Receiver
+from mechheads.engine.job import Job
+from mechheads.heads import HeadId, Node, kv_head
+from mechheads.interventions.basic import Patch, Zero
+from mechheads.interventions.new_z import Finite, apply
+from mechheads.metrics.base import read_positions
+from mechheads.model.proof import SHOWS, Claim, PlainHook, apart, tolerance
+from mechheads.runs.head_cache import KEY_SITES
+
+
+@runtime_checkable
+class Provable(Protocol):
+    """Runs units, and knows the plain forward pass that gives what it computes."""
+
+    def edits(self, unit: Any, prompt: int, entry: int) -> Sequence[PlainHook]:
+        """The hooks of the plain forward pass of a prompt."""
+        ...
+
+    def zeroed(self) -> Provable:
+        """The same with z set to zero as the intervention."""
+        ...
+
+    def __call__(self, units: Sequence[Any]) -> list[Float[Tensor, "unit prompt position d"]]: ...
+
+
+def prove_wave(
+    job: Job, run: Any, units: Sequence[Any], finals: Sequence[Float[Tensor, "unit prompt position d"]]
+) -> None:
+    """Prove what an analysis has claimed, and one unit of its first wave.
+
+    Raises:
+        NotProved: if one of them is not what a plain forward pass gives.
+    """
+    proofs = job.model.backend.proofs
+    if not isinstance(run, Provable) or job.model.backend.changes.any_made:
+        proofs.prove()
+        return
+    size = torch.stack([(each - job.evaluator.base_states).flatten(2).float().norm(dim=-1) for each in finals])
+    entry, unit, prompt = (int(i) for i in torch.unravel_index(size.nan_to_num(0).argmax(), size.shape))
+    claim = _claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])
+    proofs.prove([claim, *_of_the_source(job, units[unit], prompt)])
+    base = _read(job, prompt, job.evaluator.base_states[prompt])
+    logits = claim.reads is None
+    states = [job.model.backend.unembed(each) if logits else each for each in (claim.found, base)]
+    if apart(*states, logits=logits) < SHOWS * tolerance(job.model.backend):
+        zeroed = run.zeroed()
+        proofs.prove([_claim(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
+
+
+def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: Tensor) -> Claim:
+    edits = run.edits(unit, prompt, entry)
+    n, reads, activation = int(job.tokens.on_cpu.lengths[prompt]), None, job.reading.activation
+    at, mask = read_positions(job.spec.metric, job.tokens.on_cpu)
+    found = _read(job, prompt, states)
+    if activation is not None:
+        reads = (
+            job.model.hook_name(activation.site, activation.head.layer),
+            _taken(activation.site, activation.head.head),
+        )
+        found = found[:, :n] if activation.site == "pattern" else found
+    held = [edit(job, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
+    ids = tuple(job.tokens.on_cpu.ids[prompt, :n].tolist())
+    what = f"what the engine gives for prompt {prompt} with {_named(unit)} changed"
+    return Claim(what, ids, tuple(at[prompt][mask[prompt]].tolist()), found, [*held, *edits], reads)
+
+
+def _read(job: Job, prompt: int, states: Float[Tensor, "position d"]) -> Float[Tensor, "position d"]:
+    return states[read_positions(job.spec.metric, job.tokens.on_cpu)[1][prompt].to(states.device)]
+
+
+def _named(unit: Any) -> str:
+    return str(unit[0]) if isinstance(unit, tuple) else f"{len(unit)} heads"
+
+
+def _of_the_source(job: Job, unit: Any, prompt: int) -> list[Claim]:
+    """That the patched values are those of a plain forward pass of the source prompt."""
+    if job.source is None or not isinstance(job.intervention, Patch) or not isinstance(unit, tuple) or job.base.held:
+        return []
+    head, site, n = unit[0], job.site, int(job.source.tokens.on_cpu.lengths[prompt])
+    ids = tuple(job.source.tokens.on_cpu.ids[prompt, :n].tolist())
+    value = job.source.site(site)[head][prompt, :n]
+    index = kv_head(head.head, job.model.n_heads, job.model.n_kv_heads) if site in KEY_SITES else head.head
+    reads = (job.model.hook_name(site, head.layer), _taken(site, index))
+    found = value[:, :n] if site == "pattern" else value
+    return [Claim(f"{site} of {head} in the source run of prompt {prompt}", ids, tuple(range(n)), found, (), reads)]
+
+
+def _taken(site: str, head: int) -> Callable[[Tensor], Tensor]:
+    """Takes a head's values from those of one prompt."""
+    return lambda value: value[0, head] if site == "pattern" else value[0, :, head]
+
+
+def _put(value: Tensor, site: str, head: int, new: Tensor, at: Tensor | None) -> Tensor:
+    value, n = value.clone(), len(new)
+    own = value[0, head, :n, :n] if site == "pattern" else value[0, :n, head]
+    own.copy_(new.to(own) if at is None else torch.where(at[:, None], new.to(own), own))
+    return value
+
+
+def edit(job: Job, site: str, head: HeadId, new: Tensor, at: Tensor | None = None) -> PlainHook:
+    index = kv_head(head.head, job.model.n_heads, job.model.n_kv_heads) if site in KEY_SITES else head.head
+    return job.model.hook_name(site, head.layer), partial(_put, site=site, head=index, new=new, at=at)
+
+
+def edit_of_head(
+    job: Job, head: HeadId, place: int, prompt: int, z: Callable[[], Float[Tensor, "prompt pos d"]]
+) -> PlainHook:
+    """The hook that gives a head its new activation in one prompt.
+
+    A new k or v that other heads share is given as the z that it gives.
+
+    Args:
+        z: gives the head's new z.
+    """
+    n, site, model = int(job.tokens.on_cpu.lengths[prompt]), job.site, job.model
+    read = job.reading.activation
+    shared = site in KEY_SITES and model.n_kv_heads < model.n_heads and (read is None or read.head != head)
+    if site == "z" or shared:
+        return edit(job, "z", head, z()[prompt, :n])
+    at, finite = job.places[place].at, Finite(job.intervention)
+    first = (
+        HeadId(head.layer, head.head - head.head % (model.n_heads // model.n_kv_heads)) if site in KEY_SITES else head
+    )
+    old = job.base.site(site)[head]
+    new = apply(job.intervention, old[:, None], [first], job.base, job.source, finite)[prompt, 0]
+    new = new[:n, :n] if site == "pattern" else new[:n]
+    return edit(job, site, head, new, None if at is None else at[prompt, :n])
+
+
+def zero_of(job: Job) -> Job:
+    """The same job with z set to zero."""
+    return replace(job, spec=replace(job.spec, intervention=Zero()), site="z")
+
+
+def edits_of_path(
+    job: Job, sender: Sequence[PlainHook], group: Sequence[Receiver] | None, mlps: MLPs, prompt: int
+) -> list[PlainHook]:
+    """The hooks of the plain forward pass that a path gives: the other heads, and frozen MLPs, keep their base values.
+
+    Args:
+        sender: the hooks that change the sender.
+        group: the receivers; None for the logits.
+    """
+    model, n = job.model, int(job.tokens.on_cpu.lengths[prompt])
+    ids = job.tokens.ids[prompt : prompt + 1, :n]
+    held = [edit(job, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
+    sites = ("z", "mlp_out") if mlps == "frozen" else ("z",)
+    names = [model.hook_name(site, layer) for layer in range(model.n_layers) for site in sites]
+    base = _recorded(job, ids, held, names)
+    frozen = [(name, partial(_give, new=value)) for name, value in base.items()]
+    if group is None:
+        return [*frozen, *sender]
+    of_receivers = {receiver: model.hook_name(receiver.site, receiver.layer) for receiver in group}
+    arrived = _recorded(job, ids, [*frozen, *sender], list(of_receivers.values()), before=True)
+    edits: list[PlainHook] = []
+    by_node: dict[Node, list[Receiver]] = {}
+    for receiver in sorted(group, key=lambda receiver: receiver.layer):
+        by_node.setdefault(receiver.node, []).append(receiver)
+    for node, receivers in by_node.items():
+        own: list[PlainHook] = []
+        for receiver in receivers:
+            value = arrived[of_receivers[receiver]]
+            if isinstance(node, HeadId):
+                index = kv_head(node.head, model.n_heads, model.n_kv_heads) if receiver.site in KEY_SITES else node.head
+                own.append(edit(job, receiver.site, node, value[0, :, index]))
+            else:
+                own.append((of_receivers[receiver], partial(_give, new=value)))
+        grouped = model.n_kv_heads < model.n_heads and any(receiver.site in KEY_SITES for receiver in receivers)
+        grouped = grouped and (job.reading.activation is None or job.reading.activation.head != node)
+        if isinstance(node, HeadId) and grouped:
+            name = model.hook_name("z", node.layer)
+            z = _recorded(job, ids, [*held, *edits, *own], [name])[name]
+            own = [edit(job, "z", node, z[0, :, node.head])]
+        edits += own
+    return edits
+
+
+def _give(value: Tensor, new: Tensor) -> Tensor:
+    value = value.clone()
+    value[:, : new.shape[1]] = new.to(value)
+    return value
+
+
+def _recorded(
+    job: Job, ids: Tensor, edits: Sequence[PlainHook], names: Sequence[str], *, before: bool = False
+) -> dict[str, Tensor]:
+    """The values of some hooks in a plain forward pass of one prompt.
+
+    Args:
+        before: whether a value is recorded before it is changed.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def note(value: Tensor, hook: Any, name: str) -> None:
+        seen[name] = value.clone()
+
+    def change(value: Tensor, hook: Any, new: Any) -> Tensor:
+        return new(value).to(value.dtype)
+
+    changes = [(name, partial(change, new=new)) for name, new in edits]
+    notes = [(name, partial(note, name=name)) for name in dict.fromkeys(names)]
+    job.model.backend.plain_logits(ids, [*notes, *changes] if before else [*changes, *notes], [ids.shape[1] - 1])
+    return seen

@@ -1,0 +1,311 @@
+"""The proof that numbers are the model's own: what the engine computes is compared with plain forward passes.
+
+A cached run must give the log-probabilities of the object that the user holds, with the hooks and adapters that it has
+at that moment, for the shortest and the longest prompt without padding and beside no other prompts. And what a sweep
+gives for a changed head must be what one plain forward pass with one hook gives. Prompts of one length share a pass,
+since most of its time goes into reading the weights.
+
+Log-probabilities are compared at tokens with finite logits, in interquartile ranges, so that a difference means the
+same for every vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechheads.model.backends.base import Backend, Hook
+
+TOLERANCE = 1e-3
+"""How far log-probabilities may be apart by rounding in float32, in interquartile ranges."""
+SHOWS = 10
+"""A change shows something if it moves log-probabilities by so many tolerances."""
+_OF_RANGE = 0.05
+"""The least interquartile range, in shares of the whole range: few tokens have any logit in models made by hand."""
+_ROOM = 4
+"""In half precision and with experts, differences may be so many times as large as those that were seen at loading."""
+_TRIED, _MOST = 3, 0.1
+"""How many prompts are tried at loading, and how much of a difference there counts as rounding at most."""
+_UNDO = "Undo the change, or load or wrap the model as it is now"
+_LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads"}
+"""Libraries whose hooks and forwards belong to a model as they load it."""
+
+PlainHook = tuple[str, Callable[[Tensor], Tensor | None]]
+"""The name of a hook, and what becomes of the value of one prompt there [1, ...]; None leaves it."""
+
+
+class NotProved(ValueError):
+    """What was computed is not what the model's own forward pass gives."""
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What was computed for one prompt.
+
+    Attributes:
+        what: what it is called in messages.
+        ids: the prompt.
+        at: the positions that were computed.
+        found: the final states there, or the values of ``reads``.
+        edits: the hooks of the plain forward pass; None for that of the object that the user holds.
+        reads: takes what is compared from the value of a hook; None compares log-probabilities.
+    """
+
+    what: str
+    ids: tuple[int, ...]
+    at: tuple[int, ...]
+    found: Float[Tensor, "position width"]
+    edits: Sequence[PlainHook] | None = None
+    reads: PlainHook | None = None
+
+
+class Proofs:
+    """The claims of one analysis that are not proved yet."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._open: list[Claim] | None = None
+        self._known: set[tuple[int, int, int]] = set()
+
+    @contextmanager
+    def of_an_analysis(self) -> Iterator[None]:
+        """What an analysis claims is proved at its end at the latest, also if it fails, which may have the same cause.
+
+        Raises:
+            NotProved: if a claim is wrong.
+        """
+        if self._open is not None:
+            yield
+            return
+        self._open, self._known = [], set()
+        try:
+            yield
+            self.prove()
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+            if not isinstance(error, NotProved):
+                self._explain(error)
+            raise
+        finally:
+            self._open = None
+
+    def _explain(self, error: Exception) -> None:
+        try:
+            self.prove()
+        except NotProved as reason:
+            raise reason from error
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+            return
+
+    def new(self, run: int, prompt: int, at: Sequence[int]) -> tuple[int, ...]:
+        """The positions of a run's prompt that were not claimed yet in this analysis."""
+        found = tuple(place for place in at if (run, prompt, place) not in self._known)
+        self._known |= {(run, prompt, place) for place in found}
+        return found
+
+    def claim(self, claims: Sequence[Claim]) -> None:
+        """Add claims, which are proved later. Runs under hooks of the library's own claim nothing."""
+        if self._open is not None and not self.backend.changes.any_made:
+            self._open += claims
+
+    def prove(self, more: Sequence[Claim] = ()) -> None:
+        """Prove what is open, and more claims in the same passes.
+
+        Raises:
+            NotProved: if a claim is wrong.
+        """
+        claims = [*(self._open or ()), *more]
+        if self._open:
+            self._open = []
+        for claim, wanted in zip(claims, plain(self.backend, claims), strict=True):
+            check(self.backend, claim, wanted)
+
+
+def at_the_ends(
+    ids: Int[Tensor, "prompt pos"],
+    lengths: Int[Tensor, " prompt"],
+    more: Sequence[Sequence[int]] | None = None,
+) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """The shortest and the longest prompt of a run: index, ids, and the last position and one that is drawn.
+
+    Args:
+        more: for each prompt, positions that are compared in place of these.
+    """
+    sizes = lengths.tolist()
+    ends = {sizes.index(min(sizes)), len(sizes) - 1 - sizes[::-1].index(max(sizes))}
+    found = []
+    for i in sorted(ends):
+        row = tuple(ids[i, : sizes[i]].tolist())
+        at = {sizes[i] - 1, sum(row) % sizes[i]} if more is None else {k for k in more[i] if k < sizes[i]}
+        found.append((i, row, tuple(sorted(at))))
+    return found
+
+
+def plain(backend: Backend, claims: Sequence[Claim]) -> list[Float[Tensor, "position width"]]:
+    """What plain forward passes give in place of each claim."""
+    groups: dict[tuple[bool, int], list[int]] = defaultdict(list)
+    for i, claim in enumerate(claims):
+        held = claim.edits is None and backend.held is not None
+        groups[held, 0 if backend.on_disk is not None else len(claim.ids)].append(i)
+    found: dict[int, Tensor] = {}
+    for (held, _), some in groups.items():
+        rows = list(dict.fromkeys((claims[i].ids if claims[i].edits is None else i) for i in some))
+        members = [[i for i in some if (claims[i].ids if claims[i].edits is None else i) == row] for row in rows]
+        found |= _one_pass(backend, claims, members, held)
+    return [found[i] for i in range(len(claims))]
+
+
+def _one_pass(
+    backend: Backend, claims: Sequence[Claim], members: Sequence[Sequence[int]], held: bool
+) -> dict[int, Tensor]:
+    """The results of one pass, by claim.
+
+    Args:
+        members: the claims of each row.
+    """
+    firsts = [claims[each[0]] for each in members]
+    pos = max(len(claim.ids) for claim in firsts)
+    ids = torch.tensor([[*claim.ids, *claim.ids[-1:] * (pos - len(claim.ids))] for claim in firsts])
+    at = sorted({place for each in members for i in each for place in claims[i].at})
+    seen: dict[int, Tensor] = {}
+    hooks: list[Hook] = []
+    for row, claim in enumerate(firsts):
+        hooks += [(name, partial(_in_row, row=row, change=change)) for name, change in claim.edits or ()]
+        if claim.reads is not None:
+            hooks.append((claim.reads[0], partial(_note, row=row, seen=seen, read=claim.reads[1])))
+    here = ids.to(backend.devices.home)
+    logits = backend.own_logits(here, at) if held else backend.plain_logits(here, hooks, at)
+    found = {}
+    for row, each in enumerate(members):
+        for i in each:
+            places = [*claims[i].at]
+            found[i] = (
+                logits[row, [at.index(k) for k in places]]
+                if claims[i].reads is None
+                else seen[row][places][:, : claims[i].found.shape[1]]
+            )
+    return found
+
+
+def _in_row(value: Tensor, hook: Any, row: int, change: Callable[[Tensor], Tensor | None]) -> Tensor | None:
+    new = change(value[row : row + 1])
+    if new is None:
+        return None
+    value = value.clone()
+    value[row : row + 1] = new.to(value.dtype)
+    return value
+
+
+def _note(value: Tensor, hook: Any, row: int, seen: dict[int, Tensor], read: Callable[[Tensor], Any]) -> None:
+    seen[row] = read(value[row : row + 1]).clone()
+
+
+def check(backend: Backend, claim: Claim, wanted: Float[Tensor, "position width"]) -> None:
+    """Compare a claim with what a plain forward pass gives.
+
+    Raises:
+        NotProved: if they are further apart than rounding; it says by how much, and the first likely reason.
+    """
+    logits = claim.reads is None
+    if logits and not wanted.isfinite().any():
+        return  # the weights are damaged, which is said more clearly elsewhere
+    ours = backend.unembed(claim.found) if logits else claim.found
+    limit = tolerance(backend)
+    off = apart(ours, wanted, logits=logits)
+    if not off <= limit:
+        whose = "the model's own forward pass" if claim.edits is None else "one plain forward pass with hooks"
+        size = "of the interquartile range of the log-probabilities" if logits else "of the largest value"
+        raise NotProved(
+            f"model: {claim.what} is not that of {whose}: they differ by {off:.2g} {size}, and rounding gives "
+            f"{limit:.2g} at most. {likely_reason(backend)}. {_UNDO}"
+        )
+
+
+def apart(ours: Float[Tensor, "position width"], theirs: Float[Tensor, "position width"], *, logits: bool) -> float:
+    """The largest difference: of log-probabilities in interquartile ranges, of other values in shares of the largest.
+
+    Infinite if the widths differ, or one is finite where the other is not.
+    """
+    if ours.shape != theirs.shape:
+        return torch.inf
+    mine, other = (each.detach().float().cpu().numpy() for each in (ours, theirs))
+    if not logits:
+        return float(np.abs(mine - other).max() / max(1e-6, float(np.abs(other).max())))
+    worst = 0.0
+    for a, b in zip(mine, other, strict=True):
+        finite = np.isfinite(b)
+        if not np.array_equal(np.isfinite(a), finite):
+            return torch.inf
+        a, b = (torch.from_numpy(each[finite]).log_softmax(-1).numpy() for each in (a, b))
+        if b.size:
+            size = max(np.subtract(*np.percentile(b, [75, 25])), _OF_RANGE * np.ptp(b), 1e-6)
+            worst = max(worst, float(np.abs(a - b).max() / size))
+    return worst
+
+
+def prove_trial(backend: Backend) -> None:
+    """Note how far a few prompts in a batch are from the same prompts alone.
+
+    Raises:
+        NotProved: if it is further than rounding.
+    """
+    ids = backend.trial_tokens(_TRIED, backend.trial_length)
+    at, rows = tuple(range(ids.shape[1])), ids.tolist()
+    final = backend.run(ids)
+    claims = [Claim(f"trial prompt {i}", tuple(row), at, final[i]) for i, row in enumerate(rows)]
+    for claim in claims:
+        (wanted,) = plain(backend, [claim])
+        if wanted.isfinite().all():
+            backend.rounding = max(
+                backend.rounding, min(_MOST, apart(backend.unembed(claim.found), wanted, logits=True))
+            )
+        check(backend, claim, wanted)
+
+
+def tolerance(backend: Backend) -> float:
+    """How far results of this model may be apart by rounding, as ``apart`` measures it."""
+    if torch.get_float32_matmul_precision() != "highest":
+        return _MOST
+    wide = backend.parameter.dtype.itemsize < 4 or backend.has_experts
+    return max(TOLERANCE, _ROOM * backend.rounding) if wide else TOLERANCE
+
+
+def likely_reason(backend: Backend) -> str:
+    """The first likely reason for a difference, in words."""
+    for name, part in [*backend.holder.named_modules(), *backend.module.named_modules()]:
+        at = name.replace("._original_component", "") or type(part).__name__
+        if part.training and isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
+            return f"It is in training mode ({at}); call its eval()"
+        point = hasattr(part, "fwd_hooks")
+        if point and any(_is_users(handle.user_hook) for handle in part.fwd_hooks):
+            return f"A TransformerLens hook is on {part.name}"
+        if not point and any(map(_is_users, [*part._forward_hooks.values(), *part._forward_pre_hooks.values()])):
+            return f"A torch hook is on {at}"
+        if "forward" in vars(part) and _is_users(vars(part)["forward"]):
+            return f"The forward of {at} was replaced"
+    if len(dtypes := {weight.dtype for weight in backend.holder.parameters()}) > 1:
+        return f"Its weights have several dtypes ({', '.join(sorted(map(str, dtypes)))})"
+    if backend.loaded is not None and versions(backend.weights) != backend.loaded:
+        return "Its weights were changed after it was loaded"
+    return "Its code, its settings, its modules or the data of its weights were changed, or it is not causal"
+
+
+def _is_users(hook: Any) -> bool:
+    """Whether a function is no library's own."""
+    while hasattr(hook, "func") or hasattr(hook, "__func__"):
+        hook = getattr(hook, "func", None) or hook.__func__
+    home = getattr(hook, "__globals__", {}).get("__name__") or getattr(hook, "__module__", None) or "builtins"
+    return home.split(".")[0] not in _LIBRARIES
+
+
+def versions(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Where weights lie, and torch's counters of what was written into them."""
+    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]

@@ -1,0 +1,197 @@
+"""The proof: what was computed is what the model's own forward pass gives, or it is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechheads as mh
+from benchmarks.differential.changes import CHANGES, NotThere
+from mechheads.engine import proved
+from mechheads.engine.run import UnitRuns
+from mechheads.engine.wavefront import Wave
+from mechheads.model.proof import NotProved, apart
+from support.levels import few
+from support.texts import CLEAN, PAIRS
+
+HEADS = [(0, 1), (1, 0), (2, 3)]
+
+
+def outside(model: mh.Model) -> Any:
+    return getattr(model.model, "original_model", None) or model.model
+
+
+def truth(model: mh.Model) -> np.ndarray:
+    """Patching of z by one full forward pass of the model as it is for each head and prompt [head, prompt]."""
+    clean, corrupted = PAIRS.tokens(model)
+    found = np.zeros((len(HEADS), len(PAIRS.clean)))
+    for i, (layer, head) in enumerate(HEADS):
+        name = f"blocks.{layer}.attn.hook_z"
+        for j in range(len(PAIRS.clean)):
+            source, base = (torch.tensor([tokens.unpadded[j]]) for tokens in (clean, corrupted))
+            kept: list[torch.Tensor] = []
+
+            def put(z: torch.Tensor, hook: Any, kept: Any = kept, head: int = head) -> torch.Tensor:
+                z = z.clone()
+                z[:, :, head] = kept[0][:, :, head]
+                return z
+
+            with torch.no_grad():
+                note = (name, lambda z, hook, kept=kept: kept.append(z.clone()))
+                model.model.run_with_hooks(source, fwd_hooks=[note])
+                new = model.model.run_with_hooks(base, fwd_hooks=[(name, put)])[0, -1]
+                old = model.model(base)[0, -1]
+            right, wrong = int(clean.answer[j]), int(clean.wrong[j])  # pyright: ignore[reportOptionalSubscript]
+            found[i, j] = (new[right] - new[wrong]) - (old[right] - old[wrong])
+    return found
+
+
+def measured(thing: Any, *rest: Any) -> np.ndarray:
+    names = [f"L{layer}H{head}" for layer, head in HEADS]
+    values = mh.activation_patch(thing, *rest, metric=mh.logit_diff, heads=names).values
+    return np.stack([values.sel(layer=layer, head=head).values for layer, head in HEADS])
+
+
+def steer_at_one_token(model: Any) -> None:
+    def hook(module: Any, given: Any, out: Any) -> Any:
+        stream = (out[0] if isinstance(out, tuple) else out).clone()
+        if stream.shape[1] > 3:
+            stream[:, 3] += torch.linspace(-3, 3, stream.shape[-1])
+        return (stream, *out[1:]) if isinstance(out, tuple) else stream
+
+    _block(model, 0).register_forward_hook(hook)
+
+
+def steer_the_last(model: Any) -> None:
+    def hook(module: Any, given: Any, out: Any) -> Any:
+        stream = (out[0] if isinstance(out, tuple) else out).clone()
+        stream[:, -1] += torch.linspace(-3, 3, stream.shape[-1])
+        return (stream, *out[1:]) if isinstance(out, tuple) else stream
+
+    _block(model, 1).register_forward_hook(hook)
+
+
+def mean_over_tokens(model: Any) -> None:
+    _mlp(model).register_forward_hook(lambda module, given, out: out + out.mean(1, keepdim=True))
+
+
+def some_rows(model: Any) -> None:
+    def hook(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        out = out.clone()
+        out[1:] *= 0.5
+        return out
+
+    _mlp(model).register_forward_hook(hook)
+
+
+def counting(model: Any) -> None:
+    calls = [0]
+
+    def hook(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        return out * (1 + 0.5 * (calls[0] % 3))
+
+    _mlp(model).register_forward_hook(hook)
+
+
+def on_an_mlp(model: Any) -> None:
+    _mlp(model).register_forward_hook(lambda module, given, out: out * 0.5)
+
+
+def compiled(model: Any) -> None:
+    model.compile(backend="eager")
+
+
+def _block(model: Any, layer: int) -> Any:
+    blocks = getattr(model.base_model, "layers", None) or model.base_model.h
+    return getattr(blocks[layer], "original_component", None) or blocks[layer]
+
+
+def _mlp(model: Any) -> Any:
+    return getattr(_block(model, 1).mlp, "original_component", None) or _block(model, 1).mlp
+
+
+OTHERS = [steer_at_one_token, steer_the_last, mean_over_tokens, some_rows, counting, on_an_mlp, compiled]
+EVERY = {name: change for name, (change, _) in CHANGES.items()} | {each.__name__: each for each in OTHERS}
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["used before", "prepared"])
+@pytest.mark.parametrize("family", few(["llama", "gpt2", "gemma"], "llama"))
+@pytest.mark.parametrize("name", EVERY)
+def test_after_a_change_numbers_are_right_or_refused(
+    tiny: Callable[[str], Path], name: str, family: str, prepared: bool
+) -> None:
+    model = mh.load(tiny(family))
+    job = mh.prepare(model, PAIRS) if prepared else None
+    measured(model, PAIRS)
+    change, undo = EVERY[name], None
+    try:
+        undo = change(outside(model)) if change else None
+    except (NotThere, TypeError):
+        pytest.skip("the model cannot be changed so")
+    try:
+        found = measured(model, PAIRS) if job is None else measured(job)
+    except ValueError:
+        return
+    else:
+        wanted = truth(model)
+        np.testing.assert_allclose(found, wanted, atol=1e-2 * max(1e-3, np.abs(wanted).max()))
+    finally:
+        if callable(undo):
+            undo()
+
+
+def test_what_is_said(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("llama"))
+    mean_over_tokens(outside(model))
+    said = r"prompt \d .* differ by [\d.]+ of the interquartile range .*\. A torch hook is on .*mlp.*\. Undo the change"
+    with pytest.raises(NotProved, match=said):
+        mh.activation_patch(model, PAIRS)
+
+
+@pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
+@pytest.mark.parametrize("family", few(["gpt2", "llama", "gemma"], "llama"))
+def test_a_wave_that_is_wrong_is_noticed(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, family: str, site: Any
+) -> None:
+    model, run = mh.load(tiny(family)), Wave.run
+    analyses: list[Callable[[], Any]] = [
+        lambda: mh.activation_patch(model, PAIRS, site=site),
+        lambda: mh.activation_patch(model, PAIRS, site=site, given=["L0H1"]),
+        lambda: mh.activation_patch(model, PAIRS, site=site, positions="each"),
+    ]
+    for analyse in analyses:
+        analyse()
+    monkeypatch.setattr(Wave, "run", lambda self, copies: run(self, copies) * 1.05)
+    for analyse in analyses:
+        with pytest.raises(NotProved, match="what the engine gives for prompt"):
+            analyse()
+
+
+def test_no_change_that_shows_something_proves_zero_in_its_place(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, zeroed = mh.load(tiny("llama")), []
+    monkeypatch.setattr(UnitRuns, "zeroed", lambda self: zeroed.append(1) or UnitRuns(proved.zero_of(self.job)))
+    mh.ablate(model, CLEAN, intervention="zero")
+    assert not zeroed
+    mh.ablate(model, CLEAN, intervention=mh.patching.Scale(1.0))
+    assert zeroed
+
+
+def test_how_far_two_results_are_apart() -> None:
+    theirs = torch.tensor([[0.0, 1, 2, 3, 4, -torch.inf]])
+    assert apart(theirs + 5, theirs, logits=True) == pytest.approx(0, abs=1e-6)
+    there = theirs[0, :5].log_softmax(-1)
+    moved = theirs.clone()
+    moved[0, 4] += 0.1
+    wanted = float((moved[0, :5].log_softmax(-1) - there).abs().max() / 2)
+    assert apart(moved, theirs, logits=True) == pytest.approx(wanted, rel=1e-5)
+    assert apart(theirs[:, :5], theirs, logits=True) == torch.inf
+    assert apart(torch.zeros(1, 6), theirs, logits=True) == torch.inf
+    assert apart(torch.tensor([[1.0, 2.2]]), torch.tensor([[1.0, 2.0]]), logits=False) == pytest.approx(0.1)
