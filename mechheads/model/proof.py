@@ -280,7 +280,8 @@ def tolerance(backend: Backend) -> float:
 
 def likely_reason(backend: Backend) -> str:
     """The first likely reason for a difference, in words."""
-    for name, part in [*backend.holder.named_modules(), *backend.module.named_modules()]:
+    every: list[tuple[str, Any]] = [*backend.holder.named_modules(), *backend.module.named_modules()]
+    for name, part in every:
         at = name.replace("._original_component", "") or type(part).__name__
         if part.training and isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
             return f"It is in training mode ({at}); call its eval()"
