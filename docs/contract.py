@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 
-from mechheads.explorer import contract, live, why_contract
+from mechheads.explorer import contract, live
 
 WRITTEN = Path(str(contract.__file__)).parent / "front" / "src" / "data.ts"
 _NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean", "Any": "unknown"}
@@ -15,10 +15,8 @@ _NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean"
 
 def text() -> str:
     """The whole file: an interface for each ``TypedDict`` of what Python sends, and a type for each name of a type."""
-    lines = [
-        "/** Written by `python -m docs.contract`; contract.py, why_contract.py and live.py say what each part is. */"
-    ]
-    for module in (contract, why_contract, live):
+    lines = ["/** Written by `python -m docs.contract`; contract.py and live.py say what each part is. */"]
+    for module in (contract, live):
         for part in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
             if isinstance(part, ast.Assign) and module is contract:
                 lines += ["", f"export type {ast.unparse(part.targets[0])} = {_type(part.value)};"]
@@ -29,7 +27,7 @@ def text() -> str:
 
 def _is_typed(part: ast.ClassDef) -> bool:
     name = part.name
-    return any(typing.is_typeddict(getattr(module, name, None)) for module in (contract, why_contract, live))
+    return any(typing.is_typeddict(getattr(module, name, None)) for module in (contract, live))
 
 
 def _interface(part: ast.ClassDef) -> Iterator[str]:

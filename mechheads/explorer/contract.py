@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from mechheads.explorer.why_contract import Looked
-
 Num = float | None
 Byte = int
 """A share in 255ths. In examples of text, attention is rounded to 5 of them and sizes to 15."""
@@ -315,7 +313,6 @@ class Shared(TypedDict):
     requests: list[str]  # in the order of ``Ships.values``. Harmful: shown folded
     seeds: list[str]  # starts of the roles, in the order of ``Role.values``
     labels: dict[str, list[str]]  # by the names of effects of the reader's own, the labels of their prompts
-    looked: list[list[str]]  # the tokens of each text of ``Looked``
 
 
 class Prompt(TypedDict):
@@ -345,7 +342,6 @@ class Head(TypedDict):
     index: int
     text: TextPane | None
     pattern: list[Pattern] | None
-    why: list[Looked] | None  # for some tokens, one of ``text`` and the others of ``pattern``
     weights: list[RelationEvidence] | None  # evidence for categories, the largest phi first
     cause: list[Effect] | None  # those of the atlas, and then those of the reader
     paths: PathsPane | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Int, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
-from mechheads.explorer import contract, why_contract
+from mechheads.explorer import contract
 from mechheads.explorer.encode import plain
 from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
@@ -23,7 +22,6 @@ from mechheads.results.evidence import carrying_prompts
 from mechheads.results.scores import HeadScores
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.head_why import OTHERS, HeadWhy
 
 ACTIVITY = (
     "The largest size, over the tokens of a window, of what the head moves there from all tokens but the first, as a "
@@ -57,11 +55,10 @@ def shared(atlas: Atlas) -> contract.Shared:
         "requests": atlas.requests,
         "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
         "labels": {effect.name: _prompts(effect.scores) for effect in _effects(atlas) if effect.own},
-        "looked": [] if atlas.why is None else [list(tokens) for tokens in atlas.why.texts],
     }
 
 
-PANES = ("text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike")
+PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
 
 
 def panes(atlas: Atlas) -> list[str]:
@@ -69,7 +66,6 @@ def panes(atlas: Atlas) -> list[str]:
     has = {
         "text": atlas.examples is not None or atlas.profile is not None,
         "pattern": atlas.patterns is not None,
-        "why": atlas.why is not None,
         "weights": atlas.labels is not None,
         "cause": bool(_effects(atlas)),
         "paths": atlas.paths is not None,
@@ -92,9 +88,6 @@ def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
     card = _Cards(atlas).of(head)
     linked: list[str | None] = []
-    for pair in card["why"] or ():
-        parts = [*pair["atQuery"]["parts"], *pair["atKey"]["parts"]]
-        linked += [part["name"] for part in parts if re.fullmatch(r"L\d+H\d+", part["name"])]
     if (alike := card["alike"]) is not None:
         linked += [each["head"] for each in alike["heads"]]
     if (paths := card["paths"]) is not None:
@@ -111,7 +104,6 @@ class _Cards:
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
         self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
         self._effects = _effects(atlas)
-        self._why = {} if atlas.why is None else why_panes(atlas.why)
 
     def of(self, head: HeadId) -> contract.Head:
         """The card of one head."""
@@ -122,7 +114,6 @@ class _Cards:
             "index": head.head,
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
-            "why": self._why.get(str(head)),
             "weights": weights_pane(atlas, head),
             "cause": [each.of(head) for each in self._effects if each.has[head.layer, head.head]] or None,
             "paths": paths_pane(atlas, head),
@@ -167,41 +158,6 @@ def pattern_pane(patterns: HeadPatterns, head: HeadId) -> list[contract.Pattern]
     return [
         {"prompt": i, "attention": attention(keys[span], weights[span], first[span])} for i, span in enumerate(spans)
     ]
-
-
-def why_panes(why: HeadWhy) -> dict[str, list[contract.Looked]]:
-    """Why each head looks where it looks."""
-    found: dict[tuple[str, int, int, int], tuple[dict[str, Any], dict[str, list[Any]]]] = {}
-    for row in why.table.to_dict("records"):
-        at = row["head"], row["text"], row["query"], row["key"]
-        _, sides = found.setdefault(at, (row, {"query": [], "key": []}))
-        sides[row["side"]].append((row["part"], row["n"], row["score"]))
-    panes: dict[str, list[contract.Looked]] = {}
-    for row, sides in found.values():
-        panes.setdefault(row["head"], []).append(
-            contract.Looked(
-                **{name: row[name] for name in ("text", "chosen", "query", "key")},
-                **{name: _short(row[name]) for name in ("weight", "total")},
-                atQuery=why_side(sides["query"]),
-                atKey=why_side(sides["key"]),
-            )
-        )
-    return panes
-
-
-def why_side(parts: Iterable[tuple[str, int, float]]) -> why_contract.WhySide:
-    """One side, from the name, number and score of its first parts and of the others."""
-    side: why_contract.WhySide = {"parts": [], "others": 0, "rest": 0.0}
-    for name, n, score in parts:
-        if name == OTHERS:
-            side["others"], side["rest"] = n, _short(score)
-        else:
-            side["parts"].append({"name": name, "value": _short(score)})
-    return side
-
-
-def _short(value: float) -> Any:
-    return plain(float(f"{value:.4g}"))
 
 
 def _by_head(examples: HeadExamples) -> dict[str, list[tuple[int, dict[str, Any]]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
@@ -21,8 +21,8 @@ from torch import Tensor
 from mechheads.behaviour import attention_attribution, logit_attribution
 from mechheads.explorer import contract
 from mechheads.explorer.contract import Attention, HeadName
-from mechheads.explorer.head_payload import attention, why_side
-from mechheads.explorer.why_contract import Why
+from mechheads.explorer.encode import plain
+from mechheads.explorer.head_payload import attention
 from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
 from mechheads.limits import settings
@@ -31,7 +31,6 @@ from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.studies.head_patterns import sparse
-from mechheads.studies.head_why import first_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +45,8 @@ _NEXT = 10
 """How many next tokens are listed."""
 _KEPT = 8
 """Keys that are kept of each query."""
+_PARTS = 5
+"""Parts of a score that are listed on each side; the others are summed."""
 _ID = re.compile(r"[a-z0-9-]{1,40}")
 _HEAD = re.compile(r"L\d{1,5}H\d{1,5}")
 
@@ -80,6 +81,36 @@ class TextAnswer(TypedDict):
     ablation: Ablation | None
     notes: list[str]
     seconds: float
+
+
+class Why(TypedDict):
+    """Why a head attends from a query to a key: its score for the key minus that for the other keys, by parts.
+
+    The score is that before softmax; the others are weighted by their share of the attention that they have together.
+    The parts of either side and what is left of it sum to ``total``.
+    """
+
+    query: int
+    key: int
+    weight: float  # the attention to the key, a share
+    total: float
+    atQuery: WhySide
+    atKey: WhySide
+
+
+class WhySide(TypedDict):
+    """What the residual stream at one token gives, the largest first."""
+
+    parts: list[WhyPart]
+    others: int  # how many parts are not listed
+    rest: float  # their sum
+
+
+class WhyPart(TypedDict):
+    """A head, such as "L3H2", an MLP, such as "L4.mlp", or "embedding", "positions", "biases" or "position bias"."""
+
+    name: str
+    value: float
 
 
 class WhyAnswer(TypedDict):
@@ -299,10 +330,24 @@ class Live:
             "key": key,
             "weight": float(data["attention"].values[0]),
             "total": float(data["total"].values[0]),
-            "atQuery": why_side(first_parts(found.parts("query").set_index("part")["score"].to_dict())),
-            "atKey": why_side(first_parts(found.parts("key").set_index("part")["score"].to_dict())),
+            "atQuery": _side(found.parts("query").set_index("part")["score"].to_dict()),
+            "atKey": _side(found.parts("key").set_index("part")["score"].to_dict()),
         }
         return {"id": asked.id, "why": why, "seconds": time.perf_counter() - start}
+
+
+def _side(parts: Mapping[str, float]) -> WhySide:
+    """The parts of one side that are largest by size, and the sum of the others."""
+    in_order = sorted(parts, key=lambda name: -abs(parts[name]))
+    return {
+        "parts": [{"name": name, "value": _short(parts[name])} for name in in_order[:_PARTS]],
+        "others": len(in_order[_PARTS:]),
+        "rest": _short(sum(parts[name] for name in in_order[_PARTS:])),
+    }
+
+
+def _short(value: float) -> Any:
+    return plain(float(f"{value:.4g}"))
 
 
 @analysis

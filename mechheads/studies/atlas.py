@@ -31,7 +31,6 @@ from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.by_question import Question, questions
 from mechheads.studies.findings import Finding, of_rest, one_line
 from mechheads.studies.head_patterns import HeadPatterns
-from mechheads.studies.head_why import HeadWhy
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
 from mechheads.studies.refusals import RANKINGS, REFUSAL_TABLES, Refusals
@@ -86,7 +85,6 @@ class Atlas(Stages):
         paths: path patching from the heads with the largest effect to each other's q, k and v and to the logits.
         circuit: the faithfulness of the first k heads by patching, for several k.
         patterns: what each head attends to in the prompts of the patching and in one longer text.
-        why: why each head looks where it looks, in an example of its text and in two prompts of the patching.
         own: scores of your own, by the name that the table and the page give them.
         asked: what the prompts of ``pairs``, ``requests`` and ``task`` are about, in a few words, as the page says it;
             of those that were asked.
@@ -113,7 +111,6 @@ class Atlas(Stages):
     paths: HeadScores | None = None
     circuit: Curves | None = None
     patterns: HeadPatterns | None = None
-    why: HeadWhy | None = None
     own: dict[str, HeadScores] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     pairs: list[dict[str, str]] = field(default_factory=list)
@@ -271,7 +268,6 @@ class Atlas(Stages):
         tables: dict[str, TableResult | None] = {
             "examples": self.examples,
             "patterns": self.patterns,
-            "why": self.why,
             "circuit": self.circuit,
             "refusals": self.refusals,
         }
@@ -409,7 +405,6 @@ _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
     "profile": HeadProfile,
     "examples": HeadExamples,
     "patterns": HeadPatterns,
-    "why": HeadWhy,
     "circuit": Curves,
     "refusals": Refusals,
 }

@@ -17,6 +17,7 @@ from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.questions import some_items
 from mechheads.gating.tasks.task import Task
+from mechheads.heads import HeadId
 from mechheads.labels import label_heads
 from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.static import RelationScorer
@@ -42,7 +43,6 @@ from mechheads.safety.requests.prompts import Requests, Side
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
-from mechheads.studies.head_why import head_why, path_ends
 from mechheads.studies.questions import (
     PARTS,
     Experiment,
@@ -69,6 +69,8 @@ _SAFETY_HEADS = 10
 _TEXT, _QUICK_TEXT = 6000, 2000
 """How many tokens of text are read; and in a quick look."""
 _PAIRS_OF_PATHS = 4
+_SENDERS, _RECEIVERS = 12, 3
+"""Paths are patched from so many heads with the largest effect, to so many of them."""
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
 _SHARES = {"patching": 5, "text": 9, "labels": 29, "causes": 10, "safety": 29, "roles": 14, "own": 0}
@@ -126,7 +128,7 @@ def build_atlas(
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",
-            "causes" (patterns, why heads look there, direct effects, circuit and paths), "safety", "roles" and "own".
+            "causes" (patterns, direct effects, circuit and paths), "safety", "roles" and "own".
         quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
@@ -310,8 +312,6 @@ class _Builder:
             warnings.simplefilter("ignore", AnswerWarning)  # the patching has warned
             with atlas.or_left_out("patterns"):
                 atlas.patterns = self._patterns()
-            with atlas.or_left_out("why there"):
-                atlas.why = head_why(model, atlas.examples, [] if pairs is None else pairs.clean)
             if pairs is not None:
                 with atlas.or_left_out("direct effects"):
                     atlas.direct = _finished(logit_attribution(model, pairs))
@@ -321,7 +321,7 @@ class _Builder:
                 with atlas.or_left_out("circuit"):
                     atlas.circuit = faithfulness_curve(model, pairs, atlas.patching, self.metric)
                 with atlas.or_left_out("paths"):
-                    senders, receivers = path_ends(atlas.patching, atlas.why)
+                    senders, receivers = path_ends(atlas.patching)
                     few, metric = first(pairs, _PAIRS_OF_PATHS), self.metric
                     found = path_matrix(model, few, receivers=receivers, senders=senders, metric=metric)
                     atlas.paths = _finished(found)
@@ -420,6 +420,18 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         done=done,
         interrupted=False,
     )
+
+
+def path_ends(patching: HeadScores) -> tuple[list[HeadId], list[str]]:
+    """Between which heads paths are patched: those with the largest effect.
+
+    Returns:
+        The senders, and as receivers the logits and q, k and v of the first heads that have a sender before them.
+    """
+    senders = list(patching.heads(_SENDERS, by="absolute"))
+    first = min(head.layer for head in senders)
+    later = [head for head in senders if head.layer][:_RECEIVERS]
+    return senders, ["final", *(f"{head}.{way}" for head in later if head.layer > first for way in "qkv")]
 
 
 def _finished(found: HeadScores) -> HeadScores:

@@ -34,7 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "patching": ("patching",),
     "text": ("text",),
     "labels": ("labels",),
-    "causes": ("patterns", "why there", "direct effects", "circuit", "paths"),
+    "causes": ("patterns", "direct effects", "circuit", "paths"),
     "safety": ("safety heads",),
     "roles": ("roles",),
     "own": ("own score",),

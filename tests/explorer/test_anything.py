@@ -38,7 +38,7 @@ HOSTILE = [
 ]
 _ENDS = ("", "_ci_low", "_ci_high", "_p", "_q")
 TABLES = {
-    *("attention_attribution", "head_why"),
+    "attention_attribution",
     *("examples", "patterns", "set_scores", "faithfulness"),
     *("faithfulness_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
     *(

@@ -24,7 +24,6 @@ from mechheads.results.evidence import verdicts
 from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
-from mechheads.studies.head_why import HeadWhy, head_why
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -128,23 +127,6 @@ def test_every_pane_holds_what_the_atlas_holds(heads, atlas):
         for row in table.to_dict("records"):
             assert same(relations[row["relation"]]["phi"], row["phi"])
             assert same(relations[row["relation"]]["q"], row["q"])
-
-
-def test_why_there_holds_all_parts_of_the_atlas(heads, payload, atlas):
-    looked, table = unblock(payload.blocks["mh-shared-0"])["looked"], atlas.why.table
-    assert looked == [list(tokens) for tokens in atlas.why.texts]
-    for name, card in heads.items():
-        assert len(card["why"]) == len(table[table["head"] == name].drop_duplicates(["text", "query", "key"]))
-        for pair in card["why"]:
-            of_pair = [f"{column} == {pair[column]}" for column in ("text", "query", "key")]
-            rows = table[table["head"] == name].query(" and ".join(of_pair))
-            assert 0 <= pair["key"] <= pair["query"] < len(looked[pair["text"]])
-            for side in ("query", "key"):
-                mine, shown = rows[rows["side"] == side], pair[f"at{side.title()}"]
-                assert [part["name"] for part in shown["parts"]] == mine["part"].tolist()[:-1]
-                values = [*(part["value"] for part in shown["parts"]), shown["rest"]]
-                assert values == pytest.approx(mine["score"].tolist(), rel=1e-3)
-                assert sum(values) == pytest.approx(pair["total"], abs=1e-2)
 
 
 def test_paths_end_and_begin_at_the_head(heads, atlas):
@@ -394,7 +376,6 @@ def real(model) -> dict[str, Any]:
     examples = mh.behaviour.head_examples(model, n_tokens=4000)
     return {
         "examples": examples,
-        "why": head_why(model, examples, ["The capital of France is"] * 2),
         "patterns": head_patterns(model, ["The capital of France is"] * 8),
     }
 
@@ -424,14 +405,6 @@ def with_more_heads(result: Any, layers: int, n_heads: int) -> Any:
                 tables.append(one.assign(head=f"L{layer}H{head}", layer=layer, index=head))
         arrays = {name: getattr(result, name)[rows] for name in ("keys", "weights", "first", "sizes")}
         return replace(result, table=pd.concat(tables, ignore_index=True), **arrays)
-    if isinstance(result, HeadWhy):
-        of_heads = dict(list(result.table.groupby(["layer", "index"])))
-        places = [(layer, head) for layer in range(layers) for head in range(n_heads)]
-        again = [
-            of_heads[layer % 30, head % 9].assign(head=f"L{layer}H{head}", layer=layer, index=head)
-            for layer, head in places
-        ]
-        return replace(result, table=pd.concat(again, ignore_index=True))
     changed: dict[str, Any] = {}
     at = np.arange(layers)[:, None] % 30, np.arange(n_heads) % 9
     for name, value in vars(result).items():

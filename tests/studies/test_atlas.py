@@ -123,7 +123,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
     files = atlas.save(tmp_path / "out")
     assert {file.name for file in files} == {
-        *(f"{name}.nc" for name in [*atlas.results, "examples", "patterns", "why", "circuit"]),
+        *(f"{name}.nc" for name in [*atlas.results, "examples", "patterns", "circuit"]),
         "heads.csv",
         "atlas.json",
     }

@@ -124,6 +124,19 @@ def test_the_first_pairs_take_clusters_in_turn():
     assert first(mh.PromptPairs(list("abc"), list("ABC")), 2).clean == ["a", "b"]
 
 
+def test_paths_go_from_the_strongest_heads_to_the_first_three_of_them():
+    effect = np.zeros((6, 4))
+    effect[2, 0], effect[4, 1], effect[5] = 0.7, -0.2, 0.1
+    effect[1, 2] = 0.15
+    senders, receivers = build.path_ends(mh.HeadScores.from_scores(effect, name="effect", kind="activation_patch"))
+    assert list(map(str, senders[:3])) == ["L2H0", "L4H1", "L1H2"] and len(senders) == 12
+    assert receivers == ["final", *(f"{head}.{way}" for head in ("L2H0", "L4H1", "L1H2") for way in "qkv")]
+    effect = np.zeros((2, 12))
+    effect[0] = np.arange(12, 0, -1)
+    senders, receivers = build.path_ends(mh.HeadScores.from_scores(effect, name="effect", kind="activation_patch"))
+    assert senders == [mh.HeadId(0, head) for head in range(12)] and receivers == ["final"]
+
+
 def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(build, "_TOKENS_SHOWN", 15)
     atlas = build_atlas(small, pairs=mh.PromptPairs(CLEAN[:2] * 20, CORRUPTED[:2] * 20), only="causes")

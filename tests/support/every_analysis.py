@@ -19,7 +19,6 @@ import mechheads as mh
 from mechheads.patching.circuits import faithfulness_curve
 from mechheads.results.tables import TableResult
 from mechheads.studies.head_patterns import head_patterns
-from mechheads.studies.head_why import head_why
 from support.made_gates import made_gates
 from support.texts import CAPITALS, CLEAN, CORRUPTED, PAIRS, WORD_PAIRS
 
@@ -180,7 +179,6 @@ FURTHER: dict[str, Analysis] = {
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
     "patterns": _A(lambda model: head_patterns(model, CLEAN)),
-    "why heads look there": _A(lambda model: head_why(model, mh.behaviour.head_examples(model, _ROWS), CLEAN)),
     "first heads": _A(lambda model: faithfulness_curve(model, PAIRS, _RANKED)),
     "safety heads": _A(lambda model: mh.safety_heads(model, CLEAN, 2), _REST, 0.2),
     "safety heads by contribution": _A(
@@ -226,7 +224,7 @@ TABLES += (
     "refusal test",
     "attack curve",
 )
-TABLES += ("gates", "roles", "curves of roles", "attention", "why heads look there")
+TABLES += ("gates", "roles", "curves of roles", "attention")
 """One of each class of results about sets of heads."""
 
 

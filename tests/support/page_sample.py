@@ -58,10 +58,6 @@ def of_layers(atlas: Atlas) -> Atlas:
         first = atlas.patterns.table.head(1)
         kept = {part: getattr(atlas.patterns, part)[list(LAYERS)][:, :, : first["stop"][0]] for part in _OF_PATTERNS}
         changed["patterns"] = replace(atlas.patterns, table=first, **kept)
-    if atlas.why is not None:
-        table = atlas.why.table[atlas.why.table["head"].isin(names)].reset_index(drop=True)
-        parts = table["part"].map(lambda part: names.get(part, part))
-        changed["why"] = replace(atlas.why, table=table.assign(head=table["head"].map(names), part=parts))
     if atlas.examples is not None:
         examples, rows = atlas.examples, []
         for head in (f"L{layer}H{_WITH_TEXT}" for layer in LAYERS):

@@ -1,4 +1,4 @@
-/** Written by `python -m docs.contract`; contract.py, why_contract.py and live.py say what each part is. */
+/** Written by `python -m docs.contract`; contract.py and live.py say what each part is. */
 
 export type Num = number | null;
 
@@ -245,7 +245,6 @@ export interface Shared {
   requests: string[];
   seeds: string[];
   labels: Record<string, string[]>;
-  looked: string[][];
 }
 
 export interface Prompt {
@@ -271,7 +270,6 @@ export interface Head {
   index: number;
   text: TextPane | null;
   pattern: Pattern[] | null;
-  why: Looked[] | null;
   weights: RelationEvidence[] | null;
   cause: Effect[] | null;
   paths: PathsPane | null;
@@ -384,31 +382,6 @@ export interface Alike {
   similarity: number;
 }
 
-export interface Why {
-  query: number;
-  key: number;
-  weight: number;
-  total: number;
-  atQuery: WhySide;
-  atKey: WhySide;
-}
-
-export interface Looked extends Why {
-  text: number;
-  chosen: string;
-}
-
-export interface WhySide {
-  parts: WhyPart[];
-  others: number;
-  rest: number;
-}
-
-export interface WhyPart {
-  name: string;
-  value: number;
-}
-
 export interface TextAnswer {
   id: string;
   text: string;
@@ -420,6 +393,26 @@ export interface TextAnswer {
   ablation: Ablation | null;
   notes: string[];
   seconds: number;
+}
+
+export interface Why {
+  query: number;
+  key: number;
+  weight: number;
+  total: number;
+  atQuery: WhySide;
+  atKey: WhySide;
+}
+
+export interface WhySide {
+  parts: WhyPart[];
+  others: number;
+  rest: number;
+}
+
+export interface WhyPart {
+  name: string;
+  value: number;
 }
 
 export interface WhyAnswer {

@@ -55,8 +55,6 @@ export interface Values {
   prompt: number | null;
   token: number | null;
   beside: number | null;
-  /** Of why it looks there: the number of the pair of tokens. */
-  why: number | null;
   /** Of its effects: numbers of the two pairs of prompts that stand side by side. */
   pair: number | null;
   pairBeside: number | null;
@@ -99,7 +97,6 @@ const START: Values = {
   prompt: null,
   token: null,
   beside: null,
-  why: null,
   pair: null,
   pairBeside: null,
   part: "",

@@ -6,7 +6,7 @@ import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
-const PANES = ["ordinary text", "patterns", "why there", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
+const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
 const LIVE = { by: "serve", model: 0, maxCharacters: 40, maxTokens: 16 };
 let browser;
 
@@ -149,22 +149,6 @@ test("two pairs of prompts stand side by side, the extremes first", async (t) =>
   assert.deepEqual((await rows())[0].split(/\s+/).slice(0, 4), ["direct", "0.400", "0.400", "0"]);
 });
 
-test("why a head looks there: both sides sum to the score, and heads lead to their cards", async (t) => {
-  const page = await opened(t, "head=L1H0&pane=why");
-  assert.match(await read(page), /^From \u201c\u00b7sat\u201d \(3\), 80% of the attention goes to \u201c\u00b7cat\u201d \(2\): its score is 1\.50 above the mean of the other keys/);
-  const rows = (at) => page.locator(".card-why-parts").nth(at).locator("tbody tr").allInnerTexts();
-  const words = async (at) => (await rows(at)).map((row) => row.trim().split(/\t\s*/).slice(0, 2).join(" "));
-  assert.deepEqual(await words(0), ["L0.mlp +2.00", "embedding \u22120.750", "the 3 other parts +0.250", "sum +1.50"]);
-  assert.deepEqual(await words(1), ["L0H1 +1.25", "L0H0 +0.250", "sum +1.50"]);
-  await page.getByLabel("Tokens").selectOption("1");
-  assert.match(page.url(), /why=1/);
-  assert.equal((await words(1))[0], "L0.mlp +1.25");
-  await page.getByLabel("Tokens").selectOption("0");
-  await page.locator(".card-why-parts").getByRole("button", { name: "L0H1" }).focus();
-  await page.keyboard.press("Enter");
-  await page.getByRole("article", { name: "Head L0H1" }).waitFor();
-});
-
 test("a page without the analysis says so", async (t) => {
   const content = made();
   content.blocks["mh-heads-0-1"].heads.forEach((head) => (head.weights = null));
@@ -250,6 +234,9 @@ test("two tokens of an own text are chosen by click, key and menu, and the model
   await page.getByRole("button", { name: "run", exact: true }).click();
   const said = (words) => page.locator(".card-readout", { hasText: words }).waitFor();
   await said("(4), 80% of the attention goes to \u201c\u00b7sat\u201d (3)");
+  const rows = async (at) => (await page.locator(".card-why-parts").nth(at).locator("tbody tr").allInnerTexts()).map((row) => row.trim().split(/\t\s*/).slice(0, 2).join(" "));
+  assert.deepEqual(await rows(0), ["L0.mlp +2.00", "embedding \u22120.750", "the 3 other parts +0.250", "sum +1.50"]);
+  assert.deepEqual(await rows(1), ["L0H1 +1.25", "L0H0 +0.250", "sum +1.50"]);
   await page.locator(".card-tokens-box [data-at='3']").click();
   await said("(3), 80% of the attention goes to \u201c\u00b7cat\u201d (2)");
   await page.keyboard.press("ArrowLeft");

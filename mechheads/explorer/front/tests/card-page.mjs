@@ -42,7 +42,6 @@ function card(head, at) {
       })),
     },
     pattern: [{ prompt: 0, attention }],
-    why: [{ ...why(3, 2), text: 0, chosen: "ordinary text" }, { ...why(4, 3, "L0.mlp"), text: 0, chosen: "prompt 1" }],
     weights: [
       { relation: "a_to_b", category: "Knowledge", phi: 0.5, low: 0.4, high: 0.6, q: 0.01, null: 0.1, reading: "embedding", evidence: true, below: false, pairs: [{ source: " a", target: " b", hit: true }] },
     ],
@@ -64,7 +63,7 @@ export function made({ live = null } = {}) {
   const model = {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
     seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], tensions: [], circuits: [], questions: [], tables: [],
-    panes: ["text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike"],
+    panes: ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),
       column("ships", [0.2, 1, 2, null]),
@@ -77,7 +76,6 @@ export function made({ live = null } = {}) {
     words: tokens,
     windows: [[0, 1, 2, 3, 4]],
     prompts: [{ name: "a prompt", tokens }],
-    looked: [tokens],
     pairs: [0, 1].map((at) => ({ clean: `clean ${at}`, corrupted: `corrupted ${at}`, answer: " yes", wrong: " no" })),
     requests: [HARMFUL, HARMFUL],
     seeds: ["0", "1"],

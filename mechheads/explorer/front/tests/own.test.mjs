@@ -107,7 +107,7 @@ test("the card has a line for each, the values of every prompt, and no empty pan
   await card.locator(".card-panel svg.card-drawing").first().waitFor();
   assert.deepEqual(await card.getByRole("tab").allInnerTexts(), ["effects"]);
   assert.deepEqual(await card.locator(".card-lines th[scope=row]").allInnerTexts(), [TITLE, "theirs"]);
-  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, why there, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
+  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
   const row = card.locator(".card-row").first();
   await row.focus();
   for (let at = 0; at < 8; at++) await page.keyboard.press("ArrowLeft");

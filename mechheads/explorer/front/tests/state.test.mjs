@@ -31,7 +31,7 @@ const CHOSEN = {
   pane: "cause",
   prompt: 2,
   token: 7,
-  beside: 1, why: 1,
+  beside: 1,
   pair: 3,
   pairBeside: 0,
   part: "50-60%",

@@ -20,7 +20,6 @@ import { RolesPane } from "./RolesPane";
 import { SafetyPane } from "./SafetyPane";
 import { TextPane } from "./TextPane";
 import { WeightsPane } from "./WeightsPane";
-import { WhyPane } from "./WhyPane";
 
 interface Props {
   /** Its number in `page.models`. */
@@ -30,8 +29,8 @@ interface Props {
   page: Page;
 }
 
-const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", why: "why there", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
-const PANES = ["text", "pattern", "why", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
+const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
+const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
 type PaneName = (typeof PANES)[number];
 const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", task: "roles", text: "text", weights: "weights" };
 
@@ -183,7 +182,6 @@ function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   const about = { model, modelAt, head };
   if (chosen === "text" && data.text) return <TextPane pane={data.text} {...{ shared, model, head }} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
-  if (chosen === "why" && data.why?.length) return <WhyPane pane={data.why} {...{ shared, model, modelAt }} />;
   if (chosen === "weights" && data.weights) return <WeightsPane relations={data.weights} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;

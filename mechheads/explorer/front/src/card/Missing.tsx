@@ -11,7 +11,6 @@ interface Lack {
 const LACKS: Record<string, Lack> = {
   text: { what: "No texts were kept for this head.", command: "mechheads atlas", stage: "text" },
   pattern: { what: "No pattern was kept for this head.", command: "mechheads atlas", stage: "pattern" },
-  why: { what: "Why this head looks where it looks was not split.", command: "mechheads atlas", stage: "why there" },
   weights: { what: "The weights of this head were not read.", command: "mechheads atlas", stage: "labels" },
   cause: { what: "No effect of this head was measured.", command: "mechheads atlas", stage: "patching" },
   paths: { what: "Nothing is known of the paths of this head.", command: "mechheads atlas", stage: "path" },

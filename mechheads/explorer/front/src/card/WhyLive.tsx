@@ -7,7 +7,7 @@ import { runWhy } from "./live";
 import { percent } from "./numbers";
 import { row, weightAt, type Sparse } from "./sparse";
 import { asChip, inText } from "./tokens";
-import { WhyParts } from "./WhyPane";
+import { WhyParts } from "./WhyParts";
 
 export interface Pair {
   readonly query: number;

@@ -1,48 +1,11 @@
-/** Why a head looks where it looks: what its score for a key is made of, at the query and at the key. */
+/** What a head's score for a key is made of, at the query and at the key. */
 import { useMemo } from "preact/hooks";
 
-import type { Looked, Model, Shared, Why, WhySide } from "../data";
-import { choose, state } from "../state";
+import type { Model, Why, WhySide } from "../data";
 import { HeadLink } from "./HeadLink";
 import { numberOf } from "./heads";
 import { percent, plural, show } from "./numbers";
-import { Shown } from "./parts";
-import { asChip, inText } from "./tokens";
-
-interface Props {
-  pane: Looked[];
-  shared: Shared;
-  model: Model;
-  modelAt: number;
-}
-
-/** So many tokens before and after the two are shown. */
-const AROUND = 24;
-
-export function WhyPane({ pane, shared, model, modelAt }: Props) {
-  const at = state.why.value !== null && pane[state.why.value] ? state.why.value : 0;
-  const found = pane[at];
-  if (!found) return null;
-  const tokens = shared.looked[found.text] ?? [];
-  const option = ({ text, query, key, chosen }: Looked) => {
-    const [from, to] = [query, key].map((place) => asChip(shared.looked[text]?.[place] ?? ""));
-    return `${inText(chosen.replace("-", "\u2013"))}: \u201c${from}\u201d to \u201c${to}\u201d`;
-  };
-  return (
-    <div>
-      <div class="card-controls">
-        <label class="card-select">
-          <span>Tokens</span>{" "}
-          <select value={String(at)} onChange={({ currentTarget }) => choose({ why: Number(currentTarget.value) })}>
-            {pane.map((each, number) => <option key={number} value={String(number)}>{option(each)}</option>)}
-          </select>
-        </label>
-      </div>
-      <Excerpt {...{ tokens }} query={found.query} place={found.key} />
-      <WhyParts why={found} {...{ tokens, model, modelAt }} />
-    </div>
-  );
-}
+import { asChip } from "./tokens";
 
 /** What is measured, against what, and what it does not say; once for all numbers of the pane. */
 function Notes() {
@@ -53,24 +16,6 @@ function Notes() {
       {" measures. More in the docs of "}
       <code>mh.behaviour.attention_attribution</code>
       {", which does this for prompts of your own, with intervals."}
-    </p>
-  );
-}
-
-/** The text near the two tokens, which are marked. */
-function Excerpt({ tokens, query, place }: { tokens: readonly string[]; query: number; place: number }) {
-  const near = tokens.map((_, at) => at).filter((at) => [query, place].some((mark) => Math.abs(at - mark) <= AROUND));
-  return (
-    <p class="card-why-text" dir="auto">
-      {near.map((at, number) => (
-        <span key={at}>
-          {at > (near[number - 1] ?? -1) + 1 && "\u2026"}
-          <span class={at === query ? "card-word-query" : at === place ? "card-why-key" : ""}>
-            <Shown token={tokens[at] ?? ""} as={inText} />
-          </span>
-        </span>
-      ))}
-      {(near.at(-1) ?? 0) < tokens.length - 1 && "\u2026"}
     </p>
   );
 }
