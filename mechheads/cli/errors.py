@@ -13,8 +13,6 @@ from typer.core import TyperCommand
 
 _OTHER_NAMES = {
     "model": ("name_or_path", "models"),
-    "tokens": ("max_new_tokens",),
-    "off": ("heads",),
     "skip": ("only and skip",),
 }
 """The names that functions have for an option besides its own."""

@@ -77,15 +77,6 @@ def model_name(given: str | None) -> str | None:
     return given
 
 
-def head_name(given: str) -> str:
-    from mechheads.heads import HeadId
-
-    try:
-        return str(HeadId.parse(given))
-    except ValueError:
-        raise fail(f"{given!r} is not a head; write L9H6 for head 6 in layer 9", given) from None
-
-
 def a_file(given: Path | list[Path] | None) -> Any:
     """One or several files that are there."""
     for file in given if isinstance(given, list) else [given]:

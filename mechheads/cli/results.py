@@ -16,8 +16,6 @@ from mechheads.cli.errors import in_options
 from mechheads.files.replacing import folder_locked
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from mechheads.studies.atlas import Atlas
     from mechheads.studies.figures.panels import PaperFigure
 
@@ -123,12 +121,6 @@ class Results:
 
         if not self.interrupted:
             remove_ledger(self.out, ledger)
-
-    def table(self, name: str, table: pd.DataFrame) -> None:
-        """Save a table, if it has rows."""
-        from mechheads.studies.study import save_parts
-
-        self.files += save_parts(self.out, {}, {name: table})
 
 
 @contextmanager

@@ -41,13 +41,13 @@ class Page(TypedDict):
 
 
 class Live(TypedDict):
-    """Where an own text can be run."""
+    """The model of a notebook's widget, which runs own texts.
 
-    # "serve": POST ``api/text`` and DELETE ``api/run/ID``, relative to the address of the page. "widget": the messages
-    # ``{type: "text", id, text, head}`` and ``{type: "cancel", id}``; the answer is ``{type: "text", ...TextAnswer}``
-    # or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{..., html}``.
-    # A text with ``query`` and ``key``, numbers of tokens, is answered by a ``WhyAnswer``
-    by: Literal["serve", "widget"]
+    Messages are ``{type: "text", id, text, head}`` and ``{type: "cancel", id}``; the answer is ``{type: "text",
+    ...TextAnswer}`` or ``{type: "error", id, error}``; and ``{type: "page", id}`` asks for the page as a file, ``{...,
+    html}``. A text with ``query`` and ``key``, numbers of tokens, is answered by a ``WhyAnswer``.
+    """
+
     model: int  # its number in ``Page.models``
     maxCharacters: int
     maxTokens: int

@@ -156,7 +156,7 @@ def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | N
         return write(payload, usual if path is None else path)
     if live is None and len(page_html(payload)) <= _SAVED:
         return Framed(payload)
-    return widget(_with_live(payload, None if live is None else live.page_entry("widget")), live)
+    return widget(_with_live(payload, None if live is None else live.page_entry()), live)
 
 
 def _with_live(payload: Payload, live: contract.Live | None) -> Payload:

@@ -1,7 +1,6 @@
 """Own texts: the pattern, the parts of a logit and the effect of an ablation at once, one text at a time.
 
-The server and the notebook widget use the same functions: ``check`` reads a request, field by field, and
-``Live.answer`` computes.
+``check`` reads a request of the notebook's widget, field by field, and ``Live.answer`` computes.
 """
 
 from __future__ import annotations
@@ -52,11 +51,7 @@ _HEAD = re.compile(r"L\d{1,5}H\d{1,5}")
 
 
 class Refused(Exception):
-    """A request that is not answered; ``status`` is the HTTP status that says so."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
+    """A request that is not answered."""
 
 
 class TextRequest(NamedTuple):
@@ -216,9 +211,9 @@ class Live:
         self._turn, self._known = threading.Lock(), threading.Lock()
         self._runs: dict[str, _Run] = {}
 
-    def page_entry(self, by: Literal["serve", "widget"]) -> contract.Live:
+    def page_entry(self) -> contract.Live:
         """What a page needs to know of it."""
-        return {"by": by, "model": 0, "maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
+        return {"model": 0, "maxCharacters": MAX_CHARACTERS, "maxTokens": self.max_tokens}
 
     def cancel(self, name: str) -> bool:
         """Stop a request that waits or is computed; whether there was one."""
@@ -228,11 +223,8 @@ class Live:
                 run.cancelled = True
             return run is not None
 
-    def answer(self, asked: TextRequest, gone: Callable[[], bool] = lambda: False) -> TextAnswer | WhyAnswer:
+    def answer(self, asked: TextRequest) -> TextAnswer | WhyAnswer:
         """The answer to a request, a ``WhyAnswer`` if it has a query and a key.
-
-        Args:
-            gone: whether nobody waits for the answer any more; asked before every step.
 
         Raises:
             Refused: if the text is too long, too many wait, the id is in use, or the request was cancelled.
@@ -240,8 +232,8 @@ class Live:
         with self._registered(asked.id) as run:
 
             def go_on() -> None:
-                if run.cancelled or gone():
-                    raise Refused("cancelled", 499)
+                if run.cancelled:
+                    raise Refused("cancelled")
 
             while not self._turn.acquire(timeout=0.1):
                 go_on()
@@ -255,9 +247,9 @@ class Live:
         run = _Run(name)
         with self._known:
             if name in self._runs:
-                raise Refused(f"the id {name!r} is in use", 409)
+                raise Refused(f"the id {name!r} is in use")
             if len(self._runs) > _WAITING:
-                raise Refused("too many texts wait to be run; try again in a moment", 429)
+                raise Refused("too many texts wait to be run; try again in a moment")
             self._runs[name] = run
         try:
             yield run
@@ -373,7 +365,7 @@ def _run(
         hooks.append((model.hook_name(site, head.layer), hook))
     logits = model.unembed(model.backend.run(tokens.ids, hooks)[:, -1:])[0, 0]
     if not logits.isfinite().all():
-        raise Refused("the model gives NaN or infinity for this text", 422)
+        raise Refused("the model gives NaN or infinity for this text")
     if not seen:
         return logits, None
     keys, weights, first = (each[0] for each in sparse(seen[0].float().cpu().numpy(), _KEPT))

@@ -39,12 +39,11 @@ def style() -> str:
     return _static("explorer.css")
 
 
-def policy(live: bool) -> str:
-    """What the page may do: run this script and style, show pictures that it draws, and ask its own server only."""
-    connect = "'self'" if live else "'none'"
+def policy() -> str:
+    """What the page may do: run this script and style, and show pictures that it draws."""
     return (
         f"default-src 'none'; script-src {_hash(script())}; style-src {_hash(style())}; img-src data: blob:; "
-        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+        f"connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -57,7 +56,7 @@ def page_html(payload: Payload) -> str:
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy(page["live"] is not None))}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy())}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{html.escape(page['title'])}</title>\n<style>{style()}</style></head>\n"

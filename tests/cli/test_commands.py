@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import json
 import os
 import shlex
 import sqlite3
@@ -19,7 +18,6 @@ import typer
 from typer.testing import CliRunner
 
 import mechheads as mh
-import mechheads.cli.speed
 import mechheads.model.load
 import mechheads.studies.build
 from mechheads.cli import main, options
@@ -34,7 +32,6 @@ from mechheads.safety.requests.loaders import _PUBLIC_SETS
 from mechheads.safety.requests.prompts import Template
 from mechheads.safety.requests.requests import PACKAGE_SETS
 from mechheads.studies.questions import PARTS
-from mechheads.studies.refusals import Group
 
 Tiny = Callable[[str], Path]
 
@@ -97,7 +94,7 @@ def test_options_with_the_same_name_are_the_same_everywhere() -> None:
             if param.opts[0] in ("--model", "--requests"):
                 continue  # one, or several in a figure
             of_name.setdefault(param.opts[0], set()).add((bool(param.multiple), param.metavar))
-        draws = {"atlas", "label", "safety", "figure categories", "figure safety", "figure roles", "figure recipe"}
+        draws = {"atlas", "figure categories", "figure safety", "figure roles", "figure recipe"}
         assert ("--seed" in [param.opts[0] for param in command.params]) == (words in draws)
     assert {name: kinds for name, kinds in of_name.items() if name.startswith("--") and len(kinds) > 1} == {}
 
@@ -112,7 +109,6 @@ SOME = {
     "only": ["text", "labels"],
     "skip": ["text", "roles"],
     "relations": ["country_to_capital", "english_to_french"],
-    "off": ["L0H1", "L1H2"],
     "requests": ["harmful", "AdvBench"],
     "ablations": ["zero", "mean"],
     "tasks": ["syntax", "math"],
@@ -123,7 +119,7 @@ SOME = {
 @pytest.mark.parametrize(("words", "name"), lists(), ids=str)
 def test_lists_are_given_with_commas_or_repeated(words: str, name: str) -> None:
     first, second = SOME[name]
-    more = {"generate": ["a prompt"], "figure recipe": ["chg"]}.get(words, [])
+    more = {"figure recipe": ["chg"]}.get(words, [])
     for typed in ([f"--{name}", f"{first},{second}"], [f"--{name}", first, f"--{name}", second]):
         assert COMMANDS[words].make_context(words, [*more, *typed]).params[name] == [first, second]
 
@@ -131,20 +127,22 @@ def test_lists_are_given_with_commas_or_repeated(words: str, name: str) -> None:
 def test_a_comma_in_the_name_of_a_file_is_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a,b.json").touch()
-    assert COMMANDS["label"].make_context("label", ["--relations", "a,b.json"]).params["relations"] == ["a,b.json"]
+    assert COMMANDS["figure categories"].make_context("x", ["--relations", "a,b.json"]).params["relations"] == [
+        "a,b.json"
+    ]
 
 
 # --- what is wrong is told before anything is imported or computed ------------------------------------------------
 
 WRONG = {
-    "label --rule foo": "Invalid value for '--rule': 'foo' is not one of null, maps",
-    "label --source mlp": "Invalid value for '--source': 'mlp' is not one of embedding, first_mlp, carried, all",
-    "label --min-pairs 0": "Invalid value for '--min-pairs': 0 is too small; give 1 or more",
-    "label --relations capitols": "'capitols' is neither a file nor the name of a relation",
-    "label --out notes.txt": "Invalid value for '--out': notes.txt is a file; give a folder",
-    "label --out notes.txt/labels": "notes.txt/labels cannot be created",
-    "label --model ./nothing": "Invalid value for '--model': there is no file or folder './nothing'",
-    "label --device gpu": "Invalid value for '--device': 'gpu' is no device",
+    "figure categories --rule foo": "Invalid value for '--rule': 'foo' is not one of null, maps",
+    "figure categories --source mlp": "'mlp' is not one of embedding, first_mlp, carried, all",
+    "figure categories --min-pairs 0": "Invalid value for '--min-pairs': 0 is too small; give 1 or more",
+    "figure categories --relations capitols": "'capitols' is neither a file nor the name of a relation",
+    "figure categories --out notes.txt": "Invalid value for '--out': notes.txt is a file; give a folder",
+    "figure categories --out notes.txt/labels": "notes.txt/labels cannot be created",
+    "figure categories --model ./nothing": "Invalid value for '--model': there is no file or folder './nothing'",
+    "figure categories --device gpu": "Invalid value for '--device': 'gpu' is no device",
     "atlas --only labels,safty": "'safty' is not one of patching, text, labels, causes, safety, roles. Did",
     "atlas --only labels --skip labels": "Invalid value: --only and --skip leave no part",
     "atlas --pairs nothing.csv": "Invalid value for '--pairs': there is no file 'nothing.csv'",
@@ -152,12 +150,6 @@ WRONG = {
     "atlas --column prompt": "--column and --where are of the file of --requests; give it too",
     "atlas --requests mine.csv --where label": "'label' names no value; write NAME=VALUE, or all for every row",
     "atlas --seed -1": "Invalid value for '--seed': -1 is too small; give 0 or more",
-    "safety --group head": "Invalid value for '--group': 'head' is not one of query, kv",
-    "generate hello --tokens 0": "Invalid value for '--tokens': 0 is too small; give 1 or more",
-    "generate hello --off 3.4": "Invalid value for '--off': '3.4' is not a head; write L9H6",
-    "generate hello --intervention knock": "'knock' is not one of patch, zero, mean",
-    "generate hello --tokns 3": "No such option: --tokns",
-    "serve nothing": "'nothing' does not exist.",
     "figure safety --requests advbnch": 'Did you mean "AdvBench"?',
     "figure roles --symlog 0": "Invalid value for '--symlog': 0.0 must be above 0",
     "figure recipe map": "'map' is not one of chg, maps, ships",
@@ -217,7 +209,6 @@ def test_what_options_take_is_what_functions_take() -> None:
     known = {
         ("figure categories", "marks"): get_args(Marks),
         ("figure safety", "template"): get_args(Template),
-        ("safety", "group"): get_args(Group),
     }
     for (words, name), choices in known.items():
         for choice in choices:
@@ -230,7 +221,6 @@ def test_what_options_take_is_what_functions_take() -> None:
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        ("max_new_tokens is 0; it must be at least 1", "--tokens is 0; it must be at least 1"),
         ("name_or_path 'x.gguf' is not a model: it is a text", "--model 'x.gguf' is not a model: it is a text"),
         ("model 'x' has no heads. Use mh.load without it", "--model 'x' has no heads"),
         ("the rule is simple, and the model is small", "the rule is simple, and the model is small"),
@@ -243,7 +233,6 @@ def test_what_options_take_is_what_functions_take() -> None:
 def test_messages_of_functions_are_told_in_options(message: str, told: str) -> None:
     names = {
         "model": "--model",
-        "tokens": "--tokens",
         "rule": "--rule",
         "source": "--source",
         "min_pairs": "--min-pairs",
@@ -283,7 +272,7 @@ def test_what_goes_wrong_with_the_machine_is_one_sentence(
         raise error
 
     monkeypatch.setattr(mechheads.model.load, "load", load)
-    assert said("label", "--out", tmp_path / "out", code=1) == told
+    assert said("atlas", "--out", tmp_path / "out", code=1) == told
 
 
 def test_a_mistake_of_the_package_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,41 +280,8 @@ def test_a_mistake_of_the_package_keeps_its_traceback(tmp_path: Path, monkeypatc
         raise KeyError("a mistake")
 
     monkeypatch.setattr(mechheads.model.load, "load", load)
-    done = CliRunner().invoke(main, ["label", "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, KeyError)
-
-
-def test_nothing_is_printed_before_an_error_of_generate(tiny: Tiny) -> None:
-    words = ["generate", "the big cat", "--model", str(tiny("llama")), "--off", "L99H0"]
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 1 and done.output.startswith("Error: ") and "the big cat" not in done.output
-
-
-def test_a_seed_is_part_of_what_labels_are_of(tiny: Tiny, tmp_path: Path) -> None:
-    relation = tmp_path / "mine.json"
-    pairs = [[" big", " small"], [" cat", " dog"], [" old", " new"]]
-    relation.write_text(json.dumps({"name": "mine", "category": "Knowledge", "pairs": pairs}))
-    words = ["label", "--model", tiny("llama"), "--relations", relation, "--out", tmp_path / "out"]
-    output = said(*words, "--seed", 3, code=0)
-    assert "\nNote       no head is labelled for 'mine', which has 2 pairs: a label needs 30\n" in output
-    assert mh.HeadScores.load(tmp_path / "out" / "relations.nc").provenance["seed"] == 3
-    assert "--seed is '3' there and '4' here" in said(*words, "--seed", 4, code=1)
-
-
-def test_the_default_atlas_says_first_about_how_long_it_takes(
-    loaded: Callable[[str], mh.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise ValueError("enough")
-
-    model = loaded("llama")
-    monkeypatch.setattr(mechheads.model.load, "load", lambda *_, **__: model)
-    monkeypatch.setattr(mechheads.studies.build, "build_atlas", stop)
-    monkeypatch.setattr(mechheads.cli.speed, "products_per_second", lambda: 65e9)
-    told = "at 65 GFLOP/s here: the atlas takes about 8 minutes"
-    for words, times in (((), 1), (("--quick",), 0), (("--only", "text"), 0), (("--model", "gpt2"), 0)):
-        done = CliRunner().invoke(main, ["atlas", "--out", str(tmp_path / "".join(words) / "atlas"), *words])
-        assert done.exit_code == 1 and "enough" in done.output and done.output.count(told) == times
 
 
 def test_a_figure_that_lacks_a_model_says_so_by_its_exit_code(tiny: Tiny, tmp_path: Path) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import groupby
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
 from mechheads.generation import Sampling
 from support import oracles
 from support.levels import ONE_FIRST
@@ -174,17 +171,3 @@ def test_what_cannot_be_changed_is_said(llama: mh.Model, options: dict[str, Any]
     with pytest.raises(ValueError, match=message):
         mh.generate(llama, PROMPTS, 2, **options)
     assert not any(point.has_hooks() for point in llama.model.hook_dict.values())
-
-
-def test_the_command_writes_with_heads_off(tiny: Callable[[str], Path], llama: mh.Model) -> None:
-    arguments = ["generate", PROMPTS[0], PROMPTS[1], "--model", str(tiny("llama")), "--tokens", "6"]
-    for options, off in (([], []), (["--off", "L0H1", "--off", "L1H2", "--intervention", "zero"], ["L0H1", "L1H2"])):
-        done = CliRunner().invoke(main, [*arguments, *options])
-        assert done.exit_code == 0, done.output
-        texts = mh.generate(llama, PROMPTS[:2], 6, off=off, intervention="zero").texts
-        for prompt, text in zip(PROMPTS, texts, strict=False):
-            assert f"{prompt}{text}\n" in done.output
-    one = CliRunner().invoke(main, [*arguments[:2], *arguments[3:]])
-    assert one.output == f"{PROMPTS[0]}{mh.generate(llama, PROMPTS[:1], 6).texts[0]}\n"
-    failed = CliRunner().invoke(main, [*arguments, "--off", "L99H0"])
-    assert failed.exit_code == 1 and "L99H0" in failed.output and "Traceback" not in failed.output

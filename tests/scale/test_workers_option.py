@@ -18,7 +18,6 @@ from support.made_workers import MadeWorkers
 
 COMMANDS = [
     ["atlas"],
-    ["safety"],
     ["figure", "safety"],
     ["figure", "roles"],
     ["figure", "recipe", "ships"],
@@ -83,7 +82,6 @@ def test_one_process_needs_no_ray(tiny, tmp_path: Path, monkeypatch: pytest.Monk
 
 FACES = {
     "atlas": ("mechheads.studies.build.build_atlas", ["atlas"]),
-    "safety": ("mechheads.studies.build.build_atlas", ["safety"]),
     "figure safety": ("mechheads.studies.safety_figure", ["figure", "safety"]),
     "figure roles": ("mechheads.studies.roles_figure", ["figure", "roles"]),
     "figure recipe": ("mechheads.studies.recipe_figure", ["figure", "recipe", "chg"]),

@@ -13,16 +13,12 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
 from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
-from mechheads.labels.static import RelationScorer
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
@@ -241,39 +237,3 @@ def _try_lock(free: list[bool]) -> None:
     if Bar.get_lock().acquire(timeout=5):
         Bar.get_lock().release()
         free.append(True)
-
-
-RELATION = """{"name": "capitals", "category": "Knowledge", "pairs":
- [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["Germany", "Berlin"]]}"""
-
-
-@pytest.fixture
-def label_command(tiny: Callable[[str], Path], tmp_path: Path) -> list[str]:
-    (tmp_path / "capitals.json").write_text(RELATION)
-    relations = ["--relations", str(tmp_path / "capitals.json"), "--min-pairs", "2"]
-    return ["label", "--model", str(tiny("llama")), *relations, "--out", str(tmp_path / "out")]
-
-
-def test_label_interrupted_says_so_and_which_heads_were_not_reached(label_command, tmp_path, monkeypatch):
-    score = RelationScorer.score
-
-    def stops(*args: Any) -> None:
-        if args[-1] == 2:
-            raise KeyboardInterrupt
-        score(*args)
-
-    monkeypatch.setattr(RelationScorer, "score", stops)
-    with pytest.warns(UserWarning, match="was interrupted"):
-        done = CliRunner().invoke(main, label_command)
-    assert done.exit_code == 130 and "Done" not in done.output
-    assert "not reached 4" in done.output and "Unclassified 8" in done.output
-    assert "Interrupted after" in done.output and "shows the results until then" in done.output
-    table = pd.read_csv(tmp_path / "out" / "heads.csv")
-    assert set(table.loc[table["head"].str.startswith("L2"), "label"]) == {"not reached"}
-    assert "not reached" not in set(table.loc[~table["head"].str.startswith("L2"), "label"])
-
-
-def test_label_interrupted_before_there_is_a_result(label_command, monkeypatch):
-    monkeypatch.setattr(RelationScorer, "score", _interrupt)
-    done = CliRunner().invoke(main, label_command)
-    assert done.exit_code == 130 and "Interrupted before there was a result." in done.output

@@ -52,7 +52,7 @@ def asked(tiny: Callable[[str], Path], tmp_path: Path) -> dict[str, list[str]]:
     (tmp_path / "requests.csv").write_text("asked\nthe store\none two\na book\nthe big cat\n")
     model = ["--model", str(tiny("llama"))]
     return {
-        "label": ["label", *model, "--relations", str(tmp_path / "capitals.json"), "--min-pairs", "2"],
+        "labels": ["atlas", *model, "--relations", str(tmp_path / "capitals.json"), "--only", "labels"],
         "atlas": [
             *("atlas", *model, "--pairs", str(tmp_path / "pairs.csv"), "--only", "patching,safety"),
             *("--requests", str(tmp_path / "requests.csv")),
@@ -70,7 +70,7 @@ def run(folder: Path, kill: str, end: int, arguments: Sequence[str]) -> tuple[in
 @pytest.mark.parametrize(
     ("command", "kills"),
     [
-        ("label", [("relation_scores", 1), ("relation_scores", 1)]),
+        ("labels", [("relation_scores", 1), ("relation_scores", 1)]),
         ("atlas", [("Patch", 1), ("ships", 1), ("ships", 1)]),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -346,40 +345,6 @@ def test_command_says_what_is_wrong(arguments, message):
     assert done.exit_code != 0
     assert message in done.output
     assert "Traceback" not in done.output
-
-
-@pytest.mark.release
-def test_label_writes_what_reloads_into_the_same_figure(tiny, loaded, tmp_path):
-    pairs = [["France", "Paris"], ["Italy", "Rome"], ["Spain", "Madrid"], ["big", "bigger"], ["small", "smaller"]]
-    mine = tmp_path / "mine.json"
-    mine.write_text(json.dumps({"name": "mine", "category": "Knowledge", "pairs": pairs, "source": "here"}))
-    arguments = ["label", "--model", str(tiny("llama")), "--relations", str(mine), "--out", str(tmp_path / "out")]
-    refused = CliRunner().invoke(main, arguments)
-    assert refused.exit_code == 1
-    assert "mine (5 of 5); none is left" in refused.output
-    arguments += ["--min-pairs", "5"]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    labels = mh.labels.HeadLabels.load(tmp_path / "out" / "labels.nc")
-    options = {"min_pairs": 5}
-    direct = mh.label_heads(loaded("llama"), mh.Relation.load(mine), **options)
-    assert labels.provenance["source"] == direct.provenance["source"] == "all"
-    assert labels.plot().to_json() == direct.plot().to_json().replace(
-        direct.provenance["model"], labels.provenance["model"]
-    )
-    assert labels.table().equals(direct.table())
-    assert (tmp_path / "out" / "categories.html").stat().st_size > 1e6
-    from_disk = CliRunner().invoke(
-        main, [*arguments[:-4], "--out", str(tmp_path / "disk"), "--on-disk", "--min-pairs", "5"]
-    )
-    assert from_disk.exit_code == 0, from_disk.output
-    stored = mh.labels.HeadLabels.load(tmp_path / "disk" / "labels.nc")
-    np.testing.assert_array_equal(stored.scores, direct.scores)
-    paper = CliRunner().invoke(main, [*arguments, "--source", "first_mlp", "--out", str(tmp_path / "paper")])
-    assert paper.exit_code == 0, paper.output
-    assert mh.labels.HeadLabels.load(tmp_path / "paper" / "labels.nc").provenance["source"] == "first_mlp"
-    refused = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "no"), "--source", "mlp"])
-    assert refused.exit_code == 1 and "source is 'mlp'; choose" in re.sub(r"\s+", " ", refused.output)
 
 
 def test_command_knows_its_version():

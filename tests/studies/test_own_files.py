@@ -19,8 +19,6 @@ from mechheads.studies.study import claim_folder, save_parts, writing
 
 NAMES = {
     "atlas": [*ATLAS_FILES, "index.html", "atlas.ledger"],
-    "label": ["relations.nc", "labels.nc", "heads.csv", "categories.html", "labels.ledger"],
-    "safety": [*ATLAS_FILES, "index.html", "atlas.ledger"],
 }
 """What each command writes."""
 MINE = "a week of notes"
@@ -61,11 +59,11 @@ def test_links_and_folders_are_refused(tmp_path: Path):
         out = tmp_path / kind
         out.mkdir()
         make(out / "heads.csv")
-        assert "heads.csv was not written by this study, so it is not replaced" in refused("label", out)
+        assert "heads.csv was not written by this study, so it is not replaced" in refused("atlas", out)
     (tmp_path / "study").mkdir()
     for text in (MINE, "[1]", '{"study": {}}', '{"study": "mine", "files": []}'):
         (tmp_path / "study" / "study.json").write_text(text)
-        assert "study.json" in refused("label", tmp_path / "study")
+        assert "study.json" in refused("atlas", tmp_path / "study")
         assert (tmp_path / "study" / "study.json").read_text() == text
 
 
@@ -82,12 +80,12 @@ def test_other_files_in_the_folder_stay_and_those_of_the_study_are_replaced(
         '{"name": "capitals", "category": "Knowledge", "pairs": [["France", "Paris"], ["Italy", "Rome"]]}'
     )
     (tmp_path / "mine.csv").write_text(MINE)
-    asked = ["label", "--model", str(tiny("llama")), "--relations", str(tmp_path / "capitals.json")]
-    asked += ["--min-pairs", "2", "--out", str(tmp_path)]
+    asked = ["atlas", "--only", "labels", "--model", str(tiny("llama")), "--relations", str(tmp_path / "capitals.json")]
+    asked += ["--out", str(tmp_path)]
     for _ in range(2):
         done = CliRunner().invoke(main, asked)
         assert done.exit_code == 0, done.output
-    written = {*NAMES["label"], "study.json"} - {"labels.ledger"}
+    written = {"relations.nc", "labels.nc", "heads.csv", "atlas.json", "index.html", "study.json"}
     assert {path.name for path in tmp_path.iterdir()} == written | {"capitals.json", "mine.csv"}
     assert (tmp_path / "mine.csv").read_text() == MINE
 

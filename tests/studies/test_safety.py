@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import mechheads as mh
-from mechheads.cli import main
 from mechheads.explorer.page import write_page
 from mechheads.explorer.payload import atlas_payload
 from mechheads.ledger.ledger import Ledger
@@ -304,29 +302,17 @@ def test_what_does_not_fit_is_refused_before_any_work(small):
         mh.build_atlas(small, only="safety", refusals=True)  # type: ignore[arg-type]
 
 
-def test_the_command_writes_a_page(tiny, short, monkeypatch, tmp_path: Path):
-    command = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--quick", "--k", "2", "--group", "kv"]
-    monkeypatch.setattr("mechheads.studies.refusals.RefusalSettings", partial(mh.studies.RefusalSettings, critical=1))
-    for _ in range(2):  # the second goes on in the folder of the first
-        done = CliRunner().invoke(main, command)
-        assert done.exit_code == 0, done.output
-        said = " ".join(done.output.split())
-        assert (tmp_path / "index.html").is_file() and "There is no refusal to ablate" in said
-        assert "so no key/value group was ranked" in said
+def test_the_atlas_of_a_model_that_refuses_nothing_has_a_page(small, short, monkeypatch, tmp_path: Path):
+    atlas = atlas_of(small, monkeypatch, judging("complied"), group="kv", critical=1)
+    (first, *_) = atlas.findings()
+    assert "so no key/value group was ranked" in first.text
+    atlas.save(tmp_path)
+    write_page(atlas, tmp_path / "index.html")
     names = {path.name for path in tmp_path.iterdir()}
     assert {"index.html", "study.json"} < names <= {*ATLAS_FILES, "index.html", "study.json"}
 
 
-def test_the_command_takes_requests_of_a_file(tiny, tmp_path: Path):
-    words = ["safety", "--model", str(tiny("llama")), "--out", str(tmp_path), "--requests", str(tmp_path / "mine.csv")]
-    (tmp_path / "mine.csv").write_text("prompt\n Mary went\n")
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 1 and "mine.csv has 1 harmful requests; give at least 18" in done.output
-
-
-def test_a_killed_command_goes_on_and_writes_no_answer_again(tiny, short, monkeypatch, tmp_path: Path):
-    command = ["safety", "--model", str(tiny("llama")), "--quick", "--k", "2", "--group", "kv", "--out"]
-    monkeypatch.setattr("mechheads.studies.refusals.RefusalSettings", partial(mh.studies.RefusalSettings, critical=1))
+def test_a_killed_study_goes_on_and_writes_no_answer_again(small, short, monkeypatch, tmp_path: Path):
     commit, units = Ledger.commit, []
 
     class Killed(BaseException):
@@ -340,16 +326,18 @@ def test_a_killed_command_goes_on_and_writes_no_answer_again(tiny, short, monkey
             raise Killed
         return kept
 
+    def study(name: str) -> mh.studies.Atlas:
+        with mh.settings(store=tmp_path / name), pytest.warns(UserWarning, match="hardly any refusal"):
+            return atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
+
     monkeypatch.setattr(Ledger, "commit", counted)
-    count_as("refused", monkeypatch)
     ends: list[int] = []
-    assert CliRunner().invoke(main, [*command, str(tmp_path / "whole")]).exit_code == 0
+    study("whole.ledger")
     whole = list(units)
     units.clear()
     ends.append(1)
     with pytest.raises(Killed):
-        CliRunner().invoke(main, [*command, str(tmp_path / "killed")])
-    assert (tmp_path / "killed" / "atlas.ledger").is_file() and len(whole) > len(units)
-    done = CliRunner().invoke(main, [*command, str(tmp_path / "killed")])
-    assert done.exit_code == 0, done.output
-    assert units == whole and not (tmp_path / "killed" / "atlas.ledger").exists()
+        study("killed.ledger")
+    assert len(whole) > len(units)
+    study("killed.ledger")
+    assert units == whole

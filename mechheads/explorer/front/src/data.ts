@@ -24,7 +24,6 @@ export interface Page {
 }
 
 export interface Live {
-  by: "serve" | "widget";
   model: number;
   maxCharacters: number;
   maxTokens: number;

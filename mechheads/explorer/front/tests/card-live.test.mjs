@@ -2,8 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load } from "./card-bundle.mjs";
 
-const live = { by: "widget", model: 0, maxCharacters: 100, maxTokens: 10 };
-
 /** A notebook's side of the widget: keeps what is sent, and can answer. */
 function notebook() {
   const listeners = new Set();
@@ -22,7 +20,7 @@ test("a widget answers the text that it was sent, and no other", async () => {
   const { run, sendThrough } = await load("live.ts");
   const model = notebook();
   sendThrough(model);
-  const { answer } = run(live, "hello", "L0H1");
+  const { answer } = run("hello", "L0H1");
   const [{ type, id, text, head }] = model.sent;
   assert.deepEqual([type, text, head], ["text", "hello", "L0H1"]);
   assert.match(id, /^[a-z0-9-]{1,40}$/);
@@ -36,10 +34,10 @@ test("an error of a widget is told, and cancelling tells the widget", async () =
   const { run, sendThrough } = await load("live.ts");
   const model = notebook();
   sendThrough(model);
-  const failed = run(live, "a", null);
+  const failed = run("a", null);
   model.answer({ type: "error", id: model.sent[0].id, error: "too long" });
   await assert.rejects(failed.answer, { message: "too long" });
-  const stopped = run(live, "b", null);
+  const stopped = run("b", null);
   stopped.cancel();
   await assert.rejects(stopped.answer, { message: "Cancelled." });
   assert.deepEqual(model.sent.at(-1), { type: "cancel", id: model.sent.at(-2).id });
@@ -59,7 +57,7 @@ test("the kernel gives the page as a file", async () => {
 
 test("without a notebook there is an error that says so", async () => {
   const { run } = await load("live.ts");
-  await assert.rejects(run(live, "a", null).answer, /not connected/);
+  await assert.rejects(run("a", null).answer, /not connected/);
 });
 
 test("blocks come from where the reader is told, once each", async () => {

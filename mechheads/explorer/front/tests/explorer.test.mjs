@@ -318,9 +318,9 @@ test("the table shows as many usual columns as there is room for; more scroll be
 
 test("what is typed stands as code in the notes", async (t) => {
   const payload = small();
-  payload.page.models[0].notes = ["roles are a first look; `mechheads roles` fits longer"];
+  payload.page.models[0].notes = ["roles left out; `mechheads figure roles` fits them"];
   const page = await open(t, browser, payload);
-  assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads roles");
+  assert.equal(await page.locator(".mh-end li code").textContent(), "mechheads figure roles");
   assert.doesNotMatch(await page.locator(".mh-end-lists").textContent(), /`/);
 });
 

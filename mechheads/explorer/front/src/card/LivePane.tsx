@@ -39,7 +39,7 @@ export function LivePane({ live, model, modelAt, head }: Props) {
     const wrong = fault(live, text);
     setError(wrong);
     if (wrong) return;
-    const mine = run(live, text, nameOf(model, head));
+    const mine = run(text, nameOf(model, head));
     running.current = mine;
     setBusy(true);
     mine.answer
@@ -80,12 +80,12 @@ export function LivePane({ live, model, modelAt, head }: Props) {
           {inText(error)}
         </p>
       )}
-      {answer && <Answer key={answer.id} {...{ answer, live, model, modelAt, head }} />}
+      {answer && <Answer key={answer.id} {...{ answer, model, modelAt, head }} />}
     </div>
   );
 }
 
-function Answer({ answer, live, model, modelAt, head }: Props & { answer: TextAnswer }) {
+function Answer({ answer, model, modelAt, head }: Omit<Props, "live"> & { answer: TextAnswer }) {
   const [withFirst, setWithFirst] = useState(false);
   const attention = useMemo(() => (answer.attention ? decode(answer.tokens, answer.attention) : null), [answer]);
   const [pair, setPair] = useState<Pair | null>(() => attention && strongest(attention, answer.tokens.length - 1));
@@ -128,7 +128,7 @@ function Answer({ answer, live, model, modelAt, head }: Props & { answer: TextAn
           <HeatMap attention={attention} name={`${name}-own-text`} onCell={setPair} />
         </section>
       )}
-      {attention && pair && <WhyLive text={answer.text} onPair={setPair} {...{ live, name, attention, pair, model, modelAt }} />}
+      {attention && pair && <WhyLive text={answer.text} onPair={setPair} {...{ name, attention, pair, model, modelAt }} />}
     </>
   );
 }

@@ -14,7 +14,7 @@ const LACKS: Record<string, Lack> = {
   weights: { what: "The weights of this head were not read.", command: "mechheads atlas", stage: "labels" },
   cause: { what: "No effect of this head was measured.", command: "mechheads atlas", stage: "patching" },
   paths: { what: "Nothing is known of the paths of this head.", command: "mechheads atlas", stage: "path" },
-  safety: { what: "Ships of this head was not measured.", command: "mechheads safety", stage: "safety" },
+  safety: { what: "Ships of this head was not measured.", command: "mechheads atlas", stage: "safety" },
   roles: { what: "No gates were fitted.", command: "mechheads figure roles", stage: "roles" },
   alike: { what: "No heads were compared with this one.", command: "mechheads atlas", stage: "alike" },
 };

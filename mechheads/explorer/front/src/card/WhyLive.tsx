@@ -1,7 +1,7 @@
 /** Why a head attends from one token of an own text to another: asked of the model when two tokens are chosen. */
 import { useEffect, useState } from "preact/hooks";
 
-import type { Live, Model, Why } from "../data";
+import type { Model, Why } from "../data";
 import { messageOf } from "./load";
 import { runWhy } from "./live";
 import { percent } from "./numbers";
@@ -21,7 +21,6 @@ export function strongest(attention: Sparse, query: number): Pair {
 }
 
 interface Props {
-  live: Live;
   text: string;
   /** The name of the head. */
   name: string;
@@ -35,7 +34,7 @@ interface Props {
 /** The model is asked if a choice stays so long, in milliseconds: arrow keys pass over many tokens. */
 const WAIT = 250;
 
-export function WhyLive({ live, text, name, attention, pair, onPair, model, modelAt }: Props) {
+export function WhyLive({ text, name, attention, pair, onPair, model, modelAt }: Props) {
   const [why, setWhy] = useState<Why | null>(null);
   const [error, setError] = useState<string | null>(null);
   const { query, key } = pair;
@@ -43,7 +42,7 @@ export function WhyLive({ live, text, name, attention, pair, onPair, model, mode
     let wanted = true;
     let cancel = () => {};
     const ask = () => {
-      const running = runWhy(live, text, name, query, key);
+      const running = runWhy(text, name, query, key);
       cancel = running.cancel;
       running.answer.then(
         (found) => wanted && (setError(null), setWhy(found.why)),

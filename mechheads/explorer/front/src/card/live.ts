@@ -1,4 +1,4 @@
-/** What the page asks of Python: to run an own text, over HTTP or through a notebook's widget, or for the page as a file. */
+/** What the page asks of a notebook's widget: to run an own text, or for the page as a file. */
 import type { HeadName, Live, TextAnswer, WhyAnswer } from "../data";
 import { messageOf } from "./load";
 
@@ -8,11 +8,6 @@ interface TextRequest {
   head: HeadName | null;
   query?: number;
   key?: number;
-}
-
-interface Failure {
-  id: string | null;
-  error: string;
 }
 
 /** What a notebook's widget gives: anywidget's model. */
@@ -45,17 +40,17 @@ export async function pageOfKernel(): Promise<string> {
 }
 
 /** The promise is rejected with an `Error` whose message can be shown. */
-export function run(live: Live, text: string, head: string | null): Running {
-  return sent(live, { id: newId(), text, head });
+export function run(text: string, head: string | null): Running {
+  return sent({ id: newId(), text, head });
 }
 
 /** Why a head attends from one token of a text to another; as `run`. */
-export function runWhy(live: Live, text: string, head: string, query: number, key: number): Running<WhyAnswer> {
-  return sent(live, { id: newId(), text, head, query, key });
+export function runWhy(text: string, head: string, query: number, key: number): Running<WhyAnswer> {
+  return sent({ id: newId(), text, head, query, key });
 }
 
-function sent<Answer>(live: Live, request: TextRequest): Running<Answer> {
-  return live.by === "widget" ? throughWidget({ type: "text", ...request }) : overHttp(request);
+function sent<Answer>(request: TextRequest): Running<Answer> {
+  return throughWidget({ type: "text", ...request });
 }
 
 /** What is wrong with a text before it is sent; null if nothing is. */
@@ -69,36 +64,6 @@ export function fault(live: Live, text: string): string | null {
 
 function newId(): string {
   return `t${Date.now().toString(36)}-${Math.floor(Math.random() * 36 ** 6).toString(36)}`;
-}
-
-function overHttp<Answer>(request: TextRequest): Running<Answer> {
-  const stop = new AbortController();
-  const ask = async (): Promise<Answer> => {
-    let response: Response;
-    try {
-      response = await fetch("api/text", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(request),
-        signal: stop.signal,
-      });
-    } catch {
-      throw new Error(stop.signal.aborted ? "Cancelled." : "The model does not answer. Is `mechheads serve` still running?");
-    }
-    const body = (await response.json().catch(() => null)) as Answer | Failure | null;
-    const failure = body as Failure | null;
-    if (!response.ok || !body || failure?.error !== undefined) {
-      throw new Error(failure?.error ?? `The server answered with an error (${response.status}).`);
-    }
-    return body as Answer;
-  };
-  return {
-    answer: ask(),
-    cancel: () => {
-      stop.abort();
-      void fetch(`api/run/${request.id}`, { method: "DELETE" }).catch(() => undefined);
-    },
-  };
 }
 
 function throughWidget<Answer>(request: { type: string; id: string }): Running<Answer> {
