@@ -51,22 +51,24 @@ def _options(
 def atlas(
     model: ModelName = None,
     out: Out = Path("atlas"),
-    only: Annotated[list[str] | None, several(f"Parts to do: {', '.join(PARTS)}. Default: all.", one_of(PARTS))] = None,
+    only: Annotated[
+        list[str] | None, several(f"Parts to do: {', '.join(PARTS)}. Default: all but roles.", one_of(PARTS))
+    ] = None,
     skip: Annotated[list[str] | None, several("Parts to leave out.", one_of(PARTS))] = None,
     quick: Annotated[
-        bool, typer.Option(help="Fewer of the package's relations, pairs and requests, no roles: a first look.")
+        bool, typer.Option(help="Fewer of the package's relations, pairs and requests: a first look.")
     ] = False,
     seed: Seed = 0,
     *,
     question: Question,
     machine: Machine,
 ) -> None:
-    """What every head does: names, labels, effects, safety heads and roles, as tables and a page to explore.
+    """What every head does: names, labels, effects and safety heads, as tables and a page to explore.
 
     After Ctrl-C or a kill, the same command continues. With --pairs, --relations, --requests, --task and --texts it is
     about your own question.
     """
-    if not set(only or PARTS) - set(skip or ()):
+    if not set(only or PARTS[:-1]) - set(skip or ()):
         raise typer.BadParameter(f"--only and --skip leave no part; leave one of {', '.join(PARTS)}")
     given = asdict(question) | {"only": only, "skip": skip, "quick": quick}
     column, where = given.pop("column"), values_of(given.pop("where"))

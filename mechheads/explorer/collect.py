@@ -52,13 +52,11 @@ class Collected:
         atlas: its scores and patterns.
         tables: results that are no scores, by name.
         model: the model, if it was given.
-        runs: the runs that its patterns are of.
     """
 
     atlas: Atlas
     tables: dict[str, TableResult] = field(default_factory=dict)
     model: Model | None = None
-    runs: list[Attention] = field(default_factory=list)
 
     @property
     def patterns(self) -> HeadPatterns | None:
@@ -264,8 +262,6 @@ def _put(one: _Item, made: Collected) -> None:
         atlas.own[_unused(one.name or thing.name or thing.kind, atlas.own)] = thing
     elif isinstance(thing, (HeadPatterns, HeadCache, Attention)):
         patterns = _patterns(one)
-        if not isinstance(thing, HeadPatterns):
-            made.runs.append(_attention(thing))
         atlas.patterns = patterns if atlas.patterns is None else joined(atlas.patterns, patterns)
     else:
         called = f"{thing.kind.replace('_', ' ')}, {thing.name}" if isinstance(thing, Curves) else thing.name

@@ -30,14 +30,13 @@ class Page(TypedDict):
     """What the page shows first."""
 
     schema: Literal[1]
-    # "run" has patterns, and what they say of each head as columns: one model whose ``views`` are empty
+    # "run" has patterns only: one model without columns
     kind: Literal["atlas", "run"]
     version: str  # of mechheads
     title: str
     models: list[Model]
     live: Live | None  # where an own text can be run; None in the offline page
-    start: Start | None  # what is open and chosen at first, unless the address says otherwise
-    changes: list[Change]  # what changed from the first model to others of the same sizes
+    start: Start | None  # what is open at first, unless the address says otherwise
 
 
 class Live(TypedDict):
@@ -57,20 +56,7 @@ class Start(TypedDict):
     """What is open at first. An atlas with a head has only its card, and those of the heads that this links to."""
 
     model: int
-    head: HeadName | None
-    chosen: Chosen | None
-
-
-class Chosen(TypedDict, total=False):
-    """Names of columns, but for ``versus``, the number of a model, and ``together``; see ``front/src/state.ts``."""
-
-    question: str
-    colour: str
-    by: str
-    x: str
-    y: str
-    versus: int
-    together: bool
+    head: HeadName
 
 
 class Model(TypedDict):
@@ -264,43 +250,6 @@ class Table(TypedDict):
     rows: list[list[str]]
     of: int
     folded: bool  # as harmful texts are
-
-
-class Change(TypedDict):
-    """What changed from model ``of`` to ``model``, whose columns have the differences, such as "patching_change"."""
-
-    model: int
-    of: int
-    views: list[ChangedView]
-    unlike: str  # what both have but cannot be compared, in a sentence; empty if there is nothing
-    rows: list[ChangedHead]  # the heads that changed most, by certainty and then by size
-    # the largest changes that are not among ``rows``, because they lie within their intervals
-    within: list[ChangedHead]
-
-
-class ChangedView(TypedDict):
-    """How many heads were measured in both, are beyond their intervals, and have a small family p besides."""
-
-    name: str
-    title: str
-    unit: str
-    how: str  # which intervals tell what is beyond chance, in a sentence
-    known: int
-    beyond: int
-    surely: int
-
-
-class ChangedHead(Interval):
-    """A head that changed in a view."""
-
-    head: HeadName
-    view: str
-    before: Num
-    after: Num
-    difference: Num  # after minus before, with its interval and q if both models saw the same prompts
-    q: Num
-    size: Num  # in standard deviations of the view over the heads of the first model
-    beyond: bool
 
 
 class Shared(TypedDict):

@@ -18,7 +18,6 @@ from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
-from mechheads.explorer.run_columns import run_table
 from mechheads.files.replacing import check_kind, check_place
 from mechheads.heads import HeadLike, check_head
 from mechheads.runs.head_tensor import Attention
@@ -68,8 +67,7 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     patterns = collected[0].patterns
     if len(collected) == 1 and patterns is not None:
         (name,) = shown_names([collected[0].atlas.model])
-        table = run_table(collected[0].runs) if collected[0].runs else None
-        return _shown(run_payload(name, patterns, table), path, _PATTERNS, live)
+        return _shown(run_payload(name, patterns), path, _PATTERNS, live)
     payload = atlas_payload([one.atlas for one in collected], tables=[one.tables for one in collected])
     return _shown(payload, path, _PAGE, live)
 
@@ -100,7 +98,7 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
     at = check_head(head, *one.atlas.sizes)
     payload = atlas_payload([one.atlas], heads=linked_heads(one.atlas, at), tables=[one.tables])
     name = payload.page["models"][0]["name"]
-    payload.page["start"], payload.page["title"] = {"model": 0, "head": str(at), "chosen": None}, f"{at} of {name}"
+    payload.page["start"], payload.page["title"] = {"model": 0, "head": str(at)}, f"{at} of {name}"
     return _shown(payload, path, _CARD.format(at), _live(collected, model))
 
 
@@ -111,7 +109,7 @@ def view_attention(attention: Attention, path: str | Path | None = None) -> Any:
         ValueError: if a prompt is too long.
         ImportError: as in ``mh.explore``.
     """
-    return _shown(run_payload("a run", patterns_of(attention), run_table([attention])), path, _PATTERNS, None)
+    return _shown(run_payload("a run", patterns_of(attention)), path, _PATTERNS, None)
 
 
 def live_for(atlas: Atlas, model: Model | None) -> Live | None:

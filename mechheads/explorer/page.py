@@ -271,13 +271,10 @@ def _categories(model: contract.Model) -> tuple[list[str], list[list[int] | None
 
 
 def _coloured_by(page: contract.Page) -> contract.Column | None:
-    """The column of numbers by which the page colours the map at first: that which it says, or else the first view."""
+    """The column of numbers by which the page colours the map at first: that of the first view."""
     model = page["models"][0]
     first = model["views"][0]["value"] if model["views"] else None
-    start = page["start"]
-    chosen = None if start is None else start["chosen"]
-    name = first if chosen is None else chosen.get("colour", first)
-    return next((column for column in model["columns"] if column["name"] == name), None)
+    return next((column for column in model["columns"] if column["name"] == first), None)
 
 
 def _largest(model: contract.Model, column: contract.Column | None) -> str:

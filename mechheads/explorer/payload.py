@@ -13,10 +13,8 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer import contract
-from mechheads.explorer.changes import compared, start_with
 from mechheads.explorer.encode import blocks, plain
 from mechheads.explorer.head_payload import head_blocks, panes, shared
-from mechheads.explorer.run_columns import run_columns, run_start
 from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -70,9 +68,7 @@ def atlas_payload(
     names = shown_names([atlas.model for atlas in atlases])
     more = tables or [{}] * len(atlases)
     models = [_model(*each) for each in zip(atlases, names, more, strict=True)]
-    changes = compared(atlases, models)
-    title = f"The attention heads of {', '.join(names)}"
-    return Payload(_page("atlas", title, models, live, start_with(changes), changes), packed)
+    return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), packed)
 
 
 def _opened_later(number: int, atlas: Atlas, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
@@ -100,24 +96,13 @@ def shown_names(models: Sequence[str]) -> list[str]:
     ]
 
 
-def run_payload(
-    name: str, patterns: HeadPatterns, table: pd.DataFrame | None = None, live: contract.Live | None = None
-) -> Payload:
-    """The payload of a page about the patterns of runs.
-
-    Args:
-        table: what the runs themselves say of every head, from ``run_table``; None if only their patterns are there.
-        live: as in ``atlas_payload``.
-    """
+def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = None) -> Payload:
+    """The payload of a page about the patterns of runs; ``live`` as in ``atlas_payload``."""
     atlas = Atlas(name, shape=patterns.first.shape[:2], patterns=patterns)
     model = _model(atlas, name, {})
     model["summary"], model["provenance"], model["citations"] = "", {}, {}
     model["columns"], model["methods"], model["cautions"] = [], [], []
-    start = contract.Start(model=0, head="L0H0", chosen=None)
-    if table is not None:
-        model["columns"], model["methods"], model["cautions"] = run_columns(table, len(patterns.table))
-        start = run_start(table)
-    page = _page("run", f"Attention patterns of {name}", [model], live, start, [])
+    page = _page("run", f"Attention patterns of {name}", [model], live, contract.Start(model=0, head="L0H0"))
     return Payload(page, blocks(_opened_later(0, atlas, None)))
 
 
@@ -126,8 +111,7 @@ def _page(
     title: str,
     models: list[contract.Model],
     live: contract.Live | None,
-    start: contract.Start | None,
-    changes: list[contract.Change],
+    start: contract.Start | None = None,
 ) -> contract.Page:
     return {
         "schema": SCHEMA,
@@ -137,7 +121,6 @@ def _page(
         "models": models,
         "live": live,
         "start": start,
-        "changes": changes,
     }
 
 

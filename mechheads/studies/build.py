@@ -105,11 +105,11 @@ def build_atlas(
     only: Names = None,
     skip: Names = None,
     quick: bool = False,
-    updates: Positive = 22,
+    updates: Positive = 100,
     resume: Atlas | None = None,
     after_each: Callable[[Atlas], object] | None = None,
 ) -> Atlas:
-    """What every head of a model does on text, labels from weights, activation patching, safety heads and roles.
+    """What every head of a model does on text, labels from weights, activation patching and safety heads.
 
     Ctrl-C returns what is done; ``mh.settings(store=)`` keeps it from a kill. ``mechheads atlas`` is this in a shell.
 
@@ -128,8 +128,9 @@ def build_atlas(
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",
-            "causes" (patterns, direct effects, circuit and paths), "safety", "roles" and "own".
-        quick: less text, fewer relations, pairs and requests of the package, and no roles: a first look.
+            "causes" (patterns, direct effects, circuit and paths), "safety", "own", and "roles", which are done only if
+            ``only`` names them.
+        quick: less text, and fewer relations, pairs and requests of the package: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
             are done are taken from it. A function in ``own`` runs again if its code has changed or cannot be compared.
@@ -137,7 +138,7 @@ def build_atlas(
 
     What is not given is about capitals, harmful requests and the relations and prose of the package. An analysis of
     these is left out if its words are not in the vocabulary, or its prompts are too long for the context; ``notes``
-    says which and why. The gates are fitted briefly; ``mh.fit_gates`` fits them for longer.
+    says which and why.
 
     Raises:
         ValueError: before any work, if something does not exist, cannot be read or does not fit the model, or
@@ -352,17 +353,14 @@ class _Builder:
 
     def _roles(self) -> None:
         atlas, updates, own = self.atlas, self.asked.updates, self.asked.task
-        if self.asked.quick:
-            atlas.note("roles left out: gates need more updates than a quick look allows")
-            return
         with self._part("roles"):
             task = capital_task(self.model) if own is None else _few_items(own)
             gates = fit_briefly(self.model, task, choose_starts(self.model, task), updates)
             atlas.roles = head_roles(gates)
             about = "prompts for capitals" if own is None else f"of the task's {len(own)} items"
             atlas.note(
-                f"roles are a first look: {KEPT} of {TRIED} starts (those whose loss fell soonest) and {updates} "
-                f"updates of each fit on {gates.provenance['n_items']} {about}; `mechheads figure roles` fits longer"
+                f"roles come from {KEPT} of {TRIED} starts (those whose loss fell soonest) and {updates} updates of "
+                f"each fit on {gates.provenance['n_items']} {about}; `mechheads figure roles` has more starts"
             )
 
     def _own(self) -> None:

@@ -40,6 +40,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "own": ("own score",),
 }
 """The parts of an atlas in their order, and what of each a note may say is left out."""
+ASKED_FOR = ("roles",)
+"""Parts that are done only if ``only`` names them."""
 PairsLike = PromptPairs | str | Path
 TaskLike = Task | str | Path
 Experiment = Callable[[Any], HeadScores]
@@ -57,7 +59,7 @@ class Given:
     """What a user gives to ``mh.build_atlas``, as it is given; see there."""
 
     quick: bool = False
-    updates: int = 22
+    updates: int = 100
     pairs: PairsLike | None = None
     relations: Relations | None = None
     requests: Requests = None
@@ -169,7 +171,7 @@ def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
         ValueError: if one does not exist or is no name, or none is left.
 
     >>> from mechheads.studies.questions import chosen
-    >>> chosen(only=["labels", "patching"]), chosen(skip="safety roles own causes".split())
+    >>> chosen(only=["labels", "patching"]), chosen(skip="safety own causes".split())
     (('patching', 'labels'), ('patching', 'text', 'labels'))
     """
     given = {"only": only, "skip": skip}
@@ -182,7 +184,8 @@ def chosen(only: Names = None, skip: Names = None) -> tuple[str, ...]:
     for name, parts in named.items():
         for part in parts:
             check_known(name, part, tuple(PARTS))
-    left = tuple(part for part in PARTS if (only is None or part in named["only"]) and part not in named["skip"])
+    wanted = [part for part in PARTS if part not in ASKED_FOR] if only is None else named["only"]
+    left = tuple(part for part in PARTS if part in wanted and part not in named["skip"])
     if not left:
         raise ValueError(f"only and skip leave no part; leave one of {', '.join(map(repr, PARTS))}")
     return left

@@ -64,7 +64,7 @@ def test_outside_a_notebook_it_is_a_page(tmp_path, monkeypatch):
 def test_the_card_of_a_head_opens_with_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page, blocks = data(mh.head_card(demo(), "L1H2"))
-    assert page["start"] == {"model": 0, "head": "L1H2", "chosen": None} and page["title"] == "L1H2 of demo"
+    assert page["start"] == {"model": 0, "head": "L1H2"} and page["title"] == "L1H2 of demo"
     assert sorted(blocks) == ["mh-heads-0-1", "mh-shared-0"] and (tmp_path / "L1H2.html").exists()
     assert [card["head"] for card in unblock(blocks["mh-heads-0-1"])["heads"]] == ["L1H2"]
     with pytest.raises(ValueError, match="head L5H0 is out of range"):

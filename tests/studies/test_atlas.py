@@ -22,7 +22,7 @@ from mechheads.studies import build, capitals
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
 from mechheads.studies.capitals import capital_pairs, capital_task
-from mechheads.studies.questions import Given, Questions
+from mechheads.studies.questions import PARTS, Given, Questions
 from support import gated_micro
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers
@@ -40,7 +40,9 @@ def built(small) -> tuple[Atlas, list[list[str]]]:
     seen: list[list[str]] = []
     with pytest.MonkeyPatch.context() as patch:
         let_four_pairs_do(patch)
-        return build_atlas(small, updates=5, after_each=lambda so_far: seen.append(list(so_far.results))), seen
+        return build_atlas(
+            small, only=PARTS, updates=5, after_each=lambda so_far: seen.append(list(so_far.results))
+        ), seen
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
         assert scores.values is not None
         np.testing.assert_array_equal(atlas.results[role].values, scores.values)
     assert any(
-        "3 of 6 starts (those whose loss fell soonest) and 5 updates of each fit on 8 prompts" in note
+        "roles come from 3 of 6 starts (those whose loss fell soonest) and 5 updates of each fit on 8 prompts" in note
         for note in atlas.notes
     )
     table = atlas.to_dataframe()
@@ -139,7 +141,7 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
 @pytest.mark.slow
 def test_ships_of_every_head_are_those_of_half_of_the_requests(small):
-    atlas = build_atlas(small, updates=2)
+    atlas = build_atlas(small, only="safety")
     requests = [request.text for request in load_requests(split="test")][::2]
     assert atlas.requests == requests
     table = atlas.to_dataframe()
@@ -253,21 +255,20 @@ def test_ctrl_c_in_the_last_stage_keeps_all_before(small, few, monkeypatch):
     descend = fit.descend
     monkeypatch.setattr(fit, "descend", stops)
     with pytest.warns(UserWarning, match="interrupted after 0 updates of the fit none"):
-        atlas = build_atlas(small, updates=5)
+        atlas = build_atlas(small, only=PARTS, updates=5)
     assert atlas.interrupted and atlas.roles is None
     before = {"profile", "relations", "labels", "patching", "safety_undifferentiated", "safety_scaling"}
     assert set(atlas.results) == before | {"direct", "paths"}
 
 
-def test_a_quick_look_is_too_short_for_roles(quick):
-    assert quick.roles is None and "roles" not in quick.seconds
-    assert any(note.startswith("roles left out: gates need more updates than") for note in quick.notes)
+def test_roles_are_fitted_if_they_are_asked_for(quick):
+    assert quick.roles is None and "roles" not in quick.seconds and not any("roles" in note for note in quick.notes)
 
 
 @pytest.mark.slow
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
     monkeypatch.setattr(capitals, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
-    atlas = build_atlas(small, updates=5)
+    atlas = build_atlas(small, only=["safety", "roles"], updates=5)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
     why = "roles left out: n is 9, but task 'country_to_capital' has 8 items"
     assert any(note.startswith(why) for note in atlas.notes)
@@ -282,7 +283,7 @@ def test_a_loss_that_breaks_leaves_out_the_roles(small, few, monkeypatch):
         return gates
 
     monkeypatch.setattr(build, "fit_gates", breaks)
-    atlas = build_atlas(small, updates=5)
+    atlas = build_atlas(small, only=["safety", "roles"], updates=5)
     assert atlas.roles is None and atlas.safety
     assert "roles left out: the loss of seed 1 is not finite" in atlas.notes
 
@@ -323,8 +324,6 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path):
         "Categories",
         "Patching, the capital: share restored",
         "Ships, nats",
-        "facilitation, country_to_capital, gate (",
-        "Note       roles are a first look",
         "Time",
         "index.html",
         "Done in",

@@ -163,23 +163,15 @@ def test_a_study_knows_weights_configuration_and_tokenizer(tiny: Callable[[str],
     assert differs(other) == ["weights", "configuration"]
 
 
-COMMANDS = {
-    "atlas": ["--quick"],
-    "label": ["--relations", "country_to_capital"],
-    "safety": ["--quick"],
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_refuse_a_folder_of_another_model_before_any_work(
-    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+def test_the_command_refuses_a_folder_of_another_model_before_any_work(
+    tiny: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     items = [{"prompt": f" The{name} is", "target": " Paris"} for name in (" France", " Italy", " Spain", " big")]
     Path("mine.jsonl").write_text("\n".join(map(json.dumps, items)))
     save_parts("out", {"labels": one_head(1.0)}, {}, study_of(mh.load(tiny("llama")), study="atlas"))
     before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
-    refused = CliRunner().invoke(main, [command, "--model", str(tiny("gpt2")), "--out", "out", *COMMANDS[command]])
+    refused = CliRunner().invoke(main, ["atlas", "--model", str(tiny("gpt2")), "--out", "out", "--quick"])
     assert refused.exit_code == 1
     assert ANOTHER.format("--model", str(tiny("llama")), str(tiny("gpt2"))) in " ".join(refused.output.split())
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before

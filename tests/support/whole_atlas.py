@@ -10,6 +10,7 @@ import mechheads as mh
 from mechheads.labels.static import RelationScorer, Scoring
 from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
+from mechheads.studies.questions import PARTS
 
 
 def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
@@ -22,4 +23,4 @@ def whole_atlas(model: mh.Model) -> Atlas:
     """The atlas, with its warnings about the answers of a random model."""
     with pytest.MonkeyPatch.context() as patch:
         let_four_pairs_do(patch)
-        return mh.build_atlas(model, updates=2)
+        return mh.build_atlas(model, only=PARTS, updates=2)

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 
 import { close, compareSome, copyLink, helpOpen, isServed, saveView, step } from "./actions";
 import { Card } from "./card/Card";
-import { CompareHeads, CompareModels, versusOf } from "./compare/Compare";
+import { CompareHeads } from "./Compare";
 import { End } from "./End";
 import { setRoot } from "./focus";
 import { Help } from "./Help";
@@ -11,7 +11,7 @@ import { idOf } from "./ids";
 import { onKey } from "./keys";
 import { Overview } from "./Overview";
 import { Questions } from "./Questions";
-import { modelOf, page, titleOf } from "./page";
+import { page, titleOf } from "./page";
 import { togglePin } from "./pointing";
 import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
@@ -35,7 +35,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
     return () => target.removeEventListener("keydown", listen);
   }, []);
   useSectionOfAddress();
-  const compares = state.compared.value !== null || state.versus.value !== null;
+  const above = state.compared.value !== null || (page.value.kind === "run" && state.head.value !== null);
   return (
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
@@ -43,9 +43,9 @@ export function App({ everywhere }: { everywhere: boolean }) {
       <Unknown />
       <Questions />
       <main class="mh-main" id={idOf("main")} tabIndex={-1}>
-        {compares && <Detail />}
+        {above && <Detail />}
         <Overview />
-        {!compares && state.head.value !== null && <Detail />}
+        {!above && state.head.value !== null && <Detail />}
       </main>
       <Tray />
       <End />
@@ -57,7 +57,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
   );
 }
 
-/** Whether the page is drawn. Until then, nothing scrolls to what a page opens on besides its map, such as the card of a run. */
+/** Whether the page is drawn. Until then, nothing scrolls to the patterns that the page of a run begins with. */
 let isDrawn = false;
 
 /** Goes to the heads without touching the address, which holds what is chosen. */
@@ -87,22 +87,13 @@ function Top() {
 
 function Models() {
   const { models } = page.value;
-  const others = [...models.keys()].filter((at) => at !== state.model.value);
-  const show = (model: number) => choose({ model, head: null, versus: null });
-  const pick = (text: string) => choose({ versus: text === "" ? null : Number(text) });
+  const show = (model: number) => choose({ model, head: null });
   return (
     <div class="mh-models">
       <label class="mh-pick">
         <span>Model</span>
         <select aria-label="Model" value={state.model.value} onChange={(event) => show(Number(event.currentTarget.value))}>
           {models.map((each, at) => <option key={at} value={at}>{each.name}</option>)}
-        </select>
-      </label>
-      <label class="mh-pick">
-        <span>Compare with</span>
-        <select aria-label="Compare with" value={state.versus.value ?? ""} onChange={(event) => pick(event.currentTarget.value)}>
-          <option value="">no other model</option>
-          {others.map((at) => <option key={at} value={at}>{modelOf(at).name}</option>)}
         </select>
       </label>
     </div>
@@ -114,13 +105,12 @@ function Detail() {
   const box = useRef<HTMLElement>(null);
   const opener = useRef<Element | null>(null);
   const pair = state.compared.value;
-  const versus = versusOf();
   const head = state.head.value;
   const model = state.model.value;
-  const key = pair ? "pair" : versus ? "versus" : `${model}.${head}`;
+  const key = pair ? "pair" : `${model}.${head}`;
   useEffect(() => {
     const element = box.current;
-    if (!isDrawn && page.value.start?.chosen) return;
+    if (!isDrawn && page.value.kind === "run") return;
     if (element && getComputedStyle(element).position === "static") {
       const { activeElement } = document;
       if (!element.contains(activeElement) && activeElement !== document.body) opener.current = activeElement;
@@ -132,17 +122,17 @@ function Detail() {
     }
   }, [key]);
   useEffect(() => () => opener.current?.scrollIntoView({ block: "center" }), []);
-  const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : versus ? `${versus.left.name} and ${versus.right.name}` : head === null ? "" : titleOf({ model, head });
+  const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : head === null ? "" : titleOf({ model, head });
   return (
-    <section class={`mh-detail ${pair || versus ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>
+    <section class={`mh-detail ${pair || page.value.kind === "run" ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>
       <header>
         <h2 class="mh-detail-title" id={idOf("detail")} tabIndex={-1}><bdi>{title}</bdi></h2>
         <div class="mh-buttons">
-          {!pair && !versus && head !== null && <HeadButtons model={model} head={head} />}
+          {!pair && head !== null && <HeadButtons model={model} head={head} />}
           <button type="button" onClick={close} aria-keyshortcuts="Escape">Close</button>
         </div>
       </header>
-      {pair ? <CompareHeads pair={pair} /> : versus ? <CompareModels {...versus} /> : head !== null && <Card model={model} head={head} page={page.value} />}
+      {pair ? <CompareHeads pair={pair} /> : head !== null && <Card model={model} head={head} page={page.value} />}
     </section>
   );
 }

@@ -5,10 +5,10 @@ import { savePng, saveSvg } from "./card/export";
 import { useWidth } from "./card/parts";
 import { idOf } from "./ids";
 import { asCsv, download } from "./lists";
-import { countOf, model, page } from "./page";
+import { countOf, model } from "./page";
 import { choose, state } from "./state";
 import { chosen, colourOf, columnOf, hasValues, offered, questionOf, usual, usualColumns } from "./table";
-import { Pick, SaveFigure, sizeText, Tick } from "./controls";
+import { Pick, SaveFigure, Tick } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
 import { fitted, fitting } from "./views/fitting";
@@ -17,22 +17,19 @@ import { Legend } from "./views/Legend";
 import { Scatter } from "./views/Scatter";
 
 export function Overview() {
-  const several = page.value.models.length > 1;
   const hasTable = hasValues(model.value);
   return (
     <div class="mh-overview">
-      <MapView several={several} />
+      <MapView />
       {hasTable && <ScatterView />}
       {hasTable && <TableView />}
     </div>
   );
 }
 
-function MapView({ several }: { several: boolean }) {
+function MapView() {
   const box = useRef<HTMLElement>(null);
   const its = model.value;
-  const { models } = page.value;
-  const shown = state.together.value && several ? [...models.keys()] : [state.model.value];
   const question = questionOf(its);
   const colour = colourOf(its);
   const every = state.every.value;
@@ -52,19 +49,12 @@ function MapView({ several }: { several: boolean }) {
             {its.questions.length > 1 && <Tick on={every} onChange={(every) => choose({ every })}>Offer measures of all questions</Tick>}
           </>
         )}
-        {several && <Tick on={state.together.value} onChange={(together) => choose({ together })}>All models side by side</Tick>}
       </div>
       <div class="mh-maps">
-        {shown.map((number) => {
-          const each = models[number];
-          return each && (
-            <div key={number} class="mh-one-map">
-              {several && <h3><bdi>{each.name}</bdi> <span class="mh-muted">{sizeText(each)}</span></h3>}
-              <CategoryMap model={number} />
-              <Legend model={number} />
-            </div>
-          );
-        })}
+        <div class="mh-one-map">
+          <CategoryMap model={state.model.value} />
+          <Legend model={state.model.value} />
+        </div>
       </div>
     </section>
   );

@@ -45,7 +45,6 @@ export function compareSome(): void {
 export function close(): void {
   if (hovered.peek()) hovered.value = null;
   if (state.compared.peek()) choose({ compared: null });
-  else if (state.versus.peek() !== null) choose({ versus: null });
   else if (state.head.peek() !== null) choose({ head: null, token: null });
   else return;
   back();

@@ -1,7 +1,7 @@
 /** Controls that several views share. */
 import { useId } from "preact/hooks";
 
-import type { Column, Model } from "./data";
+import type { Column } from "./data";
 
 interface PickProps {
   label: string;
@@ -68,9 +68,4 @@ export function SaveFigure({ what, onSvg, onPng }: { what: string; onSvg: () => 
       <button type="button" class="mh-small" aria-label={`Save the ${what} as PNG`} onClick={onPng}>PNG</button>
     </span>
   );
-}
-
-/** "SmolLM2-360M: 32 layers of 15 heads". */
-export function sizeText({ nLayers, nHeads }: Model): string {
-  return `${nLayers} layers of ${nHeads} heads`;
 }

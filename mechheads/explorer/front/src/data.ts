@@ -20,7 +20,6 @@ export interface Page {
   models: Model[];
   live: Live | null;
   start: Start | null;
-  changes: Change[];
 }
 
 export interface Live {
@@ -31,18 +30,7 @@ export interface Live {
 
 export interface Start {
   model: number;
-  head: HeadName | null;
-  chosen: Chosen | null;
-}
-
-export interface Chosen {
-  question?: string;
-  colour?: string;
-  by?: string;
-  x?: string;
-  y?: string;
-  versus?: number;
-  together?: boolean;
+  head: HeadName;
 }
 
 export interface Model {
@@ -204,36 +192,6 @@ export interface Table {
   rows: string[][];
   of: number;
   folded: boolean;
-}
-
-export interface Change {
-  model: number;
-  of: number;
-  views: ChangedView[];
-  unlike: string;
-  rows: ChangedHead[];
-  within: ChangedHead[];
-}
-
-export interface ChangedView {
-  name: string;
-  title: string;
-  unit: string;
-  how: string;
-  known: number;
-  beyond: number;
-  surely: number;
-}
-
-export interface ChangedHead extends Interval {
-  head: HeadName;
-  view: string;
-  before: Num;
-  after: Num;
-  difference: Num;
-  q: Num;
-  size: Num;
-  beyond: boolean;
 }
 
 export interface Shared {

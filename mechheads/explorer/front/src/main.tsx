@@ -27,8 +27,7 @@ function take(text: string): void {
     number: (model, name) => (models[model] ? numberOf(modelOf(model), name) : null),
   });
   if (start) {
-    const head = start.head === null ? null : numberOf(modelOf(start.model), start.head);
-    beginWith({ ...start.chosen, model: start.model, head });
+    beginWith({ model: start.model, head: numberOf(modelOf(start.model), start.head) });
   }
 }
 

@@ -5,7 +5,7 @@ import type { Model, Page } from "./data";
 import { state, type Ref, type Values } from "./state";
 import { nameOf } from "./card/heads";
 
-export const page = signal<Page>({ schema: 1, kind: "run", version: "", title: "", models: [], live: null, start: null, changes: [] });
+export const page = signal<Page>({ schema: 1, kind: "run", version: "", title: "", models: [], live: null, start: null });
 
 export function modelOf(number: number): Model {
   const model = page.value.models[number];
@@ -36,7 +36,6 @@ export function mend(values: Values): Values {
     head: values.head !== null && has({ model, head: values.head }) ? values.head : null,
     pins: values.pins.filter(has),
     compared: values.compared?.every(has) ? values.compared : null,
-    versus: values.versus !== null && models[values.versus] && values.versus !== model ? values.versus : null,
     top: values.top && values.top > 0 ? values.top : null,
   };
 }

@@ -20,10 +20,6 @@ export interface Values {
   pins: readonly Ref[];
   /** The two sides of a comparison. */
   compared: readonly [Ref, Ref] | null;
-  /** The maps of all models stand side by side. */
-  together: boolean;
-  /** The model that the chosen one is compared with. */
-  versus: number | null;
   /** The key of the question that is open; empty: that of the column that colours the map, or the first. */
   question: string;
   /** Menus offer the columns of all questions. */
@@ -76,8 +72,6 @@ const START: Values = {
   head: null,
   pins: [],
   compared: null,
-  together: false,
-  versus: null,
   question: "",
   every: false,
   x: "",
@@ -118,7 +112,7 @@ export function nameHeads(by: Naming): void {
 }
 
 /** Changes that the back button undoes; others replace the address. */
-const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "versus", "question"];
+const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "question"];
 
 /** What a sentence or a question shows. */
 const LINKED = ["model", "question", "x", "y", "colour", "size", "logX", "logY", "filter", "sort", "top", "by", "section"] as const;
@@ -148,7 +142,7 @@ export function choose(changes: Partial<Values>, step = false): void {
 
 /** Open the card of a head, and nothing else; null closes it. */
 export function open(head: number | null, model = state.model.peek(), pane = state.pane.peek()): void {
-  choose({ model, head, pane, token: null, compared: null, versus: null });
+  choose({ model, head, pane, token: null, compared: null });
 }
 
 export function same(a: Ref, b: Ref): boolean {

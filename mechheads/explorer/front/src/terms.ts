@@ -4,7 +4,7 @@ export const TERMS: Readonly<Record<string, string>> = {
   "activation patching": "Replacing one activation of a run with its value in another run. mh.activation_patch.",
   "atlas": "What several analyses say of every head of one model, by question: mh.build_atlas, mechheads atlas. Its page, index.html, shows it in a browser. The explorer makes such pages, also of single results: mh.explore. The study of a folder, in study.json, is what its results are of: the model, the settings and the questions.",
   "category": "Knowledge, Linguistic, Algorithmic or Translation: the kind of a relation.",
-  "circuit": "A set of heads, or of heads and MLPs, that does a task.",
+  "circuit": "A set of heads that does a task.",
   "direct effect": "The direct effect of a head goes along the residual stream to the logits, without other heads. The total effect includes the reactions of later heads and MLPs.",
   "facilitation": "The three roles of a head in a task: the task needs it, the task does better without it, or the task does not depend on it.",
   "faithfulness": "How much of the behaviour a circuit keeps when all other heads are ablated. mh.patching.faithfulness.",

@@ -11,9 +11,9 @@ after(() => browser.close());
 
 for (const colorScheme of ["light", "dark"]) {
   test(`no serious fault of accessibility, ${colorScheme}`, async (t) => {
-    const page = await open(t, browser, two(), { colorScheme, hash: "pins=L1H4,1.L0H4&together=1" });
+    const page = await open(t, browser, two(), { colorScheme, hash: "pins=L1H4,1.L0H4" });
     assert.deepEqual(await faults(page), []);
-    await page.locator(".mh-one-map").first().locator("[data-head='13']").click();
+    await page.locator(".mh-view-map [data-head='13']").click();
     await page.locator(".card-panel > *").first().waitFor();
     assert.deepEqual(await faults(page), []);
     await page.keyboard.press("c");

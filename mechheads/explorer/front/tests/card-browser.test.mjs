@@ -42,7 +42,7 @@ async function asked(t, reply) {
     assert.deepEqual(errors, []);
   });
   const content = made({ live: LIVE });
-  content.page.start = { model: 0, head: "L1H0", chosen: null };
+  content.page.start = { model: 0, head: "L1H0" };
   const blocks = Object.fromEntries(Object.entries(content.blocks).map(([name, each]) => [name, deflateSync(JSON.stringify(each)).toString("base64")]));
   await page.setContent('<!doctype html><html lang="en"><title>Notebook</title><main></main></html>');
   await page.addStyleTag({ content: built("css") });
@@ -116,10 +116,11 @@ test("tokens of a text show their keys and readers, and markup stays text", asyn
 
 test("a pattern is read by arrow keys, zoomed by keys, and its token stands in the address", async (t) => {
   const page = await opened(t, "head=L1H0&pane=pattern&prompt=0&token=3");
-  assert.match(await read(page), /\(3\) gives .*\(2\) of its attention: 80%/);
+  const heat = () => page.locator(".card-panel .card-readout").last().textContent();
+  assert.match(await heat(), /\(3\) gives .*\(2\) of its attention: 80%/);
   await page.locator("canvas").focus();
   await page.keyboard.press("ArrowUp");
-  assert.match(await read(page), /\(2\) gives .*\(2\) of its attention: 20%/);
+  assert.match(await heat(), /\(2\) gives .*\(2\) of its attention: 20%/);
   assert.match(page.url(), /token=2/);
   await page.keyboard.press("+");
   assert.equal(await page.getByRole("button", { name: "show all" }).isEnabled(), true);

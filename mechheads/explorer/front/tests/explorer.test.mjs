@@ -410,14 +410,10 @@ test("figures are saved as SVG and PNG, in colours that every program knows", as
   }
 });
 
-test("two heads are compared: verdicts, numbers with differences, and the cards", async (t) => {
+test("two heads are compared by their cards, side by side", async (t) => {
   const page = await open(t, browser, small(), { hash: "pins=L1H4,L3H8" });
   await page.getByRole("button", { name: "Compare" }).click();
   assert.equal(await title(page), "L1H4 and L3H8");
-  const row = page.locator(".mh-differences tr", { hasText: "Patching (share restored)" });
-  const difference = column("patching")[13] - column("patching")[35];
-  const said = Number((await row.locator(".mh-difference").textContent()).replace("\u2212", "-"));
-  assert.ok(Math.abs(said - difference) < 0.01, `${said} is not ${difference}`);
   await counts(page.locator(".mh-cards .card"), 2);
   await page.getByRole("button", { name: "Swap" }).click();
   assert.equal(chosen(page).compared, "L3H8,L1H4");
@@ -433,30 +429,23 @@ test("two heads are compared: verdicts, numbers with differences, and the cards"
   await counts(page.locator(".mh-detail"), 0);
 });
 
-test("several models: a switch, maps side by side, and their differences", async (t) => {
+test("several models: a switch between them, and pins of both", async (t) => {
   const page = await open(t, browser, two());
-  await page.getByLabel("All models side by side").check();
-  await counts(page.locator(".mh-one-map"), 2);
-  await counts(page.locator(".mh-one-map").last().locator("[role=gridcell]"), 15);
-  await page.locator(".mh-one-map").last().locator("[data-head='4']").click();
+  await page.getByLabel("Model", { exact: true }).selectOption("1");
+  await counts(page.locator(".mh-view-map [role=gridcell]"), 15);
+  await page.locator(".mh-view-map [data-head='4']").click();
   assert.equal(await title(page), "other L0H4");
   assert.deepEqual([chosen(page).model, chosen(page).head], ["1", "L0H4"]);
-  assert.equal(await page.getByLabel("Model", { exact: true }).inputValue(), "1");
   await counts(page.locator(".mh-view-scatter [role=option]"), 15);
+  await page.locator(".mh-view-map [data-head='4']").click({ modifiers: ["Control"] });
   await page.getByLabel("Model", { exact: true }).selectOption("0");
   assert.equal(chosen(page).head, undefined);
-  await page.getByLabel("Compare with").selectOption("1");
-  assert.equal(await title(page), "small and other");
-  assert.match(await page.locator(".mh-differences tr", { hasText: "Patching (share restored)" }).textContent(), /not measured/);
-  assert.match(await page.locator(".mh-differences tr", { hasText: "Entropy" }).textContent(), /[+\u2212]/);
-  await page.keyboard.press("Escape");
-  await page.locator(".mh-one-map").first().locator("[data-head='13']").click({ modifiers: ["Control"] });
-  await page.locator(".mh-one-map").last().locator("[data-head='4']").click({ modifiers: ["Control"] });
-  assert.equal(chosen(page).pins, "L1H4,1.L0H4");
+  await page.locator(".mh-view-map [data-head='13']").click({ modifiers: ["Control"] });
+  assert.equal(chosen(page).pins, "1.L0H4,L1H4");
   const python = await saved(page, () => page.getByRole("button", { name: "Python", exact: true }).click());
-  assert.equal(String(python.content), 'heads = {"small": ["L1H4"], "other": ["L0H4"]}');
+  assert.equal(String(python.content), 'heads = {"other": ["L0H4"], "small": ["L1H4"]}');
   await page.keyboard.press("c");
-  assert.equal(await title(page), "small L1H4 and other L0H4");
+  assert.equal(await title(page), "other L0H4 and small L1H4");
 });
 
 test("a link shows the same, and Copy link copies it", async (t) => {
@@ -485,7 +474,7 @@ test("the address follows a slider that moves a thousand times", async (t) => {
 });
 
 test("an address that makes no sense opens the page as it is at first", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L99H9,5.L0H1&compared=L0H1,9.L0H9&x=nothing&colour=nothing&columns=nothing&top=0&versus=0" });
+  const page = await open(t, browser, small(), { hash: "head=L99H9&model=7&pins=L99H9,5.L0H1&compared=L0H1,9.L0H9&x=nothing&colour=nothing&columns=nothing&top=0" });
   await counts(page.locator(".mh-detail"), 0);
   await counts(page.locator(".mh-view-map [role=gridcell]"), 36);
   assert.equal(await note(page), "All 36 heads");

@@ -11,8 +11,6 @@ const CHOSEN = {
   head: 12,
   pins: [{ model: 0, head: 3 }, { model: 1, head: 5 }],
   compared: [{ model: 0, head: 3 }, { model: 0, head: 4 }],
-  together: true,
-  versus: 0,
   question: "pairs",
   every: true,
   x: "phi",

@@ -7,6 +7,7 @@ import { decode } from "./attention";
 import { HeatMap } from "./HeatMap";
 import { percent } from "./numbers";
 import { Empty } from "./parts";
+import { TokenLines } from "./TokenLines";
 import { difference, firstShare, shareBack, type Sparse } from "./sparse";
 import { inText } from "./tokens";
 
@@ -47,7 +48,10 @@ export function PatternPane({ pane, shared, name }: Props) {
       {beside && right ? (
         <Beside {...{ left, right, name }} titles={[text(found.prompt), text(beside.prompt)]} />
       ) : (
-        <HeatMap key={found.prompt} attention={left} name={`${name}-pattern`} query={state.token.peek()} onCell={({ query }) => choose({ token: query })} />
+        <>
+          <TokenLines key={`${found.prompt} ${state.token.value}`} attention={left} query={state.token.value ?? left.tokens.length - 1} direction="keys" withFirst={false} label="Tokens of the prompt; arrow keys move" onChoose={(token) => choose({ token })} />
+          <HeatMap key={found.prompt} attention={left} name={`${name}-pattern`} query={state.token.peek()} onCell={({ query }) => choose({ token: query })} />
+        </>
       )}
     </div>
   );
