@@ -30,6 +30,7 @@ from mechheads.model.sources.held import held_model
 from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.source import BackendName
 from mechheads.model.trials import Note, restored
+from mechheads.prompts.encoding import text_ids
 
 
 @checked
@@ -310,10 +311,12 @@ def _begins_otherwise(tokenizer: Any) -> bool:
     if not kept.get("add_bos_token") or not kept.get("name_or_path"):
         return False
     try:
-        published = transformers.AutoTokenizer.from_pretrained(kept["name_or_path"], local_files_only=True)
+        published = transformers.AutoTokenizer.from_pretrained(
+            kept["name_or_path"], local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError):
         return False
-    return tokenizer(" a")["input_ids"] != published(" a")["input_ids"]
+    return text_ids(" a", tokenizer)[0] != text_ids(" a", published)[0]
 
 
 def _has_folded_value_biases(model: Model) -> bool:

@@ -28,7 +28,7 @@ from mechheads.plots.parts import (
     themed,
 )
 from mechheads.results.dataset import RANGE, STATISTICS
-from mechheads.results.evidence import excludes_null, has_null, n_prompts, null_of
+from mechheads.results.evidence import n_prompts
 from mechheads.results.kinds import sample_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.words import heading
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from mechheads.results.tables import TableResult
 
 _WIDTH, _GAP_ACROSS, _GAP_DOWN = 1000, 44, 62
+_FAMILY_P = 0.05
+_DOTS = f"family p at most {_FAMILY_P:g}"
 _NAMED = 5
 """The number of heads whose names are written into a figure of one panel."""
 _LETTERS, _LINE = (44, 18), 16
@@ -55,9 +57,9 @@ def heatmap(
 
     The hover text shows the head's name, value and interval. Signed scores get a diverging scale centred at 0 with
     equal ends (red is positive, blue negative); scores without negative values get its red half. Heads without a score
-    are gaps that show the grey background. A dot marks heads whose interval excludes the score of a head that does
-    nothing; in a single panel, the largest of these heads are named, or of all if there is no test. An extra
-    dimension gives one panel per label, all on one scale.
+    are gaps that show the grey background. A dot marks heads whose family p is at most 0.05, which six clusters of
+    prompts or more allow; in a single panel, the largest heads of either sign are named. An extra dimension gives one
+    panel per label, all on one scale.
 
     Args:
         scores: the scores to draw.
@@ -93,11 +95,9 @@ def heatmap(
         figure.add_trace(heat_trace(part.scores.values.T, *places, text, line), **grid.place(i))
         if marks[i].any():
             size = int(np.clip(min(cell_width, cell_height) - 3, 2, 5))
-            figure.add_trace(
-                _mark_trace(part, marks[i], size, not any(mark.any() for mark in marks[:i])), **grid.place(i)
-            )
+            figure.add_trace(_mark_trace(marks[i], size, not any(mark.any() for mark in marks[:i])), **grid.place(i))
     if not scores.extra_dims:
-        _name_heads(figure, scores, marks[0], (across / scores.n_layers, up / cells))
+        _name_heads(figure, scores, (across / scores.n_layers, up / cells))
     figure.update_xaxes(title_text="Layer", title_standoff=4, **count_ticks(scores.n_layers, across))
     figure.update_xaxes(range=[-0.5, scores.n_layers - 0.5])
     figure.update_yaxes(**count_ticks(scores.n_heads, up), range=[-0.5, cells - 0.5])
@@ -133,26 +133,24 @@ def _about(scores: HeadScores) -> str:
 
 
 def _marked(scores: HeadScores) -> Bool[np.ndarray, "layer head"]:
-    """The heads whose interval excludes the null; none if scores were not tested against one."""
-    return excludes_null(scores) & np.isfinite(scores.dataset["ci_low"].values) & has_null(scores)
+    """The heads whose family p is small enough; none if scores were not tested, or on fewer than six clusters."""
+    return scores.dataset["p_family"].values <= _FAMILY_P
 
 
-def _mark_trace(scores: HeadScores, marked: Bool[np.ndarray, "layer head"], size: int, first: bool) -> go.Scatter:
+def _mark_trace(marked: Bool[np.ndarray, "layer head"], size: int, first: bool) -> go.Scatter:
     """A dot at each marked head."""
     layers, heads = np.nonzero(marked)
-    return _dot_trace(layers, heads, size, f"{level_name(scores.level)} excludes {null_of(scores):g}", first)
+    return _dot_trace(layers, heads, size, _DOTS, first)
 
 
-def _name_heads(
-    figure: go.Figure, scores: HeadScores, marked: Bool[np.ndarray, "layer head"], cell: tuple[float, float]
-) -> None:
-    """Write the names of the largest of these heads beside them, where no name covers another or a large head.
+def _name_heads(figure: go.Figure, scores: HeadScores, cell: tuple[float, float]) -> None:
+    """Write the names of the largest heads beside them, where no name covers another or a large head.
 
     ``cell`` has the width and height of a cell in pixels. Names without a free place are left out.
     """
-    size, tested = np.nan_to_num(np.abs(scores.scores.values)), has_null(scores)
+    size = np.nan_to_num(np.abs(scores.scores.values))
     order = [divmod(int(i), scores.n_heads) for i in np.argsort(-size, axis=None, kind="stable")]
-    heads = [head for head in order if size[head] > 0 and (marked[head] or not tested)][:_NAMED]
+    heads = [head for head in order[:_NAMED] if size[head] > 0]
     ends, taken = (scores.n_layers * cell[0], scores.n_heads * cell[1]), []
     middle = {head: ((head[0] + 0.5) * cell[0], (head[1] + 0.5) * cell[1]) for head in order}
     large = [(*middle[head], *cell) for head in {*heads, *order[: 2 * _NAMED]} if size[head] > 0]
@@ -284,7 +282,7 @@ def path_map(
 
     Senders go down, sorted by their largest absolute effect on any receiver; receivers go across in the order of the
     result. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks the cells
-    whose interval excludes 0. The hover text shows the value and the interval. Cells without a score show the grey
+    whose family p is at most 0.05. The hover text shows the value and the interval. Cells without a score show the grey
     background.
 
     Args:
@@ -310,10 +308,9 @@ def path_map(
     senders, measured = _strongest(scores, top)
     receivers = scores.dataset["receiver"].values.tolist()
     texts = [np.ravel(hover(scores.select(receiver=name), f"to {plain(name)}"))[senders] for name in receivers]
-    values, low, high = (_values(scores, name, senders) for name in ("score", "ci_low", "ci_high"))
     return _matrix(
-        values,
-        (low > 0) | (high < 0),
+        _values(scores, "score", senders),
+        _values(scores, "p_family", senders) <= _FAMILY_P,
         np.array(texts).T,
         [str(HeadId(*divmod(sender, scores.n_heads))) for sender in senders.tolist()],
         receivers,
@@ -321,7 +318,7 @@ def path_map(
             "x": "receiver",
             "y": "sender" if len(senders) == measured else f"sender: the {len(senders)} strongest of {measured}",
             "colours": scores.unit,
-            "dots": f"{level_name(scores.level)} excludes 0",
+            "dots": _DOTS,
             "title": heading(scores.name) if title is None else title,
         },
         theme,
@@ -337,8 +334,8 @@ def pair_map(
     """Heatmap of how the parts of a query meet those of the keys.
 
     Parts of the query go down, parts of the keys across, each side with those of the largest means first and what is
-    left over last. Colours are centred at 0 with equal ends, red for positive and blue for negative. A dot marks the
-    cells whose interval excludes 0. The hover text shows the value and the interval.
+    left over last. Colours are centred at 0 with equal ends, red for positive and blue for negative. The hover text
+    shows the value and the interval.
 
     Args:
         found: the result of ``mh.behaviour.attention_attribution``.
@@ -352,7 +349,7 @@ def pair_map(
     table = found.table
     rows, columns = list(dict.fromkeys(table["query"])), list(dict.fromkeys(table["key"]))
     shape = len(rows), len(columns)
-    score, low, high = (table[name].to_numpy().reshape(shape) for name in ("score", "ci_low", "ci_high"))
+    score = table["score"].to_numpy().reshape(shape)
     cells = zip(*(table[name] for name in ("query", "key", "score", "ci_low", "ci_high")), strict=True)
     texts = [
         f"<b>{plain(q)}</b> and <b>{plain(k)}</b><br>{mean:.4g} {plain(found.unit)}{interval(least, most)}"
@@ -362,10 +359,10 @@ def pair_map(
         "x": "part of the keys",
         "y": "part of the query",
         "colours": found.unit,
-        "dots": f"{level_name(0.95)} excludes 0",
+        "dots": _DOTS,
         "title": heading(found.name) if title is None else title,
     }
-    return _matrix(score, (low > 0) | (high < 0), np.reshape(texts, shape), rows, columns, said, theme)
+    return _matrix(score, np.zeros(shape, dtype=bool), np.reshape(texts, shape), rows, columns, said, theme)
 
 
 def _matrix(

@@ -12,6 +12,9 @@ from jaxtyping import Float
 from mechheads.results.clusters import Clustered, Estimates, estimates
 from mechheads.results.stats import clustered_interval, share_interval
 
+LEAST_OF_BOUNDED = 6
+"""The fewest clusters for an interval of a share, or of what has only a lower end: three give a share one of 0.9."""
+
 
 class Bounds(NamedTuple):
     """Between what the values of a score lie.
@@ -68,7 +71,10 @@ def bounded_interval(
       quantile. It adds half a prompt to those with 1 and with -1, and one to those with 0.
     - No end but a lower one: on the log scale of the distance from that end, from leaving out each cluster once
       (jackknife). The upper end is that of ``clustered_interval`` if it is larger.
-    - Other bounds: ``clustered_interval``, cut off at the bounds.
+    - Other bounds: ``clustered_interval``, cut off at the bounds. If all values are equal to one end, Wilson's interval
+      of the distance from it, as a share of that between the ends: no values within them vary more than 0 and 1.
+
+    With fewer than 6 clusters, a share, a difference of shares and what has only a lower end have no interval.
 
     Args:
         values: one value per prompt on the last axis; NaN means "not measured".
@@ -77,7 +83,7 @@ def bounded_interval(
         level: the share of such intervals that should contain the true mean.
 
     Returns:
-        Low and high ends, one per row; NaN if ``clustered_interval`` gives NaN.
+        Low and high ends, one per row; NaN if ``clustered_interval`` gives NaN, or there are too few clusters.
 
     >>> import numpy as np
     >>> low, high = bounded_interval(np.ones(8), bounds=(0, 1, True))
@@ -99,6 +105,13 @@ def bounded_interval(
             known = np.isfinite(end) & (found.mean > 0)
             rows = found.rows[known]
             low[rows], high[rows] = bounds.low + start[known], np.maximum(high[rows], bounds.low + end[known])
+        elif bounds.low > -inf:
+            start, end = _of_end(found, bounds)
+            known = np.isfinite(start)
+            low[found.rows[known]], high[found.rows[known]] = start[known], end[known]
+        if bounds.share or bounds.high == inf:
+            few = found.rows[(found.counts > 0).sum(axis=1) < LEAST_OF_BOUNDED]
+            low[few] = high[few] = np.nan
     low, high = (np.clip(end, bounds.low, bounds.high).reshape(shape) for end in (low, high))
     return low, high
 
@@ -117,6 +130,16 @@ def _of_share(values: np.ndarray, found: Estimates, bounds: Bounds) -> tuple[np.
     more, less, size = up * effective + 0.5, down * effective + 0.5, effective + 2
     reach = q * np.sqrt(np.maximum(more + less - (more - less) ** 2 / size, 0)) / size
     return (more - less) / size - reach, (more - less) / size + reach
+
+
+def _of_end(found: Estimates, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of values that are all equal to an end; NaN for other values."""
+    mean, clusters = found.scaled(found.mean), (found.counts > 0).sum(axis=1)
+    at_end = (found.error == 0) & ((mean == bounds.low) | (mean == bounds.high))
+    width = bounds.high - bounds.low
+    ends = share_interval(np.where(mean == bounds.high, 1.0, 0.0), clusters, quantile=found.quantile)
+    low, high = (np.where(at_end, bounds.low + width * end, np.nan) for end in ends)
+    return low, high
 
 
 def _of_positive(found: Estimates) -> tuple[np.ndarray, np.ndarray]:

@@ -62,6 +62,10 @@ def kind_of(name: str) -> ResultKind:
     return KINDS.get(name, ResultKind())
 
 
+SMALLEST = {"share restored": 0.05, "nats": 0.1, "share of attention": 0.1, "share of pairs": 0.1}
+"""The smallest effect worth naming beyond what a head that does nothing has, by the unit."""
+
+
 def sample_of(name: str) -> str:
     """What each of the values is of that scores of a kind are means over.
 

@@ -11,24 +11,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, Un
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Num
+from jaxtyping import Int, Num
 
 from mechheads.files.columns import labels as labels_of
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
-from mechheads.results.bounded import Bounds
+from mechheads.results.bounded import LEAST_OF_BOUNDED, Bounds
 from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
-from mechheads.results.kinds import EXPLORER, HEATMAP, citation, draw, kind_of, sample_of
+from mechheads.results.kinds import EXPLORER, HEATMAP, SMALLEST, citation, draw, kind_of, sample_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.shown import Rows, Shown, chosen, head_names
-from mechheads.results.stats import mean_over_prompts, rounding_of
+from mechheads.results.stats import carried_by, mean_over_prompts, rounding_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+FEW = "6 or more independent prompts allow a test over heads."
+CARRIED = "one prompt carries it"
 RankBy = Literal["score", "absolute"]
 
 _S = TypeVar("_S", bound="HeadScores")
@@ -305,7 +307,19 @@ class HeadScores(Shown):
         has ``range_low`` and ``range_high`` in addition, because there is no interval.
         """
         table = table_of(self._statistics, ("layer", "head", *self.extra_dims))
-        return Rows(table.set_index(pd.Index(head_names(table))))
+        rows = Rows(table.set_index(pd.Index(head_names(table))))
+        rows.attrs = {"n": self.dataset.sizes["prompt"]} if self._too_few or self._has_intervals else {}
+        return rows
+
+    @property
+    def _has_intervals(self) -> bool:
+        return self.values is not None and bool(self.dataset["ci_low"].notnull().any())
+
+    @property
+    def _too_few(self) -> bool:
+        """Whether these are means over so few clusters of prompts that no score has an interval."""
+        few = self.values is not None and len(np.unique(self.dataset["cluster"].values)) < LEAST_OF_BOUNDED
+        return few and not self._has_intervals
 
     @property
     def _statistics(self) -> xr.Dataset:
@@ -331,6 +345,35 @@ class HeadScores(Shown):
         check_at_least(1, k=k)
         return chosen(self._ranked(by).head(k), columns)
 
+    def beyond(self, at_least: float | None = None) -> Rows:
+        """The rows of ``to_dataframe`` whose interval lies beyond the smallest effect worth naming, the largest first.
+
+        The effect is the distance from what a head that does nothing has: the null of the kind, or for relations phi
+        with shuffled targets. Rows of both signs are there.
+
+        Args:
+            at_least: the smallest effect, in the unit of the scores; by default 0.05 for shares restored, 0.1 for nats,
+                and 0.1 for shares of attention and of pairs.
+
+        Raises:
+            ValueError: if it is below 0, or not given for a unit that has no default.
+
+        >>> values = np.random.default_rng(0).normal([[[0.2], [-0.5], [0.01]]], 0.02, size=(1, 3, 8))
+        >>> HeadScores.from_values(values, name="effect", unit="share restored", kind="demo").beyond().index.tolist()
+        ['L0H1', 'L0H0']
+        """
+        least = SMALLEST.get(self.unit) if at_least is None else at_least
+        if least is None:
+            raise ValueError(f"at_least: scores in {self.unit or 'no unit'} have no smallest effect; give one")
+        check_at_least(0, at_least=least)
+        null = kind_of(self.kind).null or 0.0
+        null = self.dataset["null_phi"].fillna(0.0) if "null_phi" in self.dataset else null
+        low, high = (self.dataset[end] - null for end in ("ci_low", "ci_high"))
+        named = ((low >= least) | (high <= -least)).transpose("layer", "head", *self.extra_dims).values.ravel()
+        rows = self.to_dataframe()
+        order = self._order(rows, "absolute")
+        return rows.iloc[order[named[order]]]
+
     def heads(self, k: int = 10, by: RankBy = "score") -> tuple[HeadId, ...]:
         """The first ``k`` heads of the ranking, each once even if it ranks under several labels, as in ``top``."""
         check_at_least(1, k=k)
@@ -340,14 +383,17 @@ class HeadScores(Shown):
     def _ranked(self, by: RankBy) -> Rows:
         check_known("by", by, RankBy)
         rows = self.to_dataframe()
+        return rows.iloc[self._order(rows, by)]
+
+    def _order(self, rows: Rows, by: RankBy) -> Int[np.ndarray, " row"]:
+        """The indices of the rows of ``to_dataframe`` that have a score, largest first."""
         keys = rows["score"].to_numpy(dtype=np.float64)
         wanted = ~np.isnan(keys) & (rows["head"].to_numpy() % self.together == 0)
         if "member" in self.dataset:
             member = self.dataset["member"].transpose("layer", "head", *self.extra_dims)
             wanted &= member.values.ravel().astype(bool)
         kept = np.flatnonzero(wanted)
-        order = np.argsort(-(np.abs(keys) if by == "absolute" else keys)[kept], kind="stable")
-        return rows.iloc[kept[order]]
+        return kept[np.argsort(-(np.abs(keys) if by == "absolute" else keys)[kept], kind="stable")]
 
     def compare(self, other: HeadScores, k: int = 10) -> Comparison:
         """Compare with another result over the same heads and labels: correlations and overlap of the ``k`` largest.
@@ -453,13 +499,41 @@ class HeadScores(Shown):
         if RANGE[0] in self.dataset:
             some = "some with " if self.dataset["ci_low"].notnull().any() else ""
             size += f", {some}ranges of 2 clusters, not intervals"
+        if self._too_few and RANGE[0] not in self.dataset:
+            n = len(np.unique(self.dataset["cluster"].values))
+            size += f" in {n} cluster{'s' * (n != 1)}, too few for intervals"
         size += f", {len(self.missing)} heads missing" if self.missing else ""
         size += ", value biases folded into b_O" if self.provenance.get("folded_value_biases") else ""
         return f"<{type(self).__name__} {self.name!r}{self.unit and f' in {self.unit}'}: {size}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        table = self.top(10, by="absolute")
-        return table, ("The ten furthest from 0:" if len(table) == 10 else "All that were measured, largest first:",)
+        """The rows beyond the smallest effect worth naming; without one, or without intervals, the ten largest."""
+        notes = [FEW] if self.values is not None and len(set(self.dataset["cluster"].values.tolist())) < 6 else []
+        if self.unit in SMALLEST and self.dataset["ci_low"].notnull().any():
+            table = self.beyond()
+            beyond = f"{SMALLEST[self.unit]:g} ({self.unit})"
+            notes.append(
+                f"Intervals beyond {beyond}, largest first:" if len(table) else f"No interval beyond {beyond}."
+            )
+        else:
+            table = self.top(10, by="absolute")
+            table = table.loc[table["score"] != 0, :]
+            notes.append("The ten furthest from 0:" if len(table) == 10 else "All that are not 0, largest first:")
+        return self._with_notes(table), notes
+
+    def _with_notes(self, table: Rows) -> Rows:
+        """The rows with a column of notes, if one prompt carries a score of theirs."""
+        if self.values is None or not len(table):
+            return table
+        values = self.values.transpose("layer", "head", *self.extra_dims, "prompt").values
+        at = [np.searchsorted(self.dataset[dim].values, table[dim]) for dim in ("layer", "head")]
+        at += [[self.dataset[dim].values.tolist().index(label) for label in table[dim]] for dim in self.extra_dims]
+        carried = carried_by(values[tuple(at)], self.dataset["cluster"].values) >= 0
+        if not carried.any():
+            return table
+        noted = Rows(table.assign(note=np.where(carried, CARRIED, "")))
+        noted.attrs = dict(table.attrs)
+        return noted
 
 
 def _check_names(given: Mapping[str, object], known: type) -> None:

@@ -35,8 +35,10 @@ _INTERVAL = "interval"
 class Rows(pd.DataFrame):
     """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, those of the score first.
 
-    ``attrs["first"]`` names the columns that are shown first; without it, these are heads, labels, score, interval and
-    family p. Any other columns are shown if they are chosen alone, as in ``table[["score", "q_value"]]``.
+    ``attrs["n"]``, the number of prompts that scores are means over, has a score without an interval shown as "too
+    few", and an interval without width as "all n equal". ``attrs["first"]`` names the columns that are shown first;
+    without it, these are heads, labels, score, interval and family p. Any other columns are shown if they are chosen
+    alone, as in ``table[["score", "q_value"]]``.
 
     >>> table = pd.DataFrame({"layer": [23], "head": [4], "score": [0.51234567], "ci_low": [0.2], "ci_high": [0.8]})
     >>> Rows(table.assign(p_value=[0.00001]))
@@ -86,7 +88,7 @@ def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
             meant = did_you_mean(name, known)
             raise ValueError(f"columns: there is no {name!r}; choose among {', '.join(known)}.{meant}")
     rows = Rows(table if columns is None else table[list(columns)])
-    rows.attrs = dict(table.attrs) if columns is None else {"first": list(columns)}
+    rows.attrs = dict(table.attrs) | ({} if columns is None else {"first": list(columns)})
     return rows
 
 
@@ -105,7 +107,7 @@ def tidy(table: pd.DataFrame) -> pd.DataFrame:
         head   score  p_value
     0  L23H4  0.5123  < 0.001
     """
-    first = table.attrs.get("first", ())
+    first, n = table.attrs.get("first", ()), table.attrs.get("n")
     table = pd.DataFrame(table)
     if {"layer", "head"} <= set(table) and all(isinstance(head, int) for head in table["head"].tolist()):
         table = table.reset_index(drop=True).assign(head=head_names(table)).drop(columns="layer")
@@ -116,7 +118,7 @@ def tidy(table: pd.DataFrame) -> pd.DataFrame:
         table = table.reset_index(drop=drop, names="head" if are_heads and not drop else None)
     if {"head", "layer", "index"} <= set(table):
         table = table.drop(columns=["layer", "index"])
-    texts = {name: cells for name, cells in _columns(table) if any(cells) or not cells}
+    texts = {name: cells for name, cells in _columns(table, n) if any(cells) or not cells}
     return pd.DataFrame({name: texts[name] for name in _in_order(list(texts), first)})
 
 
@@ -149,8 +151,8 @@ def text_table(table: pd.DataFrame) -> list[str]:
     return [*lines, *map(wrapped, _left_out(table, list(shown)[fit:]))]
 
 
-def _columns(table: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
-    """The columns as texts; ``ci_low`` and ``ci_high`` are one, called "interval"."""
+def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str]]]:
+    """The columns as texts; ``ci_low`` and ``ci_high`` are one, called "interval"; ``n`` as in ``Rows``."""
     names = list(map(str, table))
     for name in names:
         base, _, end = name.rpartition("_")
@@ -158,9 +160,19 @@ def _columns(table: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
             continue
         if end == "low" and f"{base}_high" in names:
             low, high = (_texts(base, table[f"{base}_{side}"].tolist(), ".3g") for side in ("low", "high"))
-            yield _called(base), [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
+            ends = [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
+            of_score = base == "ci" and "score" in names
+            yield _called(base), ends if n is None or not of_score else _of_few(table, ends, n)
         else:
             yield name, _texts(name, table[name].tolist())
+
+
+def _of_few(table: pd.DataFrame, ends: list[str], n: int) -> list[str]:
+    """Intervals as texts, with what is said of too few values and of equal ones."""
+    equal = (table["ci_low"] == table["ci_high"]).tolist()
+    known = np.isfinite(table["score"].to_numpy(dtype=np.float64)).tolist()
+    few = ["too few" if has else "" for has in known]
+    return [f"all {n} equal" if same else end or less for same, end, less in zip(equal, ends, few, strict=True)]
 
 
 def _called(base: str) -> str:
@@ -176,8 +188,8 @@ def _in_order(names: list[str], first: Sequence[str]) -> list[str]:
     wanted = [_called(each[: -len(end[0])]) if (end := re.search("_(low|high)$", each)) else each for each in first]
     if not wanted:
         before = next((names.index(name) for name in (_INTERVAL, "score") if name in names), -1)
-        rest = [name for name in names if name != "p_family"]
-        wanted = [*rest[: before + 1], "p_family", "range"]
+        rest = [name for name in names if name not in ("p_family", "note")]
+        wanted = [*rest[: before + 1], "p_family", "note", "range"]
     return list(dict.fromkeys(name for name in ("head", *wanted, *names) if name in names))
 
 

@@ -69,24 +69,27 @@ def test_hover_names_head_value_interval_family_p_and_q():
     assert bare.text[0][0] == "<b>L0H0</b><br>1.25 logits"
 
 
-def prompts(about: dict[str, Any] | None = None) -> HeadScores:
-    """Five prompts: L2H1 has effects of about 3, L0H0 of about -2; the others are spread around 0."""
-    values = np.random.default_rng(1).normal(size=(30, 9, 5)) * 0.01
+def prompts(about: dict[str, Any] | None = None, n: int = 10) -> HeadScores:
+    """Some prompts: L2H1 has effects of about 3, L0H0 of about -2; the others are spread around 0."""
+    values = np.random.default_rng(1).normal(size=(30, 9, n)) * 0.01
     values -= values.mean(-1, keepdims=True)
     values[2, 1] += 3
     values[0, 0] -= 2
     return HeadScores.from_values(values, provenance=about, **ABOUT)
 
 
-def test_a_dot_marks_the_heads_whose_interval_excludes_0_and_names_stand_beside_the_strongest():
+def test_a_dot_marks_the_heads_of_small_family_p_and_names_stand_beside_the_strongest():
     figure = heatmap(prompts({"model": "<b>"}))
     (dots,) = [trace for trace in figure.data if trace.type == "scatter"]
     assert sorted(zip(dots.x.tolist(), dots.y.tolist(), strict=True)) == [(0, 0), (2, 1)]
-    assert (dots.name, dots.showlegend) == ("95% interval excludes 0", True)
-    assert figure.layout.title.subtitle.text == "&lt;b&gt;, 5 prompts"
+    assert (dots.name, dots.showlegend) == ("family p at most 0.05", True)
+    assert figure.layout.title.subtitle.text == "&lt;b&gt;, 10 prompts"
     names = {note.text: (note.x, note.y) for note in figure.layout.annotations}
     assert names["L2H1"] == (2, 1) and names["L0H0"] == (0, 0)
     assert all(text == f"L{x}H{y}" for text, (x, y) in names.items()) and len(names) <= 6
+    few = heatmap(prompts(n=5))  # all intervals but those of two heads hold 0, and no test over heads is possible
+    assert [trace.type for trace in few.data] == ["heatmap"]
+    assert {"L2H1", "L0H0"} <= {note.text for note in few.layout.annotations}
 
 
 def test_names_of_neighbours_do_not_overlap_and_stay_inside():

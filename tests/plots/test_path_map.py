@@ -63,14 +63,13 @@ def test_colours_are_centred_at_0_with_equal_ends_even_if_all_have_one_sign(sign
     assert colours.colorbar.title.text == "logits"
 
 
-def test_a_dot_marks_the_intervals_that_exclude_0():
-    score = np.array([[[3.0, 2.0, 1.0], [-1.0, -2.0, 0.0]]])
-    low, high = np.array([[[2.0, -1.0, 0.0], [-2.0, -3.0, 0.0]]]), np.array([[[4.0, 3.0, 2.0], [-0.5, 0.0, 0.0]]])
-    low[0, 0, 1] = high[0, 0, 1] = np.nan
-    dots = path_map(matrix(score, low, high)).data[1]
+def test_a_dot_marks_the_paths_of_small_family_p():
+    score, family = np.array([[[3.0, 2.0, 1.0], [-1.0, -2.0, 0.0]]]), np.array([[[0.01, np.nan, 1], [0.05, 0.051, 1]]])
+    tested = matrix(score).dataset.assign(p_family=(("layer", "head", "receiver"), family))
+    dots = path_map(HeadScores(tested)).data[1]
     assert list(zip(dots.y.tolist(), dots.x.tolist(), strict=True)) == [(0, 0), (1, 0)]
     assert dots.mode == "markers" and dots.hoverinfo == "skip" and dots.showlegend
-    assert dots.name == "interval excludes 0"
+    assert dots.name == "family p at most 0.05"
     bare = path_map(matrix(score)).data[1]
     assert not len(bare.x) and bare.showlegend is False
 
@@ -87,7 +86,7 @@ def test_hover_names_sender_receiver_value_interval_family_p_and_q():
         f"family p = {row['p_family']:.3g}<br>q = {row['q_value']:.3g}"
     )
     assert figure.data[0].hovertemplate == "%{text}<extra></extra>"
-    assert figure.data[1].name == "90% interval excludes 0"
+    assert figure.data[1].name == "family p at most 0.05"
 
 
 def test_no_text_is_markup():

@@ -96,6 +96,25 @@ def test_other_bounds_cut_the_interval_and_none_leave_it():
         assert ends(values, nothing) == pytest.approx([low, high])
 
 
+@pytest.mark.parametrize("bounds", [SHARE, PAIRED, FROM_0])
+def test_fewer_than_six_clusters_are_too_few_for_shares_and_what_has_only_a_lower_end(bounds):
+    values = np.array([[1.0, 0, 1, 1, 0, 1], [1, 0, 1, 1, 0, np.nan]])
+    low, high = bounded_interval(values, bounds=bounds)
+    assert np.isfinite([low[0], high[0]]).all() and np.isnan([low[1], high[1]]).all()
+    assert np.isnan(bounded_interval(values[0], [0, 1, 2, 3, 4, 4], bounds=bounds)).all()
+    for other in (None, (-2, 2)):
+        assert np.isfinite(bounded_interval(values, bounds=other)).all()
+
+
+@pytest.mark.parametrize(("end", "other"), [(-1.0, 1.0), (1.0, -1.0)])
+def test_values_that_all_equal_an_end_have_the_interval_of_a_share_of_the_way_to_the_other(end, other):
+    """With a share of 0, Wilson's other end is t^2 / (n + t^2)."""
+    t = student_t.ppf(0.975, 7)
+    reached = end + (other - end) * t**2 / (8 + t**2)
+    assert sorted(ends(np.full(8, end), (-1, 1))) == pytest.approx(sorted([end, reached]))
+    assert ends(np.full(8, 0.25), (-1, 1)) == [0.25, 0.25]
+
+
 @pytest.mark.parametrize("n", [8, 16, 32])
 def test_intervals_hold_shares_differences_and_divergences_93_times_in_100(n):
     """One standard error is 0.4%."""
@@ -137,7 +156,7 @@ def test_scores_keep_within_the_bounds_that_they_are_given_or_their_kind_has(tmp
     percent = scores * 100
     assert percent["L0H1"]["ci_low"] == pytest.approx(100 * scores["L0H1"]["ci_low"])
     assert (scores + scores)["L0H1"]["ci_high"] == pytest.approx(2)
-    ships = HeadScores.from_values(np.random.default_rng(0).gamma(0.2, size=(4, 4, 3)), name="a", kind="ships")
+    ships = HeadScores.from_values(np.random.default_rng(0).gamma(0.2, size=(4, 4, 6)), name="a", kind="ships")
     assert (ships.dataset["ci_low"].values >= 0).all()
     assert ((ships - ships * 0.5).dataset["ci_low"].values < 0).any()
 

@@ -429,3 +429,52 @@ def test_a_dimension_of_one_label_does_not_hinder_a_comparison():
         both.compare(effect)
     with pytest.raises(ValueError, match=r"select\(relation='mine'"):
         effect.compare(both)
+
+
+def test_rows_beyond_the_smallest_effect_have_their_whole_interval_there():
+    rng = np.random.default_rng(0)
+    values = rng.normal([[[0.2], [-0.5], [0.04], [0.06], [0.0]]], 0.02, size=(1, 5, 8))
+    scores = HeadScores.from_values(values, name="made", unit="share restored", kind="demo")
+    table = scores.to_dataframe()
+    outside = (table["ci_low"] >= 0.05) | (table["ci_high"] <= -0.05)
+    assert scores.beyond().index.tolist() == ["L0H1", "L0H0"] and set(table[outside].index) == {"L0H0", "L0H1"}
+    assert scores.beyond(at_least=0.3).index.tolist() == ["L0H1"]
+    assert str(scores).splitlines()[1].startswith("Intervals beyond 0.05 (share restored), largest first:")
+    assert len(scores.beyond(at_least=2)) == 0 and len(scores.top(4)) == 4
+    own = HeadScores.from_values(values, name="made", unit="logits", kind="demo")
+    with pytest.raises(ValueError, match=r"at_least: scores in logits have no smallest effect; give one"):
+        own.beyond()
+    assert own.beyond(at_least=0.05).index.tolist() == ["L0H1", "L0H0"]
+    with pytest.raises(ValueError, match="at_least is -1"):
+        own.beyond(at_least=-1)
+    none = HeadScores.from_values(values / 100, name="made", unit="nats", kind="demo")
+    assert "No interval beyond 0.1 (nats)." in str(none)
+
+
+def test_beyond_counts_from_the_null_of_relations_and_keeps_labels():
+    score, ends = np.array([[[0.5, 0.05], [0.3, 0.1]]]), (np.array([[[0.4, 0.0], [0.2, 0.0]]]), np.ones((1, 2, 2)))
+    given = {"extra": {"relation": ["a", "b"]}, "interval": ends, "kind": "relations", "name": "phi"}
+    variables = {"null_phi": (("layer", "head", "relation"), np.array([[[0.1, 0.0], [0.15, 0.0]]]))}
+    found = HeadScores.from_scores(score, variables=variables, **given).beyond()
+    assert [(*row,) for row in found[["relation", "score"]].itertuples()] == [("L0H0", "a", 0.5)]
+
+
+def test_few_values_equal_values_and_one_that_carries_a_score_are_told():
+    values = np.abs(np.random.default_rng(0).normal(size=(1, 3, 8)))
+    few = HeadScores.from_values(values[..., :4], name="made", unit="nats", kind="ships")
+    assert repr(few).endswith("4 requests in 4 clusters, too few for intervals>")
+    said = str(few).splitlines()
+    assert "6 or more independent prompts allow a test over heads." in said
+    rows = [line for line in said if line.startswith("L0")]
+    assert len(rows) == 3 and all("too few" in row for row in rows) and few.top(1)["ci_low"].isna().all()
+    assert "too few" in repr(few.top(2)) and "too few" in few.top(2)._repr_html_()
+    values[0, 0], values[0, 1] = 0.5, [0] * 7 + [9]
+    lone = HeadScores.from_values(values, name="made", unit="logits", kind="demo")
+    rows = {line.split()[0]: line for line in str(lone).splitlines() if line.startswith("L0")}
+    assert "all 8 equal" in rows["L0H0"] and "one prompt carries it" in rows["L0H1"]
+    assert "carries" not in rows["L0H0"] + rows["L0H2"]
+
+
+def test_what_is_0_is_not_listed_as_furthest_from_0():
+    scores = HeadScores.from_scores(np.array([[0.0, 0.5, 0.0]]), name="made", kind="demo")
+    assert "L0H1" in str(scores) and "L0H0" not in str(scores) and len(scores.top(3)) == 3

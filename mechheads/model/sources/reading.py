@@ -90,7 +90,7 @@ def read(
     only_logits(config)
     of_gguf = "gguf_file" in options
     quantised = not of_gguf and is_quantised(config, source)
-    tokenizer = _tokenizer(source, options)
+    tokenizer = _read_tokenizer(source, options)
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
     how["ignore_mismatched_sizes"] = True  # ``check_whole`` names them
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
@@ -106,7 +106,7 @@ def read(
     return model, tokenizer
 
 
-def _tokenizer(source: str, options: Mapping[str, Any]) -> Any:
+def _read_tokenizer(source: str, options: Mapping[str, Any]) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(source, **options)
     except (ValueError, OSError, TypeError) as error:

@@ -144,7 +144,7 @@ def test_query_heads_of_a_group_share_its_score(llama: mh.Model, ablation: Any):
     rule = rule_of(ablation, epsilon=0.3)
     found = safety_heads(llama, REQUESTS, intervention=rule, group="kv", heads=["L1H3"], **QUIET)
     assert found.heads() == (mh.HeadId(1, 2),) and len(found.top()) == 1
-    for name in ("ships", "ships_low", "generalized_ships", "generalized_ships_low", "in_top"):
+    for name in ("ships", "generalized_ships", "generalized_ships_low", "in_top"):
         both = found.dataset[name].values[1, 2:]
         assert both[0] == both[1] and np.isfinite(both[0])
     assert (found.provenance["group"], found.provenance["ablated"]) == ("kv", "the 2 query heads of a key/value head")
@@ -257,7 +257,8 @@ def test_generalized_ships_can_rank_and_is_resampled_with_its_svd(llama: mh.Mode
 
 def test_values_are_never_negative_and_there_is_no_p(small: mh.Model):
     for epsilon in (0.0, 0.999):
-        found = ships(small, REQUESTS, intervention=rule_of("undifferentiated", epsilon=epsilon), **QUIET)
+        six = [*REQUESTS, " yes two"]
+        found = ships(small, six, intervention=rule_of("undifferentiated", epsilon=epsilon), **QUIET)
         assert found.values is not None
         assert bool((found.values >= 0).all())
         assert bool(found.dataset["p_value"].isnull().all())
