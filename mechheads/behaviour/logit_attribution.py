@@ -80,12 +80,12 @@ def logit_attribution(model: Model, prompts: AnyPrompts, *, by: By = "head") -> 
     """
     limits = current().limits
     tokens = CachedRuns(model, prompts).tokens["clean"]
-    step = _prompts_at_once(model, tokens, by, limits)
+    step = prompts_at_once(model, tokens, by, limits)
     starts = range(0, len(tokens), step)
     found = []
     with until_interrupted() as interrupts, torch.no_grad():
         for start in Bar(starts, desc="attributing logits", disable=len(starts) == 1, leave=False):
-            found.append(_attribute(model, tokens.rows(slice(start, start + step)), by, limits))
+            found.append(attribute(model, tokens.rows(slice(start, start + step)), by, limits))
     interrupts.stop_unless(found)
     interrupts.warn(f"{step * len(found)} of {len(tokens)} prompts", "the scores are of these")
     tokens = tokens.rows(slice(step * len(found)))
@@ -120,14 +120,14 @@ def labels_of_sources(tokens: Tokens) -> Sequence[Label]:
     return [f"{i} {text.strip() or repr(text)}" for i, text in enumerate(tokens.strings[0])]
 
 
-def _prompts_at_once(model: Model, tokens: Tokens, by: By, limits: Limits) -> int:
+def prompts_at_once(model: Model, tokens: Tokens, by: By, limits: Limits) -> int:
     pos = tokens.ids.shape[1]
     of_sources = pos * (model.n_kv_heads * model.d_head + model.n_heads) if by == "source" else 0
     kept = model.n_layers * (model.n_heads * model.d_head + model.d_model + of_sources) * model.dtype.itemsize
     return max(1, min(limits.run_tokens // pos, limits.memory // kept))
 
 
-def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[str, np.ndarray]:
+def attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[str, np.ndarray]:
     """Every part of the logits of some prompts: ``heads``, ``mlp``, ``bias``, ..., and their ``total``."""
     backend, row = model.backend, torch.arange(len(tokens), device=tokens.ids.device)
     run = FrozenRun.of(
@@ -136,7 +136,7 @@ def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[
     end = run.streams[-1]
     final = run.after_blocks()
     end_state = backend.finish(end[:, None])[:, 0]
-    answer = _top(backend, end_state, limits) if tokens.answer is None else tokens.answer
+    answer = top(backend, end_state, limits) if tokens.answer is None else tokens.answer
     read = _Readout(backend, final, end, answer, tokens.wrong)
     parts = _of_layers(model, run, final.back(read.direction), tokens)
     parts["embedding"] = (run.streams[0].double() * final.back(read.direction)).sum(-1)
@@ -149,7 +149,7 @@ def _attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[
     return {name: each.cpu().numpy() for name, each in parts.items()}
 
 
-def _top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits) -> Int[Tensor, " prompt"]:
+def top(backend: Backend, state: Float[Tensor, "prompt d_model"], limits: Limits) -> Int[Tensor, " prompt"]:
     """The most likely next tokens."""
     at_once = max(1, limits.logits // backend.sizes.d_vocab)
     return torch.cat([backend.unembed(some).argmax(-1) for some in state.split(at_once)])

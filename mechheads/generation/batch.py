@@ -144,6 +144,7 @@ class Batch:
     Attributes:
         live: the unfinished rows; the i-th of them is row i of the columns.
         present: for each condition in the current forward pass, its rows in that pass.
+        passing: the rows of the current forward pass, and their positions in it.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Batch:
         self.ended = torch.zeros_like(self.prompt, dtype=torch.bool)
         self.live = torch.arange(len(prompt), device=model.device)
         self.present: dict[int, Tensor] = {}
+        self.passing = self.live, self.start[:, None]
         self._columns = None if layout_of(model) == "whole" else Columns(len(prompt), self.pos)
         self._settings = own_settings(model)
 
@@ -193,6 +195,12 @@ class Batch:
                 self._leave(ended)
             if not len(self.live):
                 return
+
+    def texts(self) -> list[tuple[list[int], list[int]]]:
+        """For each row of the current forward pass, its tokens so far, and the positions of them that it computes."""
+        rows, at = self.passing
+        found = zip(self.ids[rows].tolist(), self.end[rows].tolist(), at.tolist(), strict=True)
+        return [(ids[:end], [each for each in places if each < end]) for ids, end, places in found]
 
     def written(self) -> list[tuple[tuple[int, ...], bool]]:
         """For each row, the new ids so far and whether an end token came."""
@@ -255,6 +263,7 @@ class Batch:
             if start:
                 residual, blocks = residual[:, start:], self.model.backend.blocks_at(at)
                 masks = self._masks(at)
+            self.passing = some, at
             finals.append(self._finish(self._through(some, residual, blocks, masks), end - start))
         return torch.cat(finals)
 
@@ -264,6 +273,7 @@ class Batch:
         columns.place(0, last[:, None])
         residual = _take(self.model.backend.embed(self.ids[self.live, : int(last.max()) + 1])[0], last)
         blocks = self.model.backend.blocks_at(last[:, None])
+        self.passing = self.live, last[:, None]
         residual = self._through(self.live, residual, blocks, self._masks(last[:, None]))
         return self._finish(residual, torch.zeros_like(last))
 

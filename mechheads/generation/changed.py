@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Any
 
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from mechheads.engine.job import intervention_for
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Context, Intervention, needs_of, site_of
+from mechheads.interventions.base import Context, Intervention, PatternOfTokens, needs_of, site_of
 from mechheads.interventions.basic import InterventionLike, Mean, MeanOf
 from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
+from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens, shorten
 from mechheads.runs.head_cache import HEAD_SITES, KEY_SITES, SITES, HeadCache
@@ -27,21 +28,25 @@ Off = Sequence[HeadLike] | HeadLike
 Steer = Mapping[int, Float[Tensor, " d_model"]]
 """For each layer, what is added to the residual stream before it, at every position."""
 
+Texts = Callable[[], list[tuple[list[int], list[int]]]]
+"""Gives the tokens so far of each row of the current forward pass, and the positions of them that it computes."""
+
 _IN_CONTEXT = 16
 """How many prompts an intervention finds in ``context.base``."""
 _SITES = tuple(site for site in HEAD_SITES if site != "pattern")
 
 
 @torch.no_grad()
-def changed_by(model: Model, prompts: Prompts, off: Off, intervention: InterventionLike, steer: Steer) -> list[Hook]:
-    """Hooks that turn heads off and add directions.
+def changed_by(
+    model: Model, prompts: Prompts, off: Off, intervention: InterventionLike, steer: Steer
+) -> Callable[[Texts], list[Hook]]:
+    """Hooks that turn heads off and add directions, once it is known where the texts are that are written.
 
     Args:
         prompts: as in ``changes_of``.
         off: the heads that are off; an empty list for none.
         intervention: what a head that is off gives.
         steer: for each layer, what is added to the residual stream before it.
-
     Raises:
         ValueError: if an argument is not valid, or as in ``changes_of``.
     """
@@ -49,8 +54,12 @@ def changed_by(model: Model, prompts: Prompts, off: Off, intervention: Intervent
         raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
     hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
     rule, heads = intervention_for("intervention", intervention, prompts), _heads(model, off)
+    if isinstance(rule, PatternOfTokens) and site_of(rule) == "pattern":
+        _check_growing(rule, prompts.tokens(model))
+        return lambda texts: [*hooks, *(_attending(model, head, rule, texts) for head in heads)]
     changes = changes_of(model, prompts.tokens(model), heads, rule) if heads else []
-    return [*hooks, *change_hooks(model, [(change, EVERYWHERE) for change in changes])]
+    hooks += change_hooks(model, [(change, EVERYWHERE) for change in changes])
+    return lambda texts: hooks
 
 
 @torch.no_grad()
@@ -97,6 +106,34 @@ def _adding(model: Model, layer: int, direction: Tensor) -> Any:
         got = f"shape {list(direction.shape)}" if isinstance(direction, Tensor) else type(direction).__name__
         raise ValueError(f"steer[{layer}] is {got}; give a tensor of {model.d_model} finite numbers, d_model")
     return lambda value, hook: value + direction.to(value)
+
+
+def _check_growing(rule: PatternOfTokens, tokens: Tokens) -> None:
+    """Check that tokens attend alike whatever comes after them.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    for number, text in enumerate(tokens.strings):
+        half = (len(text) + 1) // 2
+        if not torch.allclose(rule.weights(text)[:half, :half], rule.weights(text[:half]), atol=1e-4):
+            raise ValueError(
+                f"intervention {rule} lets the first {half} tokens of prompt {number} attend in another way when later "
+                "tokens follow; text is written token by token, so weights must depend on earlier tokens alone"
+            )
+
+
+def _attending(model: Model, head: HeadId, rule: PatternOfTokens, texts: Texts) -> Hook:
+    """A hook that gives a head the pattern that the tokens so far say."""
+
+    def put(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        for row, (ids, at) in zip(value[:, head.head], texts(), strict=True):
+            weights = rule.weights(token_strings(ids, model.tokenizer))[at].to(row)
+            row[: len(at)] = torch.nn.functional.pad(weights, (0, row.shape[-1]))[:, : row.shape[-1]]
+        return value
+
+    return model.hook_name("pattern", head.layer), put
 
 
 def _means(model: Model, tokens: Tokens, heads: Sequence[HeadId], limits: Limits) -> list[HeadChange]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose, warn_of_others
-from mechheads.generation.changed import Off, Steer, changed_by, check_change
+from mechheads.generation.changed import Off, Steer, Texts, changed_by, check_change
 from mechheads.interventions.basic import InterventionLike
 from mechheads.interventions.head_change import HeadChange, change_hooks
 from mechheads.limits import current
@@ -214,8 +214,8 @@ def generate(
     asked = as_prompts(prompts)
     writer = _Writer(model, asked, [()], hooks, sampling)
     writer.ready()
-    changes = changed_by(model, asked, off, intervention, steer)
-    return replace(writer, hooks=[*changes, *hooks], stream=stream).write()[0]
+    changed = changed_by(model, asked, off, intervention, steer)
+    return replace(writer, changed=changed, stream=stream).write()[0]
 
 
 @analysis
@@ -271,6 +271,10 @@ def check_writing(model: Model, prompts: Prompts | Sequence[PromptLike], samplin
     _Writer(model, as_prompts(prompts), [()], (), sampling).ready()
 
 
+def _unchanged(texts: Texts) -> list[Hook]:
+    return []
+
+
 @dataclass(frozen=True)
 class _Writer:
     """One call: every prompt under every condition, batch by batch. Rows are ordered by condition, then prompt."""
@@ -281,6 +285,7 @@ class _Writer:
     hooks: Sequence[Hook]
     sampling: Sampling
     stream: Stream | None = None
+    changed: Callable[[Texts], list[Hook]] = _unchanged
 
     def write(self) -> list[Generated]:
         tokens, limits = self.ready(), current().limits
@@ -298,7 +303,8 @@ class _Writer:
                 told = self._told(choose, ends)
                 try:
                     write = partial(batch.run, told, ends, bar)
-                    self.model.backend.under([*self.hooks, *self._changes(batch)], write)
+                    changes = [*self.changed(batch.texts), *self.hooks, *self._changes(batch)]
+                    self.model.backend.under(changes, write)
                 finally:
                     for row, written in zip(rows, batch.written(), strict=True):
                         found[row] = written

@@ -8,6 +8,7 @@ An intervention is a function ``(value, context) -> value`` of one head's activa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -46,6 +47,13 @@ class Intervention(Protocol):
     """The type of an intervention; see the module's docstring."""
 
     def __call__(self, value: Float[Tensor, "prompt ..."], context: Context, /) -> Float[Tensor, "prompt ..."]: ...
+
+
+@runtime_checkable
+class PatternOfTokens(Protocol):
+    """An intervention on the pattern that reads nothing but the tokens, so that it holds in text that is written."""
+
+    def weights(self, tokens: Sequence[str], /) -> Float[Tensor, "pos pos"]: ...
 
 
 def site_of(intervention: Intervention) -> Site:

@@ -286,11 +286,20 @@ def _warn_of_ends(ids: Sequence[int], chat: str | None, what: str, tokenizer: An
 
 def locate(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> int:
     """The token index of a named position; the position of a span is its last token."""
+    return tokens_at(where, name, index, ids, text, offsets)[-1]
+
+
+def tokens_at(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> list[int]:
+    """The indices of the tokens of a named position.
+
+    Raises:
+        ValueError: if there is no such position.
+    """
     if (token := None if isinstance(where, str) else whole_number(where)) is not None:
         where = token
         if not -len(ids) <= where < len(ids):
             raise ValueError(f"positions[{name!r}] of prompt {index} is {where}; the prompt has {len(ids)} tokens")
-        return where % len(ids)
+        return [where % len(ids)]
     is_span = isinstance(where, Sequence) and len(where) == 2 and all(whole_number(end) is not None for end in where)
     if not isinstance(where, str) and not is_span:
         raise ValueError(
@@ -313,7 +322,7 @@ def locate(where: Any, name: str, index: int, ids: list[int], text: str | None, 
     inside = [i for i, (start, end) in enumerate(offsets) if max(start, where[0]) < min(end, where[1])]
     if not inside:
         raise ValueError(f"positions[{name!r}] of prompt {index}: no token is in characters {where} of {text!r}")
-    return inside[-1]
+    return inside
 
 
 def answer_ids(

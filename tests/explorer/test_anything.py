@@ -48,6 +48,7 @@ TABLES = {
         "refusals",
         "head_roles",
         "role_curves",
+        "program_test",
     ),
 }
 NO_RESULTS = {"cache", "written", "read", "scales", "generate", "result", "first MLP"}

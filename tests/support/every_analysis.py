@@ -53,6 +53,12 @@ def _fitted(model: mh.Model) -> mh.gating.Gates:
     return mh.fit_gates(model, _TASK, seeds=2, updates=2)
 
 
+def _retrieved(model: mh.Model) -> mh.HeadScores:
+    run = model.cache(CLEAN)
+    answers = run.logits[range(len(CLEAN)), run.tokens.lengths - 1].argmax(-1).tolist()
+    return mh.behaviour.retrieval_heads(model, mh.Prompts(CLEAN, answer=answers, positions={"place": [2] * len(CLEAN)}))
+
+
 @dataclass(frozen=True)
 class Analysis:
     """An analysis, and what it promises for Ctrl-C.
@@ -175,6 +181,16 @@ FURTHER: dict[str, Analysis] = {
         of_fewer=True,
         read="key.values",
     ),
+    "programs": _A(
+        lambda model: mh.behaviour.test_program(
+            model, [list(range(3, 60)), *_ROWS], {"L1H2": "induction", "L0H1": "previous"}, window=20
+        ),
+        _OF_THESE,
+        0.6,
+        of_fewer=True,
+        read="windows.fit",
+    ),
+    "retrieval": _A(_retrieved, read="values"),
     "examples": _A(lambda model: mh.behaviour.head_examples(model, _ROWS), _OF_THESE, 0.75, of_fewer=True),
     "dynamic": _A(lambda model: mh.labels.dynamic_scores(model, _WORDS, k=60, min_pairs=5), "not reached are NaN"),
     "labels": _A(lambda model: mh.label_heads(model, _CAPITALS, k=2, min_pairs=1), "layers 0"),
@@ -217,7 +233,7 @@ REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads 
 REPEATED |= {"attention by source"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
-TABLES = ("sets", "sahara", "faithfulness", "completeness", "circuit", "examples")
+TABLES = ("sets", "sahara", "faithfulness", "completeness", "circuit", "examples", "programs")
 TABLES += (
     "patterns",
     "first heads",

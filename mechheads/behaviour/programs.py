@@ -1,0 +1,374 @@
+"""Programs of attention: what a head does as a function of the tokens, and what is lost with it in the head's place.
+
+A program takes the texts of the tokens of one prompt, the beginning-of-sequence token included, and gives the weights
+[query, key] with which each token attends: rows that sum to 1, and 0 for keys after the query.
+
+| program | keys, which share the weight equally |
+|---|---|
+| ``first`` | the first token |
+| ``previous`` | the token before |
+| ``self`` | the token itself |
+| ``uniform`` | all tokens so far |
+| ``duplicates`` | earlier copies of the token |
+| ``induction`` | tokens that follow an earlier copy of the token |
+
+A token without such keys attends to the first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.behaviour.windows import Texts, Windows, check_window, default_texts, each_batch, windows_of
+from mechheads.heads import HeadId, check_heads
+from mechheads.interventions.base import Context, Site
+from mechheads.limits import current
+from mechheads.messages.arguments import Within, check_known
+from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.metrics.base import name_of
+from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
+from mechheads.progress import Bar
+from mechheads.prompts.encoding import text_ids, token_strings
+from mechheads.prompts.given import Unpadded
+from mechheads.results.provenance import make_provenance
+from mechheads.results.stats import clustered_interval, family_p, mean_over_prompts
+from mechheads.results.tables import TableResult
+
+Program = Callable[[list[str]], Any]
+"""From the texts of the tokens of a prompt to weights [query, key]: a tensor, an array or nested lists."""
+ProgramName = Literal["first", "previous", "self", "uniform", "duplicates", "induction"]
+PROGRAMS: tuple[str, ...] = get_args(ProgramName)
+"""The names of the programs of the package."""
+OTHERS = PROGRAMS[:4]
+"""The programs that every other one is compared with; they need not read the tokens."""
+LEAST_LOSS = 0.005
+"""Nats a token that uniform attention must lose, at the lower end of the interval, before a share of it is given."""
+USUAL_WINDOW = 128
+"""The usual length of a window."""
+_SHOWN = 12
+"""How many tokens of a window are shown."""
+
+
+def patterns_of(ids: Int[Tensor, "window pos"]) -> Float[Tensor, "window program pos pos"]:
+    """The weights of the programs of the package, for tokens or any numbers that tell tokens apart."""
+    position = torch.arange(ids.shape[1], device=ids.device)
+    query, key = position[:, None], position
+    same = (ids[:, :, None] == ids[:, None]) & (key < query)
+    follows = torch.nn.functional.pad(same[:, :, :-1], (1, 0)) & (key < query)
+    fixed = [key == 0 * query, key == (query - 1).clamp_min(0), key == query, key <= query]
+    keys = torch.stack([*(mask.expand_as(same) for mask in fixed), same, follows], dim=1)
+    keys[..., 0] |= ~keys.any(-1)
+    return keys / keys.sum(-1, keepdim=True)
+
+
+def fit_of(
+    pattern: Float[Tensor, "*batch pos pos"], weights: Float[Tensor, "*#batch pos pos"]
+) -> Float[Tensor, "*batch"]:
+    """J: the sum of the smaller of two weights over the sum of the larger, over all queries and keys."""
+    shared = torch.minimum(pattern, weights).sum((-1, -2))
+    return shared / (pattern.sum((-1, -2)) + weights.sum((-1, -2)) - shared)
+
+
+@dataclass(frozen=True)
+class AttentionProgram:
+    """The pattern becomes what a program says: an intervention for ``mh.sweep``, ``mh.ablate`` and ``mh.generate``.
+
+    When text is generated, each new token attends by the last row of the program's weights for the text so far.
+
+    Args:
+        program: a function of the texts of a prompt's tokens that gives weights [query, key], or the name of a program
+            of the package: ``"first"``, ``"previous"``, ``"self"``, ``"uniform"``, ``"duplicates"`` or ``"induction"``.
+
+    Raises:
+        ValueError: if it is neither, or when it is used, if it gives no weights.
+
+    Hayes, Li & Andreas 2026 (arXiv 2606.19317).
+
+    >>> mh.behaviour.AttentionProgram("previous").weights(["The", " capital", " of"]).tolist()
+    [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    >>> program = mh.behaviour.AttentionProgram("previous")
+    >>> effect = mh.ablate(model, ["The capital of France is"], intervention=program, heads="L16H0")
+    >>> bool(effect["L16H0"]["score"] >= 0)
+    True
+    """
+
+    program: Program | ProgramName
+    site: ClassVar[Site] = "pattern"
+    needs: ClassVar = ()
+
+    def __post_init__(self) -> None:
+        if not callable(self.program):
+            check_known("program", self.program, PROGRAMS)
+
+    @property
+    def name(self) -> str:
+        return self.program if isinstance(self.program, str) else name_of(self.program)
+
+    def weights(self, tokens: Sequence[str]) -> Float[Tensor, "pos pos"]:
+        """The weights for the tokens of one prompt.
+
+        Raises:
+            ValueError: if the program gives no weights of this shape that sum to 1 over the tokens so far.
+        """
+        if isinstance(self.program, str):
+            numbers = {text: number for number, text in enumerate(tokens)}
+            ids = torch.tensor([[numbers[text] for text in tokens]])
+            return patterns_of(ids)[0, PROGRAMS.index(self.program)]
+        n = len(tokens)
+        try:
+            found = torch.as_tensor(np.asarray(self.program(list(tokens)), dtype=np.float32))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"program {self.name} fails for {n} tokens: {error}") from error
+        wrong = None
+        if found.shape != (n, n):
+            wrong = f"shape {list(found.shape)}"
+        elif not (found >= 0).all() or not (found.sum(-1) - 1).abs().max() <= 1e-4:
+            wrong = "a row that does not consist of numbers of at least 0 that sum to 1"
+        elif (later := found.triu(1).nonzero()).numel():
+            wrong = f"weight from token {int(later[0, 0])} to token {int(later[0, 1])}, which comes later"
+        if wrong:
+            wanted = "[query, key], each row of which sums to 1 over the tokens so far"
+            raise ValueError(
+                f"program {self.name} gives {wrong}; for {n} tokens give weights of shape [{n}, {n}], {wanted}"
+            )
+        return found
+
+    def __call__(self, value: Float[Tensor, "prompt pos pos"], context: Context) -> Float[Tensor, "prompt pos pos"]:
+        new = value.clone()
+        for row, tokens in zip(new, context.base.tokens.strings, strict=True):
+            row[: len(tokens), : len(tokens)] = self.weights(tokens).to(row)
+        return new
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProgramTest(TableResult):
+    """How well programs describe heads, from ``mh.behaviour.test_program``.
+
+    Attributes:
+        table: one row for each head, and for all together if there are several: ``heads``, ``program``; ``fit``, J;
+            ``excess``, J less that of the best other program; ``program_loss`` and ``uniform_loss``, what is lost with
+            the program and with uniform attention, in nats a token; ``share``, R, NaN if it is undefined. ``_low`` and
+            ``_high`` are ends of intervals over texts; ``excess_p`` and ``share_p`` family p values, the latter of the
+            difference of the losses. The fit of several heads sums over all of their queries and keys.
+        windows: the same for each window, with its beginning, and ``text``, the number of the text.
+        name, unit, provenance: what was tested, the unit of the losses, and what is needed to repeat it.
+    """
+
+    KIND = "program_test"
+
+    table: pd.DataFrame
+    windows: pd.DataFrame
+    name: str
+    unit: str
+    provenance: dict[str, Any]
+
+    def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
+        first = ("heads", "program", "fit", "excess", "uniform_loss", "share", "share_low", "share_high")
+        return self.table[[*first]], ()
+
+
+@analysis
+def test_program(
+    model: Model,
+    texts: Texts,
+    programs: Mapping[Any, Program | ProgramName],
+    *,
+    window: int | None = None,
+    n_tokens: Annotated[int, Within(least=16)] | None = 2048,
+) -> ProgramTest:
+    """Test whether heads attend as programs say, and what the model loses if they attend so.
+
+    With A the pattern of the head and B the weights of its program, over the queries and keys of a window,
+
+        fit    J = sum min(A, B) / sum max(A, B)
+        share  R = 1 - (loss with B - loss) / (loss with uniform attention - loss)
+
+    1 is a perfect program. ``excess`` is J less the J of the best of the programs first, previous, self and uniform: a
+    program may fit only because most heads rest on the first token. R counts what matters to the next token. It is
+    undefined unless uniform attention loses at least 0.005 nats a token, at the lower end of its interval. Patterns
+    are replaced in full runs, one head at a time, and then all heads together.
+
+    Args:
+        texts: as in ``mh.profile_heads``, but not those by which the programs were written. ``None`` takes the first
+            window of each text of the package.
+        programs: for each head a program, a function or a name as in ``AttentionProgram``.
+        window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
+        n_tokens: how many tokens to read; ``None`` for all.
+
+    Returns:
+        A row for each head, with intervals over texts. After Ctrl-C, of the windows until then.
+
+    Raises:
+        ValueError: if an argument is not valid, or a program gives no weights.
+        KeyboardInterrupt: if Ctrl-C came before the second window.
+
+    Hayes, Li & Andreas 2026 (arXiv 2606.19317), who write such programs for heads and put them in.
+
+    >>> test = mh.behaviour.test_program(model, None, {"L16H0": "previous"}, n_tokens=512)
+    >>> test.table.loc[0, ["heads", "program"]].tolist()
+    ['L16H0', 'previous']
+    >>> bool(test.table["fit"][0] > 0.4)
+    True
+    """
+    if not isinstance(programs, Mapping):
+        raise ValueError(
+            f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'previous'}}"
+        )
+    check_heads(list(programs), model.n_layers, model.n_heads)
+    rules = {HeadId.parse(head): AttentionProgram(program) for head, program in programs.items()}
+    sets = [{head: rules[head]} for head in sorted(rules)]
+    sets += [dict(sorted(rules.items()))] if len(rules) > 1 else []
+    if "pattern" in model.backend.read_only:
+        raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
+    window = check_window(model, window, USUAL_WINDOW)
+    seen: list[tuple[Windows, Tensor]] = []
+    bar = Bar(total=n_tokens, desc="programs", unit="token")
+
+    def see(windows: Windows, found: Tensor) -> None:
+        seen.append((windows, found))
+        bar.update(windows.ids.numel())
+
+    rows = _beginnings(model, window) if texts is None else texts
+    with until_interrupted() as interrupts, bar:
+        stop_if(each_batch(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see))
+    read = [row for windows, _ in seen for row in windows.ids.tolist()]
+    interrupts.stop_unless(len(read) > 1)
+    interrupts.warn(f"{sum(map(len, read))} tokens", "the test is of these")
+    fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
+    heads, names = (
+        [" ".join(map(str, some)) for some in sets],
+        [" ".join(r.name for r in some.values()) for some in sets],
+    )
+    excess = fit - _best(dict(zip(OTHERS, others, strict=True)), names)
+    measured = {"fit": fit, "excess": excess, "program_loss": by_program, "uniform_loss": by_uniform}
+    cluster = [text for windows, _ in seen for text in windows.text]
+    begins = ["".join(token_strings(row[:_SHOWN], model.tokenizer)) for row in read]
+    windows = {"heads": np.repeat(heads, len(read)), "text": cluster * len(sets), "window": begins * len(sets)}
+    return ProgramTest(
+        pd.DataFrame({"heads": heads, "program": names} | _statistics(measured, cluster)),
+        pd.DataFrame(windows | {name: of_windows.ravel() for name, of_windows in measured.items()}),
+        name="programs in the place of heads",
+        unit="nats a token",
+        provenance=make_provenance(
+            model,
+            texts="of the package" if texts is None else "given",
+            programs=dict(zip(heads, names, strict=True)),
+            window=window,
+            n_tokens=sum(map(len, read)),
+            n_windows=len(read),
+            interrupted=interrupts.interrupted,
+        ),
+    )
+
+
+def _beginnings(model: Model, window: int) -> Iterator[Sequence[int]]:
+    """The first window of each text of the package."""
+    for text in default_texts():
+        yield Unpadded(text_ids(text, model.tokenizer)[0][:window])
+
+
+def _best(
+    others: Mapping[str, Float[np.ndarray, "set window"]], names: Sequence[str]
+) -> Float[np.ndarray, "set window"]:
+    """The fit of the best of ``OTHERS`` to each set; a program is not compared with itself."""
+    found = []
+    for at, name in enumerate(names):
+        fits = [of_sets[at] for other, of_sets in others.items() if other != name]
+        found.append(max(fits, key=np.mean))
+    return np.stack(found)
+
+
+def _statistics(
+    measured: Mapping[str, Float[np.ndarray, "set window"]], cluster: list[int]
+) -> dict[str, Float[np.ndarray, " set"]]:
+    """The columns of a test: means with their intervals, R, and family p."""
+    columns: dict[str, np.ndarray] = {}
+
+    def add(name: str, of_windows: Float[np.ndarray, "set window"]) -> None:
+        low, high = clustered_interval(of_windows, cluster)
+        columns.update({name: mean_over_prompts(of_windows), f"{name}_low": low, f"{name}_high": high})
+
+    for name, of_windows in measured.items():
+        add(name, of_windows)
+    by_program, by_uniform = measured["program_loss"], measured["uniform_loss"]
+    lost, whole = columns["program_loss"][:, None], columns["uniform_loss"][:, None]
+    whole = np.where(columns["uniform_loss_low"][:, None] > LEAST_LOSS, whole, np.nan)
+    # in each window, R and to first order what the window adds to its error
+    add("share", 1 - lost / whole - (by_program - lost / whole * by_uniform) / whole)
+    for name, differences in (("excess_p", measured["excess"]), ("share_p", by_uniform - by_program)):
+        columns[name] = family_p(differences, cluster, seed=current().seed)
+    return columns
+
+
+@torch.no_grad()
+def _measured(
+    sets: Sequence[Mapping[HeadId, AttentionProgram]], model: Model, ids: Int[Tensor, "window pos"]
+) -> Float[Tensor, "measure set window"]:
+    """The fit of the programs of each set and of ``OTHERS``, and the losses with the programs and with uniform."""
+    texts = [token_strings(row, model.tokenizer) for row in ids.tolist()]
+    others = dict(zip(PROGRAMS, patterns_of(ids).unbind(1), strict=True))
+    patterns, streams = dict[HeadId, Tensor](), list[Tensor]()
+
+    def note(value: Tensor, hook: Any, head: HeadId) -> None:
+        patterns[head] = value[:, head.head].float()
+
+    hooks = [(model.hook_name("pattern", head.layer), partial(note, head=head)) for head in set().union(*sets)]
+    intact = _loss(model, model.backend.run(ids, hooks, streams=streams), ids)
+    found = []
+    for rules in sets:
+        weights = {head: torch.stack(list(map(rule.weights, texts))).to(ids.device) for head, rule in rules.items()}
+        seen = torch.cat([patterns[head] for head in rules], dim=1)
+        tried = [torch.cat(list(weights.values()), dim=1), *(others[name].repeat(1, len(rules), 1) for name in OTHERS)]
+        put = (weights, dict.fromkeys(rules, others["uniform"]))
+        losses = [_loss(model, _with_patterns(model, ids, each, streams), ids) - intact for each in put]
+        found.append(torch.stack([*(fit_of(seen, each).double().cpu() for each in tried), *losses]))
+    return torch.stack(found, dim=1)
+
+
+def _with_patterns(
+    model: Model,
+    ids: Int[Tensor, "window pos"],
+    patterns: Mapping[HeadId, Float[Tensor, "window pos pos"]],
+    streams: Sequence[Float[Tensor, "window pos d_model"]],
+) -> Float[Tensor, "window pos d_model"]:
+    """The states after the final norm with other patterns; ``streams`` are those after each block of the intact run."""
+
+    def put(value: Tensor, hook: Any, head: HeadId) -> Tensor:
+        value = value.clone()
+        value[:, head.head] = patterns[head].to(value)
+        return value
+
+    def run() -> Tensor:
+        first = min(head.layer for head in patterns)
+        residual, blocks = model.backend.embed(ids)
+        residual = streams[first - 1] if first else residual
+        for layer in range(first, model.n_layers):
+            residual = blocks(layer, residual)
+        return model.backend.finish(residual)
+
+    return model.backend.under(
+        [(model.hook_name("pattern", head.layer), partial(put, head=head)) for head in patterns], run
+    )
+
+
+def _loss(
+    model: Model, final: Float[Tensor, "window pos d_model"], ids: Int[Tensor, "window pos"]
+) -> Float[Tensor, " window"]:
+    """The mean of -log p of each next token, in nats, on the CPU."""
+    at_once = max(1, current().limits.logits_at_once // model.d_vocab)
+    states, tokens = final[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+    parts = [
+        model.backend.unembed(some).log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
+        for some, wanted in zip(states.split(at_once), tokens.split(at_once), strict=True)
+    ]
+    return -torch.cat(parts).view(len(ids), -1).double().mean(1).cpu()

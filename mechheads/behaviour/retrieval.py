@@ -1,0 +1,201 @@
+"""Heads that retrieve: what each writes to an answer from the place in the prompt where the answer stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechheads.behaviour.logit_attribution import attribute, prompts_at_once, top
+from mechheads.limits import current
+from mechheads.messages.arguments import check_at_least
+from mechheads.model.analysis import analysis
+from mechheads.model.model import Model
+from mechheads.progress import Bar
+from mechheads.prompts.encoding import ids_after
+from mechheads.prompts.given import Unpadded
+from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import encode, tokens_at
+from mechheads.results.provenance import make_provenance
+from mechheads.results.scores import HeadScores
+from mechheads.runs.head_cache import HeadCache
+
+_NAMES = ("Anna", "Mark", "Lisa", "Peter", "Sarah", "David", "Emma", "Paul", "Laura", "James", "Mary", "Tom")
+_WORDS = ("river", "table", "horse", "silver", "winter", "music", "paper", "bread", "stone", "garden", "bridge")
+_COUNTRIES = (
+    "France",
+    "Italy",
+    "Japan",
+    "England",
+    "Germany",
+    "Spain",
+    "Russia",
+    "China",
+    "Greece",
+    "Egypt",
+    "Ireland",
+)
+_CITIES = ("Paris", "Rome", "Tokyo", "London", "Berlin", "Madrid", "Moscow", "Beijing", "Athens", "Cairo", "Havana")
+_CAPITALS = dict(zip(_COUNTRIES, _CITIES, strict=True))
+_SUMS = tuple((one, other) for one in range(1, 7) for other in range(2, 5) if 5 < one + other < 10)
+_BETWEEN = (
+    "The shop closes at six.",
+    "It rained for most of the day.",
+    "A new train runs twice an hour.",
+    "Nobody had seen the cat since then.",
+    "The meeting was moved to another room.",
+    "They painted the fence last year.",
+)
+
+Answer = str | int | Sequence[int]
+"""A text of one or more tokens, or their ids."""
+
+
+def needle_prompts(n: int = 24, *, seed: int = 0) -> dict[str, Prompts]:
+    """A short needle task for ``retrieval_heads``, and two controls.
+
+    All three have the same sentences around what is asked. ``"retrieved"``: a word that the text says, once for another
+    name too; its position ``"place"`` is where it stands. ``"known"``: a capital that the text does not say.
+    ``"computed"``: a sum. Heads that retrieve should matter to the first alone.
+
+    Args:
+        n: the number of prompts of each kind.
+        seed: of names, words and the order of sentences.
+
+    Raises:
+        ValueError: if ``n`` is less than 1.
+
+    Gema, Alex & Minervini 2026 (arXiv 2607.01002), whose controls are parametric recall and arithmetic.
+
+    >>> prompts = mh.behaviour.needle_prompts(2)
+    >>> [some.items[0][-22:] + some.answer[0] for some in prompts.values()]
+    ['secret word of Paul is stone', 'ital of Austria is the city of Vienna', '1=2, 2+3=5, 3+4=7']
+    """
+    check_at_least(1, n=n)
+    draw = np.random.default_rng(seed)
+    items: dict[str, list[str]] = {"retrieved": [], "known": [], "computed": []}
+    answers: dict[str, list[str]] = {name: [] for name in items}
+    places = []
+    for _ in range(n):
+        (name, other), (word, wrong) = (draw.choice(of, 2, replace=False).tolist() for of in (_NAMES, _WORDS))
+        country, (one, two) = draw.choice(list(_CAPITALS)).item(), draw.choice(_SUMS).tolist()
+        around, said = draw.permutation(_BETWEEN).tolist(), [f"The secret word of {name} is {word}."]
+        said.insert(int(draw.integers(2)), f"The secret word of {other} is {wrong}.")
+        text = " ".join([*around[:2], said[0], *around[2:4], said[1], *around[4:]])
+        at = text.index(f"{name} is {word}") + len(f"{name} is ")
+        places.append((at, at + len(word)))
+        asked = {
+            "retrieved": (f"{text} The secret word of {name} is", f" {word}"),
+            "known": (f"{text} The capital of {country} is the city of", f" {_CAPITALS[country]}"),
+            "computed": (f"{text} 1+1=2, 2+3=5, {one}+{two}=", f"{one + two}"),
+        }
+        for kind, (prompt, answer) in asked.items():
+            items[kind].append(prompt)
+            answers[kind].append(answer)
+    at = {"retrieved": {"place": places}}
+    return {kind: Prompts(items[kind], answer=answers[kind], positions=at.get(kind, {})) for kind in items}
+
+
+@analysis
+@torch.no_grad()
+def retrieval_heads(
+    model: Model, prompts: Prompts, *, answers: Sequence[Answer] | None = None, place: str = "place"
+) -> HeadScores:
+    """What each head writes to an answer from the place in the prompt where the answer stands.
+
+    For the token y_t of the answer and the source j, phi[t, j] = pattern[t, j] * u(y_t) . W_O v_j is a part of the
+    logit of y_t, as in ``mh.behaviour.logit_attribution`` with ``by="source"``: norms are frozen. A head's score is
+
+        sum of phi over the place - (tokens in the place / other tokens) * sum of phi over the other tokens
+
+    It is the mean over the steps at which the model itself finds y_t most likely, after the prompt and the tokens of
+    the answer before. Unlike a score of literal copying, it does not ask that y_t is the token attended to: a head may
+    write what the place means.
+
+    Args:
+        prompts: with a named position for the place: a piece of text that occurs once, or a span of characters.
+        answers: texts of one or more tokens, with the space before them, or token ids; by default the ``answer`` of the
+            prompts.
+        place: the name of that position.
+
+    Returns:
+        The scores in logits [layer, head, prompt], NaN for prompts that the model answers rightly at no step;
+        ``dataset["steps"]`` [prompt] is the number of steps that count.
+
+    Raises:
+        ValueError: if an argument is not valid, or the model answers no prompt rightly at any step.
+
+    Gema, Alex & Minervini 2026 (arXiv 2607.01002), LOCOS. Ablate the first heads on ``needle_prompts`` to see whether
+    they matter to what is retrieved, and not to what is known or computed.
+
+    >>> prompts = mh.behaviour.needle_prompts(8)["retrieved"]
+    >>> scores = mh.behaviour.retrieval_heads(model, prompts)
+    >>> bool(scores.top(1)["ci_low"].iloc[0] > 0)
+    True
+    """
+    steps, tokens, limits = _steps(model, prompts, answers, place), prompts.tokens(model), current().limits
+    asked = Prompts([Unpadded(ids) for _, ids, _, _ in steps], answer=[token for *_, token, _ in steps]).tokens(model)
+    final = HeadCache.run(model, asked, sites=("z",)).final_at(asked.lengths[:, None] - 1)[:, 0]
+    right = (top(model.backend, final, limits) == asked.answer).nonzero()[:, 0]
+    if not len(right):
+        raise ValueError(
+            f"the model answers none of the {len(prompts)} prompts rightly at any step, so nothing is retrieved; give "
+            "easier prompts"
+        )
+    at_once = prompts_at_once(model, asked, "source", limits)
+    sums = np.zeros((model.n_layers, model.n_heads, len(prompts)))
+    counts = np.zeros(len(prompts), dtype=int)
+    for some in Bar(right.split(at_once), desc="retrieval", leave=False):
+        heads = attribute(model, asked.rows(some), "source", limits)["heads"]
+        for row, step in enumerate(some.tolist()):
+            prompt, ids, _, at = steps[step]
+            sums[..., prompt] += _contrast(heads[..., : len(ids), row], at)
+            counts[prompt] += 1
+    with np.errstate(invalid="ignore"):
+        values = np.where(counts > 0, sums / counts, np.nan)
+    return HeadScores.from_values(
+        values,
+        name="retrieval",
+        kind="retrieval",
+        cluster=tokens.cluster,
+        seed=current().seed,
+        variables={"steps": ("prompt", counts)},
+        provenance=make_provenance(model, {"prompts": tokens, "n_prompts": len(tokens), "n_steps": len(steps)}),
+    )
+
+
+def _contrast(heads: Float[np.ndarray, "layer head source"], at: list[int]) -> Float[np.ndarray, "layer head"]:
+    """The sum over the sources in a place, less that over the others, rescaled to as many."""
+    inside = heads[..., at].sum(-1)
+    others = heads.shape[-1] - len(at)
+    return inside - (heads.sum(-1) - inside) * len(at) / max(1, others)
+
+
+_Step = tuple[int, list[int], int, list[int]]
+"""The prompt, the tokens that are read, the token that comes next, and the positions of the place."""
+
+
+def _steps(model: Model, prompts: Prompts, answers: Sequence[Answer] | None, place: str) -> list[_Step]:
+    """The steps of all answers.
+
+    Raises:
+        ValueError: if there is no such position, or there are no answers that fit the prompts.
+    """
+    if not isinstance(prompts, Prompts) or place not in prompts.positions:
+        raise ValueError(f"prompts has no position {place!r}; give mh.Prompts with positions={{{place!r}: [...]}}")
+    given = prompts.answer if answers is None else answers
+    if given is None or isinstance(given, str) or len(given) != len(prompts):
+        raise ValueError(f"answers needs a text for each of the {len(prompts)} prompts; give it, or prompts an answer")
+    found: list[_Step] = []
+    for number, (item, answer, where) in enumerate(zip(prompts.items, given, prompts.positions[place], strict=True)):
+        ids, text, offsets = encode(item, number, model)
+        at = tokens_at(where, place, number, ids, text, offsets)
+        more = np.atleast_1d(answer).tolist()
+        if isinstance(answer, str):
+            more = ids_after(text or "", answer, model.tokenizer)
+        if not more:
+            raise ValueError(f"answers[{number}] is {answer!r}, which is no tokens of its own after prompt {number}")
+        found += [(number, [*ids, *more[:t]], token, at) for t, token in enumerate(more)]
+    return found
