@@ -9,6 +9,7 @@ from mechheads.gating.roles.effects import ablation_effects
 from mechheads.gating.roles.role_curves import role_curve
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.load_task import load_task
+from mechheads.gating.tasks.published import blimp, commonsense_qa, gsm8k
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.results.agreement import compare_roles
 
@@ -21,9 +22,12 @@ __all__ = [
     "Task",
     "TaskTokens",
     "ablation_effects",
+    "blimp",
+    "commonsense_qa",
     "compare_roles",
     "contrast_gates",
     "fit_gates",
+    "gsm8k",
     "head_roles",
     "load_task",
     "role_curve",

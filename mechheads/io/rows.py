@@ -62,6 +62,12 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
     return found
 
 
+def columns_called(file: str | Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments by which columns of their own names are taken, if the optional ones are there: for commands."""
+    there = Table.of(file).first if os.path.isfile(Path(file).expanduser()) else ()
+    return {name: name for name in (*needed, *(name for name in optional if name in there))}
+
+
 def _separated(text: str, file: Path) -> list[dict[str, Any]]:
     tab = file.suffix.lower() == ".tsv"
     limit = csv.field_size_limit(_LONGEST_CELL)
@@ -223,8 +229,8 @@ class Table:
     def taken(self, columns: Sequence[str], *, by: Sequence[str] = ()) -> str:
         """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""
         unused = [name for name in self.first if name not in (*columns, *by)]
-        rows = f"{len(self.rows)} of {self.given} rows" if len(self.rows) < self.given else f"all {self.given} rows"
-        told = f"{rows} of {', '.join(map(repr, columns))}"
+        kept, every = len(self.rows), "its one row" if self.given == 1 else f"all {self.given} rows"
+        told = f"{every if kept == self.given else f'{kept} of {self.given} rows'} of {', '.join(map(repr, columns))}"
         return f"{told}; not used: {', '.join(map(repr, unused))}" if unused else told
 
 

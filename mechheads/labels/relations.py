@@ -10,14 +10,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-from mechheads.data import content, folder, names
-from mechheads.files.columns import columns_of, described, table_rows
-from mechheads.files.text import check_unicode
-from mechheads.labels.relation_files import pairs_of_rows, relation_fields
+from mechheads.data import content, names
+from mechheads.files.columns import cell_text, columns_of, described
+from mechheads.files.text import check_unicode, read_json
+from mechheads.io.rows import KINDS, Table
 from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.wrapped import Wrapped
+
+_NOT_GIVEN = "not given"
+_SHOWN = 160
+"""So many characters of a source are shown."""
+_FIELDS: dict[str, tuple[Any, str]] = {
+    "name": (str, "text"),
+    "category": (str | None, "text or null"),
+    "pairs": (list, "a list"),
+    "source": (str, "text"),
+    "copying": (bool, "true or false"),
+    "few_shot": (list, "a list"),
+    "zero_shot": (list, "a list"),
+    "rivals": (list, "a list"),
+}
+"""The fields of the object in a relation's file."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,7 @@ class WordList(Wrapped):
 
     name: str
     words: Sequence[str]
-    source: str = "not given"
+    source: str = _NOT_GIVEN
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -109,13 +125,13 @@ class Relation(Wrapped):
 
     >>> from mechheads.labels import Relation
     >>> Relation("rhymes", "Linguistic", [("cat", "hat"), ("moon", "spoon")], source="made up here")
-    <Relation 'rhymes' (Linguistic): 2 pairs, cat -> hat, ...>
+    <Relation 'rhymes' (Linguistic): 2 pairs, cat -> hat, ...; made up here>
     """
 
     name: str
     category: str | None = None
     pairs: Sequence[Sequence[str]] = ()
-    source: str = "not given"
+    source: str = _NOT_GIVEN
     copying: bool = False
     few_shot: Sequence[str] = ()
     zero_shot: Sequence[str] = ()
@@ -152,17 +168,10 @@ class Relation(Wrapped):
 
     @classmethod
     def load(cls, name_or_path: str | Path, *, category: str | None = None, copying: bool | None = None) -> Relation:
-        """Load a relation of the package by its name, or from a file: JSON, or CSV, TSV or Parquet with a header.
+        """Load a relation of the package by its name, or from a JSON file that holds one object with its fields.
 
-        A JSON file holds an object with ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``,
-        ``few_shot``, ``zero_shot`` and ``rivals``. It may also be a plain list of pairs, or an object such as
-        ``{"hot": "cold"}``; the relation is then named after its file. A table has two columns, the source and the
-        target, or several of which two have these names. A whole number in a pair is its digits. A list with the name
-        of one of the public MAPS files, such as ``adj_antonym.json``, has that file's category and is a copying
-        relation if the paper counts it as one; other lists have no category.
-
-        The public files of LRE (a JSON object with ``samples``), CounterFact (a list with ``requested_rewrite``) and
-        LAMA (JSONL with ``sub_label`` and ``obj_label``) are read as they are, with those of their templates that fit.
+        The object has ``name`` and ``pairs``, and optionally ``category``, ``source``, ``copying``, ``few_shot``,
+        ``zero_shot`` and ``rivals``. ``from_file`` takes pairs from the columns of a table.
 
         Args:
             name_or_path: a name from ``relation_names()``, or the path of a file.
@@ -170,22 +179,54 @@ class Relation(Wrapped):
             copying: replaces the file's ``copying``.
 
         Raises:
-            ValueError: if there is no such relation or file, or the file is not a relation or holds several.
+            ValueError: if there is no such relation or file, or the file is no such object.
 
         >>> from mechheads.labels import Relation
         >>> Relation.load("country_to_capital").pairs[0]
         ('Afghanistan', 'Kabul')
         """
-        found = _found(name_or_path)
-        if len(found) > 1:
-            names = ", ".join(str(one["name"]) for one in found[:5])
-            raise ValueError(f"{name_or_path} holds {len(found)} relations ({names}, ...); use load_relations")
-        fields = found[0]
-        if category is not None:
-            fields["category"] = category
-        if copying is not None:
-            fields["copying"] = copying
-        return cls(**fields)
+        replaced = {"category": category, "copying": copying}
+        return cls(**_found(name_or_path) | {name: value for name, value in replaced.items() if value is not None})
+
+    @classmethod
+    def from_file(
+        cls,
+        file: str | Path,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        name: str | None = None,
+        category: str | None = None,
+    ) -> Relation:
+        """Pairs from two columns of a file that ``mechheads.io.rows`` reads; a pair that repeats another is left out.
+
+        Give templates, rivals and ``copying`` by ``dataclasses.replace(relation, few_shot=[...])``.
+
+        Args:
+            source, target: the columns of the sources and of the targets.
+            name: by default, the name of the file without its ending.
+            category: as in ``Relation``.
+
+        Returns:
+            The relation, which says how many rows were taken, and which columns were not used.
+
+        Raises:
+            ValueError: if the file cannot be read, a column is not given or not there, or a cell is no text.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> file = Path(tempfile.mkdtemp(), "antonyms.jsonl")
+        >>> _ = file.write_text('{"input": "hot", "output": "cold"}\\n{"input": "big", "output": "small"}\\n')
+        >>> mh.Relation.from_file(file, source="input", target="output")
+        <Relation 'antonyms': 2 pairs, hot -> cold, ...; antonyms.jsonl, all 2 rows of 'input', 'output'>
+        """
+        table, path = Table.of(file), Path(file)
+        columns = table.pick(f"Relation.from_file({path.name!r}, source=..., target=...)", source=source, target=target)
+        every = list(zip(*(table.texts(column) for column in columns.values()), strict=True))
+        pairs = list(dict.fromkeys(every))
+        repeated = f"; {len(every) - len(pairs)} repeat another and are left out" * (len(every) > len(pairs))
+        told = f"{table.name}, {table.taken(list(columns.values()))}{repeated}"
+        return cls(path.stem if name is None else name, category, pairs, source=told)
 
     @property
     def fingerprint(self) -> str:
@@ -219,7 +260,8 @@ class Relation(Wrapped):
         first, rest = " -> ".join(self.pairs[0]), ", ..." if len(self.pairs) > 1 else ""
         category = "" if self.category is None else f" ({self.category})"
         n = len(self.pairs)
-        return f"<Relation {self.name!r}{category}: {n} pair{'s' * (n != 1)}, {first}{rest}>"
+        told = "" if self.source == _NOT_GIVEN else f"; {shorten(self.source, _SHOWN, placeholder='...')}"
+        return f"<Relation {self.name!r}{category}: {n} pair{'s' * (n != 1)}, {first}{rest}{told}>"
 
 
 RelationLike = Relation | str | Path
@@ -247,12 +289,12 @@ def load_relations(relations: Relations | None = None) -> tuple[Relation, ...]:
     Args:
         relations: one of these, or a list of several:
 
-            - pairs of your own, as a dict ``{"hot": "cold", ...}``, a list ``[("hot", "cold"), ...]``, or a table of
-              two columns, the source and the target. The relation is called "own pairs".
+            - pairs of your own, as a dict ``{"hot": "cold", ...}`` or a list ``[("hot", "cold"), ...]``. The relation
+              is called "own pairs".
             - a dict of several relations by name: ``{"opposites": {"hot": "cold", ...}, "plurals": [("cat", "cats"),
               ...]}``.
-            - a name from ``relation_names()``, a ``Relation``, or the path of a file (see ``Relation.load``). A file of
-              several relations, such as CounterFact's, gives each of them.
+            - a name from ``relation_names()``, a ``Relation``, or the path of a file (see ``Relation.load``). Of a
+              table, give ``Relation.from_file(file, source=, target=)``.
 
     Raises:
         ValueError: if one cannot be found or read, if two share a name, if there are none, or if it is not clear
@@ -278,7 +320,7 @@ def _relations_of(given: Any) -> list[Relation]:
     if isinstance(given, Relation):
         return [given]
     if isinstance(given, (str, Path)):
-        return [Relation(**fields) for fields in _found(given)]
+        return [Relation(**_found(given))]
     if isinstance(given, Mapping):
         return _relations_by_name(given)
     if not isinstance(given, Iterable):
@@ -287,7 +329,10 @@ def _relations_of(given: Any) -> list[Relation]:
             "files or mh.Relation objects"
         )
     if columns_of(given) is not None:
-        return [Relation(OWN, pairs=pairs_of_rows(table_rows(given, "relations"), "relations"))]
+        raise ValueError(
+            f"relations is {described(given)}; give pairs of two of its columns: "
+            "list(zip(table[...], table[...], strict=True))"
+        )
     items = list(given)
     pairs = [item for item in items if isinstance(item, (list, tuple)) and not any(map(_holds_words, item))]
     if not pairs:
@@ -335,18 +380,38 @@ def _holds_words(part: Any) -> bool:
     return isinstance(part, (list, tuple, Mapping, Relation, Path)) or columns_of(part) is not None
 
 
-def _found(name_or_path: str | Path) -> list[dict[str, Any]]:
-    """The fields of a relation of the package, or of every relation of a file."""
+def _found(name_or_path: str | Path) -> dict[str, Any]:
+    """The fields of a relation of the package, or of a file."""
     known = relation_names()
     if str(name_or_path) in known:
-        return relation_fields(folder("relations") / f"{name_or_path}.json")
+        return content("relations", str(name_or_path))
     file = Path(name_or_path).expanduser()
     if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
         raise ValueError(
             f"there is no relation {str(name_or_path)!r}: it is neither a file nor one of {', '.join(known)}."
             f'{did_you_mean(str(name_or_path), known)} For pairs of your own, give {{"hot": "cold", ...}}'
         )
-    return relation_fields(file)
+    found = read_json(file) if file.suffix.lower() == ".json" else None
+    if not isinstance(found, dict) or not {"name", "pairs"} <= found.keys() <= _FIELDS.keys():
+        raise ValueError(f"{file} is not a relation: {_of_another_kind(file, found)}")
+    for key, value in found.items():
+        kind, called = _FIELDS[key]
+        if not isinstance(value, kind):
+            raise ValueError(f"{file} is not a relation: {key} must be {called}, but is {str(value)[:50]!r}")
+    pairs = [[cell_text(word) for word in pair] if isinstance(pair, list) else pair for pair in found["pairs"]]
+    return found | {"pairs": pairs}
+
+
+def _of_another_kind(file: Path, found: Any) -> str:
+    """What to do with a file that holds no relation: a table, a list of pairs, or something else."""
+    if isinstance(found, list) and found and isinstance(found[0], list):
+        return f"it is a list of lists; give mh.Relation({file.stem!r}, pairs=json.load(open({file.name!r})))"
+    if file.suffix.lower() in KINDS and not isinstance(found, dict):
+        return f"it has {Table.of(file).listed()}; write Relation.from_file({file.name!r}, source=..., target=...)"
+    return (
+        'it must be a JSON file of one object with the keys "name" and "pairs"; "category", "source", "copying", '
+        f'"few_shot", "zero_shot" and "rivals" are optional{"" if found is None else f". It is {described(found)}"}'
+    )
 
 
 def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import torch
 
 from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_of
 from mechheads.files.text import file_sha256
-from mechheads.gating.tasks.load_task import load_task
+from mechheads.gating.tasks.load_task import task_of
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.labels.usable_pairs import check_any, keep_pairs
@@ -272,7 +272,7 @@ def _task(model: Model, task: TaskLike | None) -> Task | None:
     if task is None:
         return None
     if not isinstance(task, Task):
-        return load_task(task, model=model)
+        task = task_of(task, model=model)
     return task.items(task.tokens(model).kept)
 
 

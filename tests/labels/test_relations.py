@@ -91,27 +91,6 @@ def test_every_relation_keeps_thirty_single_token_pairs_in_the_default_model(mod
     assert min(kept.values()) >= 30, kept
 
 
-@pytest.mark.parametrize(
-    ("name", "category", "copying"),
-    [
-        ("noun_to_plural", None, False),
-        ("adj_antonym", "Linguistic", False),
-        ("country_to_capital_wikidata", "Knowledge", False),
-        ("general_copying_english_500", "Algorithmic", True),
-        ("name_copying", "Algorithmic", True),
-        ("english_to_french", "Translation", False),
-    ],
-)
-def test_a_public_maps_file_has_the_category_of_the_paper(tmp_path: Path, name, category, copying) -> None:
-    file = tmp_path / f"{name}.json"
-    file.write_text(json.dumps([["cat", "cats"], ["ox ", "oxen"]]), encoding="utf-8")
-    relation = Relation.load(file)
-    assert (relation.name, relation.category, relation.copying) == (name, category, copying)
-    assert relation.pairs == (("cat", "cats"), ("ox", "oxen"))
-    named = Relation.load(str(file), category="Mine", copying=True)
-    assert (named.category, named.copying, named.pairs) == ("Mine", True, relation.pairs)
-
-
 def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
     fields: dict[str, Any] = {
         "name": "colours",
@@ -126,13 +105,16 @@ def test_a_relation_file_gives_all_its_fields(tmp_path: Path) -> None:
     assert loaded == Relation("colours", "Sight", [("grass", "vert"), ("ciel", "été")], source="looked")
     assert loaded.fingerprint != Relation("colours", "Sight", [("grass", "vert")]).fingerprint
     assert hash(loaded) == hash(Relation.load(file))
+    named = Relation.load(str(file), category="Mine", copying=True)
+    assert (named.category, named.copying, named.pairs) == ("Mine", True, loaded.pairs)
 
 
 def test_names_paths_and_objects_can_be_mixed(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
-    file.write_text('[["a", "b"]]', encoding="utf-8")
+    file.write_text('{"name": "mine", "pairs": [["a", 1]]}', encoding="utf-8")
     mixed = load_relations(["name_copying", file, Relation("other", "Knowledge", [("c", "d")])])
     assert [relation.name for relation in mixed] == ["name_copying", "mine", "other"]
+    assert mixed[1].pairs == (("a", "1"),)
     assert load_relations("name_copying") == load_relations(["name_copying"])
 
 
@@ -208,7 +190,7 @@ def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
 
 
 def test_rivals_load_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_text('[["dog", "chien"]]', encoding="utf-8")
+    (tmp_path / "mine.json").write_text('{"name": "mine", "pairs": [["dog", "chien"]]}', encoding="utf-8")
     fields = {
         "name": "n",
         "category": None,
@@ -267,6 +249,7 @@ def test_bad_relations_are_refused(make: Any, message: str) -> None:
         make()
 
 
+LISTED = r"it has the columns 'input' \('hot'\), 'output' \('cold'\)"
 PLAIN = {"name": "n", "category": None, "pairs": [["a", "b"]]}
 
 
@@ -277,99 +260,86 @@ PLAIN = {"name": "n", "category": None, "pairs": [["a", "b"]]}
         (json.dumps(PLAIN | {"category": ["Sight"]}), r"category must be text or null, but is \"\['Sight'\]\""),
         (json.dumps(PLAIN | {"pairs": "cat hat"}), "pairs must be a list, but is 'cat hat'"),
         (json.dumps(PLAIN | {"copying": "no"}), "copying must be true or false, but is 'no'"),
-        *((text, "") for text in ("not json", '{"pairs": []}', '{"name": "n", "category": "c", "pair": []}', "3")),
+        ('{"hot": "cold"}', r"it must be .* \"name\" and \"pairs\"; .* It is a dict with the keys 'hot'"),
+        ('{"name": "n", "category": "c", "pair": []}', "it must be a JSON file of one object"),
+        (
+            '[["hot", "cold"]]',
+            r"it is a list of lists; give mh.Relation\('bad', pairs=json.load\(open\('bad.json'\)\)\)",
+        ),
+        ('[{"input": "hot", "output": "cold"}]', rf"{LISTED}; write Relation.from_file\('bad.json', source=..., targ"),
     ],
 )
 def test_files_that_are_no_relations_are_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"bad\.json is not a relation: {message}"):
-        Relation.load(file)
+    for read in (Relation.load, load_relations):
+        with pytest.raises(ValueError, match=rf"bad\.json is not a relation: {message}"):
+            read(file)
 
 
-LRE = {
-    "name": "plural of",
-    "prompt_templates": ["The plural of {} is", "Many of {}: {}"],
-    "prompt_templates_zs": ["More than one {} are"],
-    "properties": {"relation_type": "linguistic"},
-    "samples": [{"subject": "cat", "object": "cats"}, {"subject": "ox", "object": "oxen"}],
+@pytest.mark.parametrize(
+    ("text", "message"), [("not json", "bad.json is not JSON"), ("3", "must be a list of objects")]
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        Relation.load(tmp_path / "bad.json")
+
+
+# --- pairs of a table, whose columns are said ---------------------------------------------------------------
+
+PUBLIC = {
+    "antonym.json": ("input", "output", [{"input": "hot", "output": "cold"}, {"input": "big", "output": "small"}]),
+    "known.json": (
+        "subject",
+        "attribute",
+        [
+            {"known_id": 0, "subject": "hot", "attribute": "cold"},
+            {"known_id": 1, "subject": "big", "attribute": "small"},
+        ],
+    ),
+    "P17.jsonl": (
+        "sub_label",
+        "obj_label",
+        [{"sub_label": "hot", "obj_label": "cold"}, {"sub_label": "big", "obj_label": "small"}],
+    ),
+    "words.csv": ("word", "opposite", "word,opposite,id\nhot,cold,1\nbig,small,2\n"),
+    "words.tsv": ("source", "target", "id\ttarget\tsource\n1\tcold\thot\n2\tsmall\tbig\n"),
 }
 
 
-def rewrite(subject: str, target: str, relation: str, prompt: str) -> dict[str, Any]:
-    true, new = ({"str": text, "id": "Q1"} for text in (target, "other"))
-    asked = {"prompt": prompt, "subject": subject, "target_true": true, "target_new": new, "relation_id": relation}
-    return {"case_id": 0, "requested_rewrite": asked, "paraphrase_prompts": []}
-
-
-COUNTERFACT = [
-    rewrite("Ann", "French", "P1", "{} speaks"),
-    rewrite("Lyon", "France", "P2", "{} lies in"),
-    rewrite("Bob", "German", "P1", "{} speaks"),
-]
-LAMA = [
-    {"sub_label": "Lyon", "obj_label": "France", "predicate_id": "P17", "evidences": []},
-    {"sub_label": "Bonn", "obj_label": "Germany", "predicate_id": "P17", "template": "[X] is in [Y] ."},
-    {"sub_label": "Bonn", "obj_label": "Germany", "predicate_id": "P17"},
-]
-PLURALS, SPEAKS = ("The plural of {source} is {target}.",), ("{source} speaks {target}.",)
-IS_IN = ("{source} is in {target} .",)
-CONCEPTNET = [{"sub": "bird", "obj_label": "fly", "pred": "CapableOf", "masked_sentences": ["Birds can [MASK]."]}]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        (
-            "a.json",
-            json.dumps(LRE, indent=1),
-            [("plural of", "Linguistic", [("cat", "cats"), ("ox", "oxen")], PLURALS, ("More than one {source} are",))],
-        ),
-        (
-            "a.json",
-            json.dumps(COUNTERFACT),
-            [
-                ("P1", "Knowledge", [("Ann", "French"), ("Bob", "German")], SPEAKS, ("{source} speaks",)),
-                ("P2", "Knowledge", [("Lyon", "France")], ("{source} lies in {target}.",), ("{source} lies in",)),
-            ],
-        ),
-        (
-            "P17.jsonl",
-            "\n".join(map(json.dumps, LAMA)),
-            [("P17", "Knowledge", [("Lyon", "France"), ("Bonn", "Germany")], IS_IN, ("{source} is in",))],
-        ),
-        ("a.jsonl", json.dumps(CONCEPTNET[0]), [("CapableOf", "Knowledge", [("bird", "fly")], (), ())]),
-    ],
-)
-def test_public_relations_load_as_they_are_with_templates_that_fit(
-    tmp_path: Path, name: str, content: str, expected: list[Any]
-) -> None:
+@pytest.mark.parametrize("name", PUBLIC)
+def test_pairs_are_those_of_the_columns_that_are_said(tmp_path: Path, name: str) -> None:
+    source, target, rows = PUBLIC[name]
     file = tmp_path / name
-    file.write_text(content, encoding="utf-8")
-    found = load_relations(file)
-    assert [(one.name, one.category, list(one.pairs), one.few_shot, one.zero_shot) for one in found] == expected
-    if len(found) == 1:
-        assert Relation.load(file) == found[0]
-    else:
-        with pytest.raises(ValueError, match=r"a.json holds 2 relations \(P1, P2, ...\); use load_relations"):
-            Relation.load(file)
+    text = rows if isinstance(rows, str) else json.dumps(rows)
+    file.write_text("\n".join(map(json.dumps, rows)) if name.endswith("jsonl") else text, encoding="utf-8")
+    found = Relation.from_file(file, source=source, target=target)
+    assert (found.name, found.category, found.pairs) == (file.stem, None, (("hot", "cold"), ("big", "small")))
+    turned = Relation.from_file(str(file), source=target, target=source, name="turned", category="Linguistic")
+    assert turned == dataclasses.replace(
+        found, name="turned", category="Linguistic", pairs=[("cold", "hot"), ("small", "big")], source=turned.source
+    )
+    with pytest.raises(
+        ValueError, match=rf"has the columns '.*; write Relation.from_file\('{name}', source=\.\.\., ta"
+    ):
+        Relation.load(file)
+    for given in ({}, {"source": source}, {"source": source, "target": "Target"}):
+        with pytest.raises(ValueError, match=rf"^{name} has the columns .*'{source}' \('hot'\).*; write Relation.from"):
+            Relation.from_file(file, **given)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([LAMA[0], {**LAMA[1], "obj_label": " "}], "bad.jsonl, line 2: 'obj_label' is ' '; it must be a text"),
-        ([COUNTERFACT[0], {"requested_rewrite": 3}], 'bad.jsonl, line 2: there is no object "requested_rewrite"'),
-        ([{**LRE, "samples": [{"subject": "a"}]}], "bad.jsonl, line 1, sample 0: 'object' is None"),
-        ([{**LRE, "samples": 3}], 'bad.jsonl, line 1: "samples" must be a list'),
-        ([{"input": "a", "output": "b"}], "bad.jsonl is not a relation: .* It holds .*input"),
-    ],
-)
-def test_public_relations_with_a_fault_name_the_line(tmp_path: Path, rows: list[Any], message: str) -> None:
-    file = tmp_path / "bad.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        load_relations(file)
+def test_a_table_without_a_header_is_seen_by_its_first_values(tmp_path: Path) -> None:
+    (tmp_path / "words.csv").write_text("hot,cold\nbig,small\nup,down\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has the columns 'hot' \('big'\), 'cold' \('small'\); source is not given"):
+        Relation.from_file(tmp_path / "words.csv")
+
+
+def test_rows_that_repeat_another_are_left_out_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "words.csv").write_text("a,b,n\nhot,cold,1\nbig,small,2\nhot,cold,3\n", encoding="utf-8")
+    found = Relation.from_file(tmp_path / "words.csv", source="a", target="b")
+    told = "words.csv, all 3 rows of 'a', 'b'; not used: 'n'; 1 repeat another and are left out"
+    assert repr(found) == f"<Relation 'words': 2 pairs, hot -> cold, ...; {told}>"
 
 
 OPPOSITES = {"hot": "cold", "big": "small"}
@@ -384,8 +354,6 @@ FRAME = pd.DataFrame({"word": ["hot", "big"], "opposite": ["cold", "small"]})
         PAIRS_OF,
         [list(pair) for pair in PAIRS_OF],
         iter(PAIRS_OF),
-        FRAME,
-        FRAME.assign(note="x").rename(columns={"word": "source", "opposite": "target"}),
         [OPPOSITES],
         [PAIRS_OF],
     ],
@@ -396,32 +364,15 @@ def test_pairs_of_ones_own_are_a_relation(given: Any) -> None:
 
 
 def test_several_relations_of_ones_own_have_names(tmp_path: Path) -> None:
-    file = tmp_path / "plurals.csv"
-    file.write_text("one,many\ncat,cats\ndog,dogs\n", encoding="utf-8")
-    given = {"dict": OPPOSITES, "list": PAIRS_OF, "table": FRAME, "made": Relation("r", pairs=PAIRS_OF), "file": file}
+    file = tmp_path / "plurals.json"
+    file.write_text(json.dumps({"name": "n", "pairs": [["cat", "cats"], ["dog", "dogs"]]}), encoding="utf-8")
+    given = {"dict": OPPOSITES, "list": PAIRS_OF, "made": Relation("r", pairs=PAIRS_OF), "file": file}
     found = load_relations(given)
     assert [relation.name for relation in found] == list(given)
     assert all(relation.pairs == tuple(PAIRS_OF) for relation in found[:-1])
     assert found[-1].pairs == (("cat", "cats"), ("dog", "dogs"))
     beside = load_relations(["name_copying", OPPOSITES, Relation("r", pairs=PAIRS_OF)])
     assert [relation.name for relation in beside] == ["name_copying", "own pairs", "r"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("opposites.json", '{"hot": "cold", "big": "small"}'),
-        ("opposites.json", '[["hot", "cold"], ["big", "small"]]'),
-        ("opposites.json", '{"name": "opposites", "pairs": [["hot", "cold"], ["big", "small"]]}'),
-        ("opposites.csv", "word,opposite\nhot,cold\nbig,small\n"),
-        ("opposites.tsv", "id\ttarget\tsource\n1\tcold\thot\n2\tsmall\tbig\n"),
-    ],
-)
-def test_files_of_ones_own_pairs(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    own = Relation.load(tmp_path / name)
-    assert (own.name, own.category, own.pairs) == ("opposites", None, tuple(PAIRS_OF))
-    assert Relation.load(tmp_path / name, category="Linguistic").category == "Linguistic"
 
 
 @pytest.mark.parametrize(
@@ -437,7 +388,7 @@ def test_files_of_ones_own_pairs(tmp_path: Path, name: str, text: str) -> None:
         (("hot", "cold"), "no relation 'hot'.*For pairs of your own, give"),
         ([OPPOSITES, PAIRS_OF], "'own pairs' twice; give each relation its own name"),
         ({"both": {"one": OPPOSITES, "two": OPPOSITES}}, r"relations\['both'\] holds several relations"),
-        (FRAME.assign(note="x"), r"relations has 3 columns \('word', 'opposite', 'note'\); a table of pairs has two"),
+        (FRAME, r"relations is a DataFrame with the columns 'word', 'opposite'; give pairs of two of its columns: lis"),
         ({}, "relations is empty"),
         (3, "relations is 3; give pairs such as"),
     ],

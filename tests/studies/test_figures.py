@@ -204,7 +204,7 @@ def test_another_request_in_the_folder_is_refused(asked, relation, monkeypatch):
 
 def test_a_relation_without_category_is_refused(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(categories_module, "load", refuse)
-    (tmp_path / "mine.json").write_text(json.dumps(PAIRS))
+    (tmp_path / "mine.json").write_text(json.dumps({"name": "mine", "pairs": PAIRS}))
     with pytest.raises(ValueError, match="'mine' has no category; write its file as"):
         categories_figure(**asked | {"relations": tmp_path / "mine.json"})
 
@@ -369,7 +369,7 @@ def asked_roles(tiny, tmp_path: Path) -> dict[str, Any]:
 def test_role_curves_are_those_of_role_curve(asked_roles, tiny):
     made = roles_figure(**asked_roles)
     assert list(made.panels) == ["capitals"] and list(made.panels["capitals"]) == ["llama", "gpt2"]
-    fitted_on, tried_on = mh.gating.load_task(asked_roles["tasks"]).split(0.8)
+    fitted_on, tried_on = mh.gating.load_task(asked_roles["tasks"], prompt="prompt", target="target").split(0.8)
     for name, curves in made.panels["capitals"].items():
         model = loaded(str(tiny(name)))
         gates = mh.fit_gates(model, fitted_on, seeds=2, updates=2)

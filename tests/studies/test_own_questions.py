@@ -213,7 +213,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat or a list of token ids"),
         ({"relations": 3}, "relations is 3; give pairs such as"),
         ({"requests": 3}, "requests is 3; give a list of texts"),
-        ({"task": 3}, "the task is 3; give the name of a task, or the path of a file"),
+        ({"task": 3}, "the task is 3; give its name, a file or a Relation, or mh.Task"),
         ({"updates": 0}, "updates is 0; it must be at least 1"),
         ({"updates": "two"}, "updates is 'two'; it must be a whole number, at least 1"),
         ({"after_each": 3}, "after_each is 3; give a function of the atlas"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 TextOrIds = str | Sequence[int]
+_SHOWN = 160
+"""So many characters of a source are shown."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +76,8 @@ class Task(Wrapped):
         n = len(self)
         clusters = "" if self.cluster is None else f" in {len(set(self.cluster))} clusters"
         first = f"{shorten(self.prompts[0])} -> {shorten(self.targets[0])}"
-        return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}>"
+        source = f"\n  {textwrap.shorten(self.source, _SHOWN, placeholder='...')}" if self.source else ""
+        return f"<Task {self.name!r}: {n} item{'s' * (n != 1)}{clusters}\n  {first}{', ...' * (n > 1)}{source}>"
 
     def items(self, which: Sequence[int]) -> Task:
         """A task with some of the items, in the order given.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from mechheads.gating import FitSettings, Gates, fit_gates, head_roles, role_curve
-from mechheads.gating.tasks.load_task import load_task, needs_model
+from mechheads.gating.tasks.load_task import needs_model, task_of
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import AboveZero, Positive, Within, checked
 from mechheads.messages.interrupted import stop_if
@@ -61,7 +61,8 @@ def roles_figure(
 
     Args:
         models: as in ``mh.studies.categories_figure``.
-        tasks: names and files, as ``mh.gating.load_task`` takes them.
+        tasks: names of ``mh.gating.load_task``, and files whose columns are called ``prompt``, ``target`` and, if there
+            is one, ``cluster``.
         out: the folder for the figure and its numbers, with a folder for each panel.
         seeds, updates: as in ``mh.fit_gates``.
         n: the number of items of each task; ``None`` for all.
@@ -76,7 +77,7 @@ def roles_figure(
     paths = short_names(tasks, "tasks")
     for name in paths.values():
         if not needs_model(name):
-            load_task(name, n=n, seed=current().seed)
+            task_of(name, n=n, seed=current().seed)
     asked = {"seeds": seeds, "updates": updates, "n": n, "most": most, "quick": quick}
     fit: dict[str, Any] = {"seeds": seeds, "updates": updates}
     seed = current().seed
@@ -88,7 +89,7 @@ def roles_figure(
 
     def compute(model: Model, title: str, place: Path) -> tuple[Gates, Curves]:
         """A ledger in the folder keeps an interrupted fit."""
-        task = load_task(paths[title], model=model, n=n, seed=seed)
+        task = task_of(paths[title], model=model, n=n, seed=seed)
         if quick and len(task) > _QUICK["n"]:
             task = task.items(np.random.default_rng(seed).permutation(len(task))[: _QUICK["n"]].tolist())
         fitted_on, tried_on = task.split(0.8)

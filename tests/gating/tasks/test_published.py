@@ -1,4 +1,4 @@
-"""Tasks from files, and what is said of files that are none."""
+"""Published sets of questions: what is asked, what the targets are, and rows that are none of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from mechheads.gating.tasks.task_files import read_blimp, read_commonsense_qa, read_gsm8k, read_prompts
-
-READERS = (read_prompts, read_commonsense_qa, read_gsm8k, read_blimp)
+from mechheads.gating import blimp, commonsense_qa, gsm8k
 
 BARKS = ("Which of these barks?", {"A": "a cat", "B": "a dog", "C": "a cow"}, "B")
 FLIES = ("Which of these flies?", {"A": "an owl", "B": "a pig", "C": "a snail"}, "A")
@@ -43,64 +41,6 @@ def written_out(question: str, options: dict[str, str], answer: str) -> dict[str
     return {"input": "\n".join([question, *listed]), "output": answer.lower()}
 
 
-# JSONL --------------------------------------------------------------------------------------------------------------
-
-
-def test_prompts_and_targets_are_read_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "sums.jsonl"
-    path.write_text(
-        '{"prompt": "1 + 2 =", "target": " 3"}\n\n{"target": " five", "prompt": "é \u2028 2 + 3 ="}\n', "utf-8"
-    )
-    task = read_prompts(path)
-    assert task.prompts == ("1 + 2 =", "é \u2028 2 + 3 =")
-    assert task.targets == (" 3", " five")
-    assert (task.name, task.source, task.cluster) == ("sums", "file sums.jsonl", None)
-
-
-def test_the_target_may_have_another_key(tmp_path: Path) -> None:
-    path = lines(tmp_path / "a.jsonl", {"prompt": "x", "a": " y"}, {"prompt": "z", "a": " w"})
-    task = read_prompts(str(path), "a")
-    assert (task.prompts, task.targets) == (("x", "z"), (" y", " w"))
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "x"}, "a.jsonl, line 2: there is no key 'target'; the keys are 'prompt'"),
-        ({}, r"a.jsonl, line 2: there is no key 'prompt'; the keys are \(none\)"),
-        ({"prompt": "x", "target": 3.5}, "a.jsonl, line 2: 'target' is 3.5; it must be a text"),
-        ({"prompt": " ", "target": " y"}, "a.jsonl, line 2: 'prompt' is ' '; it must be a text"),
-        (["x", "y"], r"a.jsonl, line 2: \"\['x', 'y'\]\" is not a JSON object"),
-    ],
-)
-def test_bad_lines_are_named(tmp_path: Path, row: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_prompts(lines(tmp_path / "a.jsonl", {"prompt": "x", "target": " y"}, row))
-
-
-@pytest.mark.parametrize("read", READERS)
-def test_files_that_cannot_be_read(tmp_path: Path, read: Callable) -> None:
-    with pytest.raises(ValueError, match=r"there is no file .*nowhere\.jsonl"):
-        read(tmp_path / "nowhere.jsonl")
-    path = tmp_path / "a.jsonl"
-    for text in ("", "\n\n", "[]"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=r"a\.jsonl holds no items; give one JSON object per line"):
-            read(path)
-    path.write_text("\n{nonsense}\n")
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 2 is not JSON: Expecting"):
-        read(path)
-    path.write_text('[{"a": 1},\n {"b" 2}]')
-    with pytest.raises(ValueError, match=r"a\.jsonl is not JSON: Expecting ':' delimiter: line 2"):
-        read(path)
-    path.write_text("[1]")
-    with pytest.raises(ValueError, match=r"a\.jsonl, item 0: '1' is not a JSON object"):
-        read(path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"a\.jsonl is not UTF-8 text"):
-        read(path)
-
-
 # CommonsenseQA ------------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +48,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, read: Callable) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_questions_keep_their_right_option(tmp_path: Path, form: Callable, seed: int) -> None:
     path = lines(tmp_path / "csqa.jsonl", *(form(*item) for item in (BARKS, FLIES, SWIMS)))
-    task = read_commonsense_qa(path, seed)
+    task = commonsense_qa(path, seed=seed)
     assert sorted(task.cluster or ()) == sorted(RIGHT)
     assert task.name == "csqa"
     for prompt, target, cluster in zip(task.prompts, task.targets, task.cluster or (), strict=True):
@@ -125,14 +65,14 @@ def test_questions_keep_their_right_option(tmp_path: Path, form: Callable, seed:
 def test_a_json_list_does_too_and_the_seed_shuffles(tmp_path: Path) -> None:
     path = tmp_path / "csqa.json"
     path.write_text(json.dumps([written_out(*item) for item in (BARKS, FLIES, SWIMS)]))
-    made = [read_commonsense_qa(path, seed) for seed in range(6)]
-    assert read_commonsense_qa(path, 3) == made[3]
+    made = [commonsense_qa(path, seed=seed) for seed in range(6)]
+    assert commonsense_qa(path, seed=3) == made[3]
     assert len({(task.prompts, task.targets) for task in made}) == 6
 
 
 def test_an_option_given_twice_counts_once(tmp_path: Path) -> None:
     twice = (BARKS[0], {"A": "a dog", "B": "a dog", "C": "a cow"}, "B")
-    task = read_commonsense_qa(lines(tmp_path / "a.jsonl", published(*twice), published(*FLIES)))
+    task = commonsense_qa(lines(tmp_path / "a.jsonl", published(*twice), published(*FLIES)))
     [asked] = [str(p) for p, cluster in zip(task.prompts, task.cluster or (), strict=True) if cluster == BARKS[0]]
     assert sorted(line[3:] for line in asked.split(BARKS[0])[1].split("\n")[1:3]) == ["a cow", "a dog"]
     assert "C:" not in asked.split(BARKS[0])[1]
@@ -141,23 +81,23 @@ def test_an_option_given_twice_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "x"}, 'line 2: not a question with options; it must hold "question"'),
-        ({"input": "x\na dog", "output": "a"}, "line 2: not a question with options"),
-        ({"input": "x", "output": 3}, "line 2: not a question with options"),
-        (hub("x", {"A": "1"}, "A"), "line 2: the question 'x' has only one option; give at least 2"),
-        (hub("x", {"A": "1", "B": "2"}, "C"), "line 2: the answer is 'C'; the options are 'A', 'B'"),
-        (hub("x", {"A": "1", "B": "2"}, ["A"]), r"line 2: the answer is \['A'\]; the options are 'A', 'B'"),
-        (hub("x", {"A": "1", "B": "2"}, "A") | {"choices": None}, "line 2: not a question with options"),
+        ({"question": "x"}, "there is no 'input'. Its keys are 'question'"),
+        ({"input": "x\na dog", "output": "a"}, "not enough values to unpack"),
+        ({"input": "x", "output": 3}, "'int' object has no attribute 'strip'"),
+        (hub("x", {"A": "1"}, "A"), "the question 'x' has only one option; give at least 2"),
+        (hub("x", {"A": "1", "B": "2"}, "C"), "the answer is 'C'; the options are 'A', 'B'"),
+        (hub("x", {"A": "1", "B": "2"}, ["A"]), r"the answer is \['A'\]; the options are 'A', 'B'"),
+        (hub("x", {"A": "1", "B": "2"}, "A") | {"choices": None}, "'NoneType' object is not iterable"),
     ],
 )
 def test_bad_questions_are_named(tmp_path: Path, row: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_commonsense_qa(lines(tmp_path / "a.jsonl", published(*BARKS), row))
+    with pytest.raises(ValueError, match=f"a.jsonl, row 2 is not of CommonsenseQA: {message}"):
+        commonsense_qa(lines(tmp_path / "a.jsonl", published(*BARKS), row))
 
 
 def test_one_question_has_no_example(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="task 'a' has no two different questions; each needs another as its worked"):
-        read_commonsense_qa(lines(tmp_path / "a.jsonl", published(*BARKS), published(*BARKS)))
+        commonsense_qa(lines(tmp_path / "a.jsonl", published(*BARKS), published(*BARKS)))
 
 
 # GSM8K --------------------------------------------------------------------------------------------------------------
@@ -169,7 +109,7 @@ def test_the_final_answer_is_the_target(tmp_path: Path) -> None:
         {"question": "How many meters are 1.2 kilometers?", "answer": "#### 1,200\n"},
         {"question": "What is 2 - 5.5?", "answer": "It is\n#### -3.5"},
     ]
-    task = read_gsm8k(lines(tmp_path / "gsm.jsonl", *rows))
+    task = gsm8k(lines(tmp_path / "gsm.jsonl", *rows))
     found = dict(zip(task.cluster or (), task.targets, strict=True))
     asked = [row["question"].strip() for row in rows]
     assert found == dict(zip(asked, (" 18", " 1200", " -3.5"), strict=True))
@@ -181,8 +121,10 @@ def test_the_final_answer_is_the_target(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", ["18", "#### ", "#### eighteen", "#### 18 #### no"])
 def test_an_answer_without_a_number(tmp_path: Path, answer: str) -> None:
     good = {"question": "x", "answer": "#### 1"}
-    with pytest.raises(ValueError, match=r'a\.jsonl, line 2: "answer" ends in .*; it must end in a number such as "#'):
-        read_gsm8k(lines(tmp_path / "a.jsonl", good, {"question": "y", "answer": answer}))
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl, row 2 is not of GSM8K: the answer ends in .*; it must end in a num"
+    ):
+        gsm8k(lines(tmp_path / "a.jsonl", good, {"question": "y", "answer": answer}))
 
 
 # BLiMP --------------------------------------------------------------------------------------------------------------
@@ -198,24 +140,22 @@ def test_the_good_word_follows_what_both_share(tmp_path: Path) -> None:
         pair("Two boys sleep.", "Two boys sleeps.", UID="agreement"),
         pair("The boy isn't old.", "The boy aren't old.", UID="agreement"),
     ]
-    task = read_blimp(lines(tmp_path / "b.jsonl", *rows))
+    task = blimp(lines(tmp_path / "b.jsonl", *rows))
     assert task.prompts == ("Two boys", "Two boys", "The boy")
     assert task.targets == (" play", " sleep", " isn't")
-    assert (task.name, task.cluster) == ("agreement", task.prompts)
-    rows[1]["UID"] = "other"
-    assert read_blimp(lines(tmp_path / "b.jsonl", *rows)).name == "b"
+    assert (task.name, task.cluster, task.source) == ("b", task.prompts, "BLiMP, b.jsonl")
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (pair("A b.", "A b."), "line 2: no word differs between 'A b.' and 'A b.'"),
-        (pair("A b", "A b c"), "line 2: no word differs"),
-        (pair("He runs.", "They runs."), "line 2: the sentences differ from the first word on"),
-        (pair("A b.", "A c.", one_prefix_method=False), 'line 2: "one_prefix_method" is false'),
-        ({"sentence_good": "A b."}, "line 2: there is no key 'sentence_bad'; the keys are 'sentence_good'"),
+        (pair("A b.", "A b."), "no word differs between 'A b.' and 'A b.'"),
+        (pair("A b", "A b c"), "no word differs"),
+        (pair("He runs.", "They runs."), "the sentences differ from the first word on"),
+        (pair("A b.", "A c.", one_prefix_method=False), "one_prefix_method is false"),
+        ({"sentence_good": "A b."}, "there is no 'sentence_bad'. Its keys are 'sentence_good'"),
     ],
 )
 def test_bad_pairs_are_named(tmp_path: Path, row: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_blimp(lines(tmp_path / "b.jsonl", pair("Two boys play.", "Two boys plays."), row))
+    with pytest.raises(ValueError, match=f"b.jsonl, row 2 is not of BLiMP: {message}"):
+        blimp(lines(tmp_path / "b.jsonl", pair("Two boys play.", "Two boys plays."), row))
