@@ -104,14 +104,11 @@ def results_of(pairs: mh.PromptPairs, words: list[tuple[str, str]]) -> dict[str,
     task = mh.Task(clean, [" Paris", " Madrid", " store"])
     other = mh.Task(corrupted, [" Rome", " Berlin", " book"])
     fit: dict[str, Any] = {"seeds": 2, "updates": 4}
-    heads = ["L0H1", "L1H2", "L2H0"]
 
     def gates(model: mh.Model) -> Any:
         return mh.fit_gates(model, task, seeds=2, updates=(4, 2, 2))
 
     return {
-        "completeness": lambda model: mh.patching.completeness(model, pairs, heads, subsets=3),
-        "minimal": lambda model: mh.patching.minimal_circuit(model, pairs, threshold=0.2),
         "matrix": lambda model: mh.path_matrix(model, pairs, receivers=["L2H1.q", "L2H3.v"]),
         "ablations": lambda model: mh.safety.compare_ablations(model, HARMFUL, 3, **BARE),
         "safety heads": lambda model: mh.safety_heads(model, HARMFUL, 3, **BARE),

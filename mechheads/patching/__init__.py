@@ -13,19 +13,14 @@ from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_dif
 from mechheads.patching.ablate import ablate
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.attribution import attribution_patch
-from mechheads.patching.backups import backups
-from mechheads.patching.circuits import Completeness, Faithfulness, completeness, faithfulness
+from mechheads.patching.circuits import Faithfulness, faithfulness
 from mechheads.patching.head_sets import SetScores, patch_sets
-from mechheads.patching.minimal import Circuit, minimal_circuit
 from mechheads.patching.path import path_matrix, path_patch
-from mechheads.patching.self_repair import self_repair
 from mechheads.results.agreement import side_by_side
 from mechheads.results.curves import Curves
 from mechheads.runs.head_cache import HeadCache
 
 __all__ = [
-    "Circuit",
-    "Completeness",
     "Context",
     "Curves",
     "Faithfulness",
@@ -46,20 +41,16 @@ __all__ = [
     "activation_patch",
     "attention_to",
     "attribution_patch",
-    "backups",
-    "completeness",
     "faithfulness",
     "kl_divergence",
     "log_prob",
     "logit_diff",
     "metric",
-    "minimal_circuit",
     "patch_sets",
     "path_matrix",
     "path_patch",
     "plan",
     "prepare",
-    "self_repair",
     "side_by_side",
     "sweep",
 ]

@@ -40,8 +40,7 @@ def ablate(
             far); ``mh.patching.Scale(0.5)`` (z times 0.5); or any other of ``mh.sweep``.
         kind: another name for ``intervention``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
-        heads, positions, given: as in ``mh.sweep``. ``mh.patching.backups`` compares the effects given that
-            heads are ablated with those in the intact model.
+        heads, positions, given: as in ``mh.sweep``.
 
     Returns:
         metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.

@@ -18,7 +18,6 @@ ANALYSES = {
     "attribution_patch": lambda m, p, **k: mh.patching.attribution_patch(m, p, heads="L29H0", **k),
     "path_patch": lambda m, p, **k: mh.path_patch(m, p, senders="L29H0", direction="denoising", **k),
     "patch_sets": lambda m, p, **k: mh.patching.patch_sets(m, p, [["L29H0"]], **k),
-    "self_repair": lambda m, p, **k: mh.patching.self_repair(m, p, heads="L29H0", **k),
     "faithfulness": lambda m, p, **k: mh.patching.faithfulness(m, p, ["L29H0"], **k),
 }
 

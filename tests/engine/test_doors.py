@@ -39,11 +39,7 @@ MEASURES = {
     "path_patch": lambda m, p, **k: mh.path_patch(m, p, senders="L1H0", **k).values,
     "path_matrix": lambda m, p, **k: mh.path_matrix(m, p, senders="L1H0", receivers=["final", "L2H0.q"], **k).values,
     "patch_sets": lambda m, p, **k: mh.patching.patch_sets(m, p, [["L1H0"]], **k).values,
-    "self_repair": lambda m, p, **k: mh.patching.self_repair(m, p, heads="L1H0", **k).values,
-    "backups": lambda m, p, **k: mh.patching.backups(m, p, "L0H0", among="L1H0", draws=0, **k).values,
     "faithfulness": lambda m, p, **k: mh.patching.faithfulness(m, p, ["L1H0"], **k).score,
-    "completeness": lambda m, p, **k: mh.patching.completeness(m, p, ["L1H0"], subsets=0, **k).table["model"],
-    "minimal_circuit": lambda m, p, **k: len(mh.patching.minimal_circuit(m, p, **k).heads),
     "plan": lambda m, p, **k: mh.plan(m, p, intervention=mh.Patch(), heads="L1H0", **k).flops,
 }
 

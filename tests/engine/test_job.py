@@ -44,9 +44,6 @@ ON_PAIRS: dict[str, Callable[..., Any]] = {
     "ablate": lambda *given: mh.ablate(*given, intervention="resample", seed=2).values,
     "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS).values,
     "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT).table),
-    "completeness": lambda *given: numbers(mh.patching.completeness(*given, heads=CIRCUIT, subsets=2).table),
-    "minimal_circuit": lambda *given: numbers(mh.patching.minimal_circuit(*given).trace),
-    "self_repair": lambda *given: mh.patching.self_repair(*given).values,
 }
 ON_PROMPTS: dict[str, Callable[..., Any]] = {
     "sweep": lambda *given: mh.sweep(*given, intervention=mh.patching.Scale(0.4)).values,
@@ -54,9 +51,6 @@ ON_PROMPTS: dict[str, Callable[..., Any]] = {
     "ablate": lambda *given: mh.ablate(*given, intervention="mean").values,
     "patch_sets": lambda *given: mh.patching.patch_sets(*given, sets=SETS, intervention=mh.Mean()).values,
     "faithfulness": lambda *given: numbers(mh.patching.faithfulness(*given, heads=CIRCUIT, **MEAN).table),
-    "completeness": lambda *given: numbers(mh.patching.completeness(*given, heads=CIRCUIT, subsets=2, **MEAN).table),
-    "minimal_circuit": lambda *given: numbers(mh.patching.minimal_circuit(*given, **MEAN).trace),
-    "self_repair": lambda *given: mh.patching.self_repair(*given, **MEAN).values,
 }
 """Every analysis that takes a job: none of these needs more of a run than z."""
 
@@ -111,7 +105,6 @@ def test_a_job_runs_once_more_for_each_set_of_heads_that_is_given(small, jobs, r
     job = jobs[id(PROMPTS)]
     asked: list[tuple[Callable[..., Any], int]] = [
         (lambda *given: mh.ablate(*given, given={"L0H1": "mean"}).values, 1),
-        (lambda *given: mh.patching.backups(*given, heads=["L0H1"], draws=1).values, 2),
     ]
     for ask, n in asked:
         expected = ask(small, PROMPTS)

@@ -34,16 +34,10 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "patching": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given).values,
     "paths": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given).values,
     "given": lambda model, **given: mh.ablate(model, CLEAN, given={"L0H1": "mean"}, heads=HEADS, **given).values,
-    "self-repair": lambda model, **given: (
-        settled(mh.patching.self_repair)(model, PAIRS, heads=HEADS[:2], **given).values
-    ),
     "sets of heads": lambda model, **given: (
         settled(mh.patching.patch_sets)(model, PAIRS, [HEADS, HEADS[:2]], **given).values
     ),
     "faithfulness": lambda model, **given: settled(mh.patching.faithfulness)(model, PAIRS, HEADS, **given).score,
-    "completeness": lambda model, **given: settled(mh.patching.completeness)(
-        model, PAIRS, HEADS, **given
-    ).table.select_dtypes("number"),
     "tasks": lambda model, **given: settled(mh.gating.ablation_effects)(model, TASK, heads=HEADS, **given).values,
 }
 """Analyses that have no store, and two that give workers other batches; tests/ledger has the others."""
@@ -97,9 +91,9 @@ def test_workers_cache_the_runs_of_an_analysis_once(small, monkeypatch: pytest.M
     ready, made = mechheads.engine.work.make_ready, []
     monkeypatch.setattr(mechheads.engine.work, "make_ready", lambda *a, **k: made.append(a) or ready(*a, **k))
     workers = MadeWorkers(1)
-    mh.settings(workers=workers)(mh.patching.completeness)(small, PAIRS, HEADS)  # of the model, then the circuit
+    mh.settings(workers=workers)(mh.patching.faithfulness)(small, PAIRS, HEADS)  # all heads and none, then the circuit
     assert len(made) == 1
-    mh.settings(workers=workers)(mh.patching.completeness)(small, PAIRS, HEADS, metric=mh.log_prob)
+    mh.settings(workers=workers)(mh.patching.faithfulness)(small, PAIRS, HEADS, metric=mh.log_prob)
     assert len(made) == 2
 
 

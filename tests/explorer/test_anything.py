@@ -40,7 +40,7 @@ _ENDS = ("", "_ci_low", "_ci_high", "_p", "_q")
 TABLES = {
     "attention_attribution",
     *("examples", "patterns", "set_scores", "faithfulness"),
-    *("faithfulness_curve", "completeness", "minimal_circuit", "removal", "relation_evidence"),
+    *("faithfulness_curve", "removal", "relation_evidence"),
     *(
         "head_group",
         "refusal_test",

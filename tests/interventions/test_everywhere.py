@@ -73,18 +73,8 @@ ON_PAIRS: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {
     "sweep": lambda model, rule: mh.sweep(model, PAIRS, intervention=rule).values.values,
     "ablate": lambda model, rule: mh.ablate(model, PAIRS, intervention=rule).values.values,
     "patch_sets": lambda model, rule: mh.patching.patch_sets(model, PAIRS, [CIRCUIT, OFF], intervention=rule).values,
-    "self_repair": lambda model, rule: mh.patching.self_repair(model, PAIRS, intervention=rule).values.values,
-    "backups": lambda model, rule: (
-        mh.patching.backups(model, PAIRS, ["L0H1"], intervention=rule, draws=0).values.values
-    ),
     "faithfulness": lambda model, rule: (
         mh.patching.faithfulness(model, PAIRS, CIRCUIT, intervention=rule).table["circuit"].to_numpy()
-    ),
-    "completeness": lambda model, rule: (
-        mh.patching.completeness(model, PAIRS, CIRCUIT, subsets=1, intervention=rule).table["circuit"].to_numpy()
-    ),
-    "minimal_circuit": lambda model, rule: (
-        mh.patching.minimal_circuit(model, PAIRS, threshold=0.1, intervention=rule).trace["faithfulness"].to_numpy()
     ),
 }
 ON_PROMPTS: dict[str, Callable[[mh.Model, Any], np.ndarray]] = {

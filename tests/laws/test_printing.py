@@ -36,9 +36,7 @@ _EACH_CLASS = (
     "sahara",
     "gates",
     "roles",
-    "circuit",
     "faithfulness",
-    "completeness",
     "examples",
     "description",
 )

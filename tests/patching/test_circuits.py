@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.engine.job import Spec
-from mechheads.limits import Limits
 from mechheads.patching import UniformAttention, circuits
-from mechheads.patching.circuits import completeness, faithfulness
+from mechheads.patching.circuits import faithfulness
 from mechheads.patching.head_sets import patch_sets
-from mechheads.patching.minimal import minimal_circuit
-from mechheads.patching.self_repair import self_repair
 from mechheads.results.stats import clustered_interval
 from support import oracles
-from support.ctrl_c import stopped_at
 from support.levels import TWO_FIRST
 from support.micro import FRANCE_RUN, ITALY_RUN, PARIS, ROME, both, micro, micro_model, pair  # noqa: F401
-from support.settled import settled
 from support.texts import CLEAN, PAIRS
 
 ARCHITECTURES = TWO_FIRST
@@ -194,176 +187,6 @@ def test_circuits_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
     assert faithfulness(micro, pair, ["L1H0"]).score == pytest.approx(0, abs=1e-5)
 
 
-def test_completeness_by_hand(micro: mh.Model, pair: mh.PromptPairs) -> None:
-    found = completeness(micro, pair, ["L0H0", "L1H0"])
-    # Without K, the model still has L0H1's Paris 2, the circuit Rome 2.
-    #     K         none   L0H0   L1H0   both
-    #     circuit   11.5   -15    -15    -15
-    #     model     15.5   -11    -11    -11
-    assert found.table["heads"].tolist() == ["", "L0H0", "L1H0", "L0H0 L1H0"]
-    assert found.table["kind"].tolist() == ["none", "head", "head", "random"]
-    np.testing.assert_allclose(found.table["circuit"], [11.5, -15, -15, -15], atol=1e-4)
-    np.testing.assert_allclose(found.table["model"], [15.5, -11, -11, -11], atol=1e-4)
-    np.testing.assert_allclose(found.table["incompleteness"], 4, atol=1e-4)
-    whole = completeness(micro, pair, ["L0H0", "L0H1", "L1H0"], subsets=[["L0H1", "L1H0"]])
-    assert whole.table["kind"].tolist() == ["none", "head", "head", "head", "given"]
-    np.testing.assert_allclose(whole.table["incompleteness"], 0, atol=1e-4)
-    assert whole.worst["incompleteness"] == whole.table["incompleteness"].max()
-
-
-def test_completeness_equals_full_forwards(small: mh.Model) -> None:
-    circuit = [(0, 0), (1, 1), (1, 2), (2, 3)]
-    found = mh.settings(seed=1)(completeness)(small, PAIRS, circuit, subsets=3)
-    assert len(found.table) == 1 + 4 + 3
-    assert len(set(found.table["heads"])) == 8
-    for row in found.table.iloc[[0, 2, 6]].to_dict("records"):
-        k = [(int(name[1]), int(name[3])) for name in row["heads"].split()]
-        kept = [head for head in circuit if head not in k]
-        for side, replaced in {"circuit": [head for head in ALL if head not in kept], "model": k}.items():
-            expected = np.mean([diff_without(small, replaced, prompt) for prompt in range(len(PAIRS))])
-            assert row[side] == pytest.approx(expected, abs=TOLERANCE)
-        assert row["incompleteness"] == pytest.approx(abs(row["circuit"] - row["model"]))
-        assert row["ci_low"] <= row["difference"] <= row["ci_high"]
-    assert "4 heads, ablated by Patch(site='z')" in repr(found)
-
-
-@pytest.mark.parametrize("order", ["once", "each"])
-def test_the_minimal_circuit_is_the_heads_that_matter(
-    micro: mh.Model,
-    pair: mh.PromptPairs,
-    order: Any,
-) -> None:
-    found = minimal_circuit(micro, pair, order=order)
-    assert list(map(str, found.heads)) == ["L0H0", "L0H1", "L1H0"]
-    assert found.faithfulness.score == pytest.approx(1, abs=1e-5)
-    assert sum(found.trace["removed"]) == 5
-    # Without L0H1, which gives Paris 2 or Rome 2, 26.5 of 30.5 is left: 0.87.
-    looser = minimal_circuit(micro, pair, threshold=0.85, order=order)
-    assert list(map(str, looser.heads)) == ["L0H0", "L1H0"]
-    assert looser.faithfulness.score == pytest.approx(26.5 / 30.5, abs=1e-5)
-    part = minimal_circuit(micro, pair, ["L0H0", "L0H1", "L1H0", "L1H1"], order=order)
-    assert list(map(str, part.heads)) == ["L0H0", "L0H1", "L1H0"]
-    assert part.trace["head"].tolist()[0] == "L1H1"
-
-
-def test_every_head_is_tried_once_in_the_order_of_its_effect(llama: mh.Model) -> None:
-    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None)
-    heads = [mh.HeadId(*head) for head in ALL]
-
-    def distance(kept: Iterable[mh.HeadId]) -> float:
-        return abs(1 - float(runs.share(runs.values([set(kept)])[0])))
-
-    kept, trace = set(heads), []
-    for head in sorted(heads, key=lambda head: distance(set(heads) - {head})):
-        if removed := distance(kept - {head}) <= 0.5:
-            kept.remove(head)
-        trace.append([str(head), removed, len(kept)])
-    found = settled(minimal_circuit)(llama, PAIRS, threshold=0.5)
-    assert found.trace[["head", "removed", "n_heads"]].values.tolist() == trace
-    assert set(found.heads) == kept and 0 < len(kept) < 12
-    one_by_one = mh.settings(budget=Limits(tokens=1))(minimal_circuit)(llama, PAIRS, threshold=0.5)
-    np.testing.assert_allclose(one_by_one.trace["faithfulness"], found.trace["faithfulness"], atol=1e-5)
-    score = faithfulness(llama, PAIRS, found.heads).score
-    assert found.faithfulness.score == pytest.approx(score, abs=1e-5)
-
-
-def test_each_round_removes_what_leaves_faithfulness_closest_to_one(llama: mh.Model) -> None:
-    runs = circuits.CircuitRuns(llama, Spec(PAIRS, mh.Patch(), mh.logit_diff), None)
-    found = settled(minimal_circuit)(llama, PAIRS, threshold=0.4, order="each")
-    kept = [mh.HeadId(*head) for head in ALL]
-    for row in found.trace.to_dict("records"):
-        shares = [float(runs.share(runs.values([set(kept) - {head}])[0])) for head in kept]
-        best = min(range(len(kept)), key=lambda i, shares=shares: abs(1 - shares[i]))
-        assert (row["head"], row["faithfulness"]) == (str(kept[best]), pytest.approx(shares[best], abs=1e-5))
-        assert row["removed"] == (abs(1 - shares[best]) <= 0.6)
-        if row["removed"]:
-            kept.pop(best)
-    assert list(found.heads) == kept
-
-
-@pytest.mark.parametrize("order", ["once", "each"])
-def test_an_interrupt_keeps_what_was_found(llama: mh.Model, order: Any) -> None:
-    impatient = stopped_at(22, mh.logit_diff)
-    whole = settled(minimal_circuit)(llama, PAIRS, threshold=0.4, order=order)
-    options: dict[str, Any] = {"budget": Limits(tokens=1)}
-    with pytest.warns(UserWarning, match="interrupted after"):
-        partial = settled(minimal_circuit)(llama, PAIRS, threshold=0.4, order=order, metric=impatient, **options)
-    done = len(partial.trace)
-    assert partial.interrupted and 0 < done < len(whole.trace)
-    pd.testing.assert_frame_equal(partial.trace, whole.trace[:done], atol=1e-5)
-    assert len(partial.heads) == partial.trace["n_heads"].iloc[-1]
-
-
-@pytest.fixture(scope="module")
-def repairing(tmp_path_factory: pytest.TempPathFactory) -> mh.Model:
-    """The micro-model, whose L1H2 takes back 0.6 of what it finds written to Paris and Rome so far.
-
-    L0H1 writes 6 z = 0, 3, 2 there, and L1H2 looks everywhere alike: -0.6 * (0 + 3 + 2)/3 = -1.
-    """
-    blank = micro_model()
-    attention = blank.attention[1]
-    with torch.no_grad():
-        for i, (coordinate, factor) in enumerate([(PARIS, -0.6), (ROME, -0.6)]):
-            attention.v_proj.weight[4 * 1 + i, coordinate] = 1  # heads 2 and 3 share value 1
-            attention.o_proj.weight[coordinate, 4 * 2 + i] = factor
-    return blank.load(tmp_path_factory.mktemp("micro") / "repairing")
-
-
-def test_self_repair_by_hand(repairing: mh.Model, both: mh.Prompts) -> None:
-    found = self_repair(repairing, both, intervention=mh.Zero())
-    france = found.dataset["values"].sel(prompt=0)
-    # L0H1 takes Paris 2 with it, and L1H2, which took 1 back, no longer does.
-    np.testing.assert_allclose(france.sel(layer=0, head=1), [-1, -2, 1], atol=1e-4)
-    # L0H0 writes to no logit: all its 13.5 goes through L1H0.
-    np.testing.assert_allclose(france.sel(layer=0, head=0), [-13.5, 0, -13.5], atol=1e-4)
-    np.testing.assert_allclose(france.sel(layer=1, head=0), [-13.5, -13.5, 0], atol=1e-4)
-    np.testing.assert_allclose(france.sel(layer=1, head=2), [1, 1, 0], atol=1e-4)
-    np.testing.assert_allclose(found.dataset["base_metric"], [FRANCE_RUN - 1, ITALY_RUN + 1], atol=1e-4)
-
-
-@pytest.mark.parametrize("ablation", [mh.Patch(), mh.Mean(), mh.Patch("v")], ids=repr)
-def test_direct_effect_equals_a_frozen_run_with_hooks(small: mh.Model, ablation: Any) -> None:
-    found = self_repair(small, PAIRS, intervention=ablation)
-    swept = mh.sweep(small, PAIRS, intervention=ablation, metric=mh.logit_diff)
-    np.testing.assert_allclose(found.scores.sel(effect="total"), swept.scores, atol=1e-6)
-    (tokens, clean), (_, corrupted) = sides(small)
-    for prompt in range(len(PAIRS)):
-        ids = oracles.ids_of(tokens, prompt)
-        before = oracles.logit_diff(oracles.forward(small, ids)[0], tokens, prompt)
-        mlps = mlp_outputs(small, ids)
-        for layer, head in ALL[::3]:
-            if ablation == mh.Mean():
-                new = torch.cat([z_of(run, (layer, head)) for run in clean]).mean(0).expand(ids.shape[1], -1)
-            elif ablation == mh.Patch():
-                new = z_of(corrupted[prompt], (layer, head))
-            else:
-                v = corrupted[prompt][oracles.name(layer, "v")]
-                new = oracles.z_when(small, ids, layer, head, "v", v)
-            z = {other: z_of(clean[prompt], other) for other in ALL} | {(layer, head): new}
-            frozen = [(name, freeze(mlps[name])) for name in mlps]
-            logits = small.backend.under(frozen, partial(with_heads, small, ids, z))
-            expected = oracles.logit_diff(logits, tokens, prompt) - before
-            direct = found.dataset["values"].sel(layer=layer, head=head, effect="direct", prompt=prompt)
-            assert float(direct) == pytest.approx(expected, abs=TOLERANCE)
-    repair = found.scores.sel(effect="total") - found.scores.sel(effect="direct")
-    np.testing.assert_allclose(found.scores.sel(effect="repair"), repair, atol=1e-6)
-
-
-def mlp_outputs(model: mh.Model, ids: Tensor) -> dict[str, Tensor]:
-    seen: dict[str, Tensor] = {}
-
-    def see(value: Tensor, hook: Any, name: str) -> None:
-        seen[name] = value.clone()
-
-    names = [f"blocks.{layer}.hook_mlp_out" for layer in range(model.n_layers)]
-    oracles.forward(model, ids, [(name, partial(see, name=name)) for name in names])
-    return seen
-
-
-def freeze(value: Tensor) -> Callable:
-    return lambda _, hook: value
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -394,18 +217,6 @@ def freeze(value: Tensor) -> Callable:
         ),
         (lambda m: faithfulness(m, PAIRS, ["L0H0"], intervention=mh.Zero), "intervention is <class"),
         (lambda m: faithfulness(m, NOTHING, ["L0H0"]), "the share that a circuit keeps is not defined"),
-        (lambda m: completeness(m, PAIRS, []), "heads is empty"),
-        (lambda m: completeness(m, PAIRS, ["L0H0"], subsets=-1), "subsets is -1"),
-        (
-            lambda m: completeness(m, PAIRS, ["L0H0"], subsets=[["L0H1"]]),
-            r"subsets\[0\] contains L0H1, which is not in",
-        ),
-        (lambda m: minimal_circuit(m, PAIRS, []), "heads is empty; name the heads to start from"),
-        (lambda m: minimal_circuit(m, PAIRS, threshold=1.5), r"threshold is 1\.5"),
-        (lambda m: minimal_circuit(m, PAIRS, order="twice"), "order is 'twice'"),
-        (lambda m: minimal_circuit(m, PAIRS, ["L0H3"], threshold=0.999), "give more heads, or a lower threshold"),
-        (lambda m: self_repair(m, PROMPTS), r"intervention is Patch\(.*\), which takes values from the source"),
-        (lambda m: self_repair(m, PAIRS, heads="L9H0"), "head L9H0 is out of range"),
     ],
 )
 def test_bad_input_is_one_clear_error(llama: mh.Model, call: Callable, message: str) -> None:

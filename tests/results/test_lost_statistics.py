@@ -49,7 +49,6 @@ def test_heads_that_nobody_asked_for_are_not_missing(loaded: Callable[[str], mh.
         mh.safety.refusal_contribution(model, CLEAN[:2], CLEAN[1:], heads=asked, template="bare"),
         mh.safety_heads(model, CLEAN, 2, heads=asked, template="bare"),
         mh.patching.attribution_patch(model, PAIRS, heads=asked),
-        mh.patching.self_repair(model, PAIRS, heads=asked),
     ):
         assert found.missing == (), found.provenance
 

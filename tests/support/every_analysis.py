@@ -133,7 +133,6 @@ MORE: dict[str, Analysis] = {
     "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), _REST),
     "sets": _A(lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), _REST, read="values"),
     "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), _REST),
-    "self-repair": _A(lambda model: mh.patching.self_repair(model, PAIRS), _REST, read="values"),
     "attribution": _A(lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2)),
     "logits": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS), _OF_THESE, read="values"),
     "relation": _A(lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1), "layers 0", read="scores.values"),
@@ -159,13 +158,7 @@ FURTHER: dict[str, Analysis] = {
         _REST,
     ),
     "faithfulness": _A(lambda model: mh.patching.faithfulness(model, PAIRS, _CIRCUIT)),
-    "completeness": _A(lambda model: mh.patching.completeness(model, PAIRS, _CIRCUIT, subsets=2)),
-    "circuit": _A(lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.5), "trials", of_fewer=True),
-    "circuit by rounds": _A(
-        lambda model: mh.patching.minimal_circuit(model, PAIRS, threshold=0.4, order="each"), "trials", of_fewer=True
-    ),
     "given": _A(lambda model: mh.activation_patch(model, PAIRS, given=["L0H1"]), _REST, read="values"),
-    "backups": _A(lambda model: mh.patching.backups(model, CLEAN, "L0H1", draws=1), _REST, read="values"),
     "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
     "attention": _A(
         lambda model: mh.behaviour.attention_attribution(model, PAIRS, "L2H1", key=-2),
@@ -228,12 +221,12 @@ FURTHER: dict[str, Analysis] = {
 }
 """The others, which are made of those."""
 REPEATED = {"patch q", "patch v", "patch pattern", "uniform", "small parts", "frozen MLPs", "result"}
-REPEATED |= {"logits by source", "refusal tests", "contrast of gates", "labels", "circuit by rounds"}
+REPEATED |= {"logits by source", "refusal tests", "contrast of gates", "labels"}
 REPEATED |= {"angle", "safety heads", "patch k", "two ablations", "safety heads by contribution", "matrix of paths"}
 REPEATED |= {"attention by source"}
 """Those that promise nothing that another does not, as they are made in the same way."""
 EVERY = ANALYSES | MORE | FURTHER
-TABLES = ("sets", "sahara", "faithfulness", "completeness", "circuit", "examples", "programs")
+TABLES = ("sets", "sahara", "faithfulness", "examples", "programs")
 TABLES += (
     "patterns",
     "first heads",

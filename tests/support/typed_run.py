@@ -36,7 +36,6 @@ def run(folder: Path) -> None:
     mh.path_matrix(model, pairs, receivers=["final", "L2H1.v"], mlps="frozen").plot()
     faithful = mh.patching.faithfulness(model, pairs, ["L0H1", "L2H1"])
     mh.patching.Faithfulness.load(faithful.save(folder.parent / "typed_table.nc")).citation()
-    mh.patching.self_repair(model, pairs)
     for by in ("head", "source"):
         mh.behaviour.logit_attribution(model, pairs, by=by).plot()
     scores = mh.sweep(model, clean, intervention=Halve(), heads=["L0H1", (1, 2)])

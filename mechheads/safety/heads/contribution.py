@@ -28,32 +28,38 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.job import Job, Spec, make_ready
-from mechheads.engine.run import batches
-from mechheads.engine.work import effects, measure
+from mechheads.engine.dispatch import Values
+from mechheads.engine.frozen_heads import Frozen
+from mechheads.engine.head_sets import replaced_z
+from mechheads.engine.job import Job, Spec, Unit, make_ready
+from mechheads.engine.run import UnitRuns, batches
+from mechheads.engine.work import Work, effects, finish, measure
 from mechheads.heads import HeadId, HeadLike
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import current
-from mechheads.messages.interrupted import stop_if
+from mechheads.messages.interrupted import interrupted_after, stop_if
+from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, metric as declare
 from mechheads.metrics.basic import kl_divergence
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.self_repair import measure_repair
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.layer_store import LayerStore
 from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import SafetyJob, ablation_name, about_ablation
 from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides, Template
+
+PerPrompt = Float[np.ndarray, "layer head prompt"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +175,11 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
         return replace(make_ready(model, spec, store=store), together=job.groups.size)
 
     with Store(current().store, analysis="refusal_contribution", group=job.groups.name, **known_by) as store:
-        lost_and_direct = measure_repair(sweep(harmful, metric, units, store))
-        if stopped := lost_and_direct.provenance["interrupted"]:
-            missing, store = set(lost_and_direct.missing), NO_STORE
-            units = tuple(head for head in units if head not in missing)
+        job_of_harmful = sweep(harmful, metric, units, store)
+        lost, direct, stopped = _falls(job_of_harmful)
+        if stopped:
+            store = NO_STORE
+            units = tuple(head for head in units if np.isfinite(lost[head.layer, head.head]).any())
             stop_if(not units)
         if answered is not None:
             shift = declare(reads=metric.reads, unit="nats", null=None)(kl_divergence)
@@ -180,17 +187,16 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
             measured = measure(effects(answers), batches(answers))
             moved = job.groups.spread(measured.heads[:, :, 0])
             stopped = stopped or measured.interrupted
-    lost = -lost_and_direct.dataset["values"].values
-    cluster, direct = lost_and_direct.dataset["cluster"].values.tolist(), lost[:, :, 1]
+    cluster = job_of_harmful.tokens.cluster
     low, high = clustered_interval(direct, cluster)
-    of_run = {k: v for k, v in lost_and_direct.provenance.items() if k not in ("intervention", "metric")}
+    of_run = {"prompts": job_of_harmful, "n_prompts": len(sides.harmful), "seed": seed}
     return HeadScores.from_values(
-        lost[:, :, 0] - moved,
+        lost - moved,
         name=f"Refusal Contribution, {ablation_name(job.intervention)}",
         kind="refusal_contribution",
         cluster=cluster,
         seed=seed,
-        provenance=make_provenance(of_run, about, interrupted=stopped),
+        provenance=make_provenance(model, of_run, about, interrupted=stopped),
         variables={
             "direct": (("layer", "head"), mean_over_prompts(direct)),
             "direct_low": (("layer", "head"), low),
@@ -198,6 +204,47 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
             "refusal": (("prompt",), refusal),
         },
     )
+
+
+def _falls(job: Job) -> tuple[PerPrompt, PerPrompt, bool]:
+    """How far a job's metric falls without each head: in all, and directly, with later heads and MLPs unchanged.
+
+    NaN for heads that were not reached; also whether Ctrl-C stopped it. Heads that change together have one value.
+    """
+    found = finish(_both_effects(job), batches(job), what=f"{len(job.heads)} heads")
+    falls = np.full((2, job.model.n_layers, job.model.n_heads, len(job.tokens)), np.nan)
+    for (head, _), changes in found.values.items():
+        falls[:, head.layer, head.head : head.head + job.together] = -changes[:, None]
+    if found.interrupted:
+        warn(interrupted_after(f"{len(found.values)} of {len(job.heads)} heads", "the rest are NaN"))
+    return falls[0], falls[1], found.interrupted
+
+
+def _both_effects(job: Job) -> Work:
+    """The change of the metric without each head, in all and directly [effect, prompt]."""
+    evaluator, z = job.evaluator, replaced_z(job)[0]
+
+    def read(units: Sequence[Unit], finals: list[Tensor]) -> Values:
+        return np.stack([evaluator(finals[0]), evaluator(_direct(job, [head for head, _ in units], z))], axis=1)
+
+    return Work(job, _both_effects, UnitRuns(job), read)
+
+
+def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "head prompt position d_model"]:
+    """The final states if only the final norm sees each head's new z; heads in layer order."""
+    parts = []
+    for begin in range(0, len(job.tokens), job.plan.rows):
+        rows = slice(begin, begin + job.plan.rows)
+        at = job.at[rows]
+        row = torch.arange(len(at), device=at.device)[:, None]
+        senders = [(head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in heads]
+        parts.append(Frozen(job.base, rows, at, "frozen").run(senders, final=True).final)
+    return torch.cat(parts, dim=1)
+
+
+def _new_z(z: LayerStore, head: HeadId, together: int, rows: slice) -> Float[Tensor, "prompt pos head d_head"]:
+    """The new z of the heads that change together, from the first of them on."""
+    return z[head.layer][rows, head.head : head.head + together].transpose(1, 2)
 
 
 def shared_end(*sides: Tokens) -> int:
