@@ -82,7 +82,7 @@ def views(atlas: Atlas) -> list[contract.View]:
         ranged = is_ranged(table, name)
         ends = [f"{name}_{end}" for end in (RANGE if ranged else ("ci_low", "ci_high"))]
         low, high = (end if end in table and table[end].notna().to_numpy().any() else None for end in ends)
-        p, q = (f"{name}_{part}" if f"{name}_{part}" in table else None for part in ("p", "q"))
+        p, q = (f"{name}_{part}" if f"{name}_{part}" in table else None for part in ("p_family", "q"))
         made.append(
             {
                 "name": name,
@@ -133,7 +133,7 @@ _ENDINGS: dict[str, contract.ColumnRole] = {
     "_ci_high": "high",
     "_range_low": "low",
     "_range_high": "high",
-    "_p": "p",
+    "_p_family": "p",
     "_q": "q",
 }
 _ROLE_LABELS = {"low": "lower end", "high": "upper end", "p": "family p", "q": "q"}

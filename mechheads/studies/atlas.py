@@ -44,7 +44,7 @@ _COLUMNS = {
     "score": "{}",
     "ci_low": "{}_ci_low",
     "ci_high": "{}_ci_high",
-    "p_family": "{}_p",
+    "p_family": "{}_p_family",
     "q_value": "{}_q",
     "range_low": "{}_range_low",
     "range_high": "{}_range_high",
@@ -198,8 +198,8 @@ class Atlas(Stages):
         ``ships_undifferentiated``, ``ships_scaling``, ``generalized_ships_undifferentiated``,
         ``generalized_ships_scaling``, ``facilitation``, ``interference`` and ``irrelevance``.
         Each number also has ``_ci_low`` and ``_ci_high``, or ``_range_low`` and ``_range_high`` if there are two
-        clusters, such as two seeds; and if it was tested, ``_q`` and ``_p``, the p of the head in the family of all
-        heads. Analyses that were not run have no columns.
+        clusters, such as two seeds; and if it was tested, ``_q`` and ``_p_family``, the p of the head in the family of
+        all heads. Analyses that were not run have no columns.
         """
         heads = check_heads(None, *self.sizes)
         table = pd.DataFrame({"layer": [h.layer for h in heads], "head": [h.head for h in heads]})

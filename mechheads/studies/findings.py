@@ -63,7 +63,7 @@ _DOES = {
 """What heads with each name do, of one head and of several, the most telling first."""
 _BEHAVIOURS = 4
 """How many of these a sentence tells."""
-_ENDINGS = {"p_family": "p", "q_value": "q"}
+_ENDINGS = {"p_family": "p_family", "q_value": "q"}
 """How the column of a statistic ends."""
 _SHIPS = {
     "ships": "the next token changes most",

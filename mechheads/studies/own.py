@@ -19,7 +19,7 @@ FEW = 12
 FURTHEST = "furthest"
 """The entry of the provenance that says over which dimensions the label furthest from 0 was taken."""
 _LONGEST = 48
-_ENDINGS = ("_ci_low", "_ci_high", "_range_low", "_range_high", "_p", "_q")
+_ENDINGS = ("_ci_low", "_ci_high", "_range_low", "_range_high", "_p_family", "_q")
 _TAKEN = {"layer", "head", "names", "categories", "best_relation", "p", "q", "and", "or", "not", "unclassified"}
 """Columns of every atlas, and words that a search line reads otherwise."""
 

@@ -31,12 +31,12 @@ HOSTILE = [
     "<img src=x onerror=alert(1)>",
     "{value} {unit}",
     "a\u202eb\x07",
-    "patching_p",
+    "patching_p_family",
     "patching_q",
     "L1H2",
     "",
 ]
-_ENDS = ("", "_ci_low", "_ci_high", "_p", "_q")
+_ENDS = ("", "_ci_low", "_ci_high", "_p_family", "_q")
 TABLES = {
     "attention_attribution",
     *("examples", "patterns", "set_scores", "faithfulness"),
@@ -101,7 +101,7 @@ def test_scores_have_the_name_of_their_key_or_their_own():
         *(
             f"{name}{end}"
             for name in ("effect", "effect_2", "other")
-            for end in ("", "_ci_low", "_ci_high", "_p", "_q")
+            for end in ("", "_ci_low", "_ci_high", "_p_family", "_q")
         ),
     ]
 
@@ -243,7 +243,14 @@ def test_names_become_columns_that_a_search_line_can_hold():
     views = own_views({name: demo() for name in [*HOSTILE, "my ablation", "my-ablation", "2nd", "é", "x" * 5000]})
     assert all(re.fullmatch(r"[^\W\d]\w*", column) and len(column) < 70 for column in views)
     assert len({column.lower() for column in views}) == len(HOSTILE) + 5
-    assert [*views][4:10] == ["patching_p_score", "patching_q_score", "own_L1H2", "own", "my_ablation", "my_ablation_2"]
+    assert [*views][4:10] == [
+        "patching_p_family_score",
+        "patching_q_score",
+        "own_L1H2",
+        "own",
+        "my_ablation",
+        "my_ablation_2",
+    ]
     assert own_column("Patching") == "Patching" and [*own_views({"Patching": demo()}, ["patching"])] == ["Patching_2"]
     assert [*Atlas("m", patching=demo(), own={"patching": demo(), "attribution": demo()}).views] == [
         *("patching", "patching_2", "attribution_2")

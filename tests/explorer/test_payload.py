@@ -71,7 +71,7 @@ def test_every_column_is_that_of_the_table(payload, atlas):
         assert column["label"] and column["meaning"].endswith(".") and column["group"] != "Other"
     known = {column["name"]: column for column in found}
     assert known["patching"]["low"] == "patching_range_low" and known["patching"]["q"] == "patching_q"  # of two pairs
-    assert known["phi"]["low"] == "phi_ci_low" and known["patching"]["p"] == "patching_p"
+    assert known["phi"]["low"] == "phi_ci_low" and known["patching"]["p"] == "patching_p_family"
     assert known["phi_ci_low"]["of"] == "phi" and known["phi_ci_low"]["role"] == "low"
     assert {column["role"] for column in found if column["of"] is None} == {"place", "value"}
 

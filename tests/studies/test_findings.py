@@ -42,7 +42,7 @@ def test_patching_names_the_heads_whose_interval_and_family_p_say_so():
     data = patching.dataset
     clear = (data["p_family"] <= 0.05) & ((data["ci_low"] > 0) | (data["ci_high"] < 0))
     assert f"{int(clear.sum())} of 20 heads differ from 0 (family p at most 0.05, 12 pairs)." in first.text
-    assert first.link["filter"].startswith("patching_p <= 0.05")
+    assert first.link["filter"].startswith("patching_p_family <= 0.05")
     assert (first.link["head"], first.link["pane"], first.link["colour"]) == ("L1H2", "cause", "patching")
     assert rest.text == "Nothing else was measured."
 
