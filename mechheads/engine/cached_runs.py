@@ -19,10 +19,9 @@ from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId
 from mechheads.limits import Limits
 from mechheads.model.backends.devices import moved
-from mechheads.model.backends.state import ModelState
-from mechheads.model.backends.structure import Structure
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
+from mechheads.model.proof import versions
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.templates import as_here, note
@@ -125,33 +124,26 @@ class CachedRuns:
                 self.tokens = {"clean": as_prompts(prompts).tokens(model)}
         self._kept: dict[str, HeadCache] = {}
         self._held: dict[str, Mapping[HeadId, Tensor]] = {}
-        self._noted: tuple[ModelState, Structure] | None = None
+        self._noted: list[tuple[int, int]] | None = None
 
     def note_reading(self) -> None:
         """Note for the provenance how chats were read, such as the date that their template got."""
         for name, value in self._notes.items():
             note(name, value)
 
-    def note_state(self) -> None:
-        """Note how the model is now, for ``check_state``."""
-        module = self.model.model
-        self._noted = ModelState.of(module), Structure(module)
+    def note_weights(self) -> None:
+        """Note the version counters of the weights, for ``check_weights``."""
+        self._noted = versions(self.model.backend.weights)
 
-    def check_state(self) -> None:
-        """Check that the model is as it was when its state was noted.
+    def check_weights(self) -> None:
+        """Check that no weight was written into or replaced since the weights were noted.
 
         Raises:
-            ValueError: if its weights, hooks, dtype, device, code or settings have changed.
+            ValueError: if one was.
         """
-        if self._noted is None:
-            return
-        state, structure = self._noted
-        changed = state.changed(ModelState.of(self.model.model))
-        if changed is None and not structure.holds():
-            changed = "the code or the settings of its modules"
-        if changed is not None:
+        if self._noted is not None and self._noted != versions(self.model.backend.weights):
             raise ValueError(
-                f"job: the model has changed since the job's runs were cached: {changed}. The runs are not those of "
+                "job: the model's weights have changed since the job's runs were cached, so the runs are not those of "
                 "this model any more; prepare a new job with mh.prepare(model, ...)"
             )
 
@@ -176,7 +168,6 @@ class CachedRuns:
         kept = self._kept.get(side)
         if kept is None and set(sites) <= {"z"} and not self._held:
             kept = run_sharing_prefix(base, self.tokens[side], limits=limits)
-            kept.claim()
             self._kept[side] = kept
         return self.run(side, sites, limits)
 

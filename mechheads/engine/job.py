@@ -252,7 +252,7 @@ def given(
         raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
     else:
         job = prompts
-    job.runs.check_state()
+    job.runs.check_weights()
     job.runs.note_reading()
     return job.model, job.spec.prompts, job.runs
 
@@ -284,7 +284,7 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     enough = replace(limits, memory=_memory_limit(runs.bytes(dict.fromkeys(runs.tokens, kept)) <= limits.memory))
     for side in runs.tokens:
         runs.run(side, kept, enough).check_finite()
-    runs.note_state()
+    runs.note_weights()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs)
 

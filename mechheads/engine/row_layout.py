@@ -10,7 +10,6 @@ import torch
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import GIVEN_UP, Layout, R
-from mechheads.model.backends.causality import check_causal
 from mechheads.model.core import ModelCore
 from mechheads.prompts.given import Unpadded
 from mechheads.runs.head_cache import HeadCache
@@ -20,10 +19,9 @@ def layout_of(model: ModelCore) -> Layout:
     """How changed copies of a run are laid out on this model, chosen once.
 
     Raises:
-        ValueError: if the model is not causal, or cannot be resumed.
+        ValueError: if the model cannot be resumed.
     """
     if model.backend.layout is None:
-        check_causal(model.backend)
         model.backend.layout = choose_layout(model)
     return model.backend.layout
 

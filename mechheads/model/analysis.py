@@ -21,7 +21,7 @@ from mechheads.heads import HeadId
 from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backends.base import Backend
-from mechheads.model.backends.renewal import alone
+from mechheads.model.backends.state import alone
 from mechheads.prompts.templates import as_here
 from mechheads.results.provenance import in_call, plain_value
 

@@ -17,8 +17,7 @@ from mechheads.messages.wrapped import Wrapped
 from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
 from mechheads.model.backends.devices import moved
 from mechheads.model.backends.readable import check_readable
-from mechheads.model.backends.renewal import alone, read_weights
-from mechheads.model.backends.state import without_autocast
+from mechheads.model.backends.state import alone, read_weights, without_autocast
 from mechheads.model.proof import Proofs
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class ModelCore(Wrapped):
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
         if not backend.tried_before:
-            backend.changes.alone(lambda: check_readable(backend))
+            backend.changes.alone(lambda: backend.without_users_hooks(lambda: check_readable(backend)))
         self.backend, backend.proofs = backend, Proofs(backend)
         self.name, self.revision = name, revision
         self.source: Source | None = None

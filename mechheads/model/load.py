@@ -22,7 +22,6 @@ from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
 from mechheads.model.backends.readable import check_readable, first_sentence
 from mechheads.model.backends.state import settings_kept
-from mechheads.model.backends.structure import Structure
 from mechheads.model.model import Model
 from mechheads.model.proof import prove_trial, versions
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
@@ -99,11 +98,11 @@ def load(
             found.model,
             found.tokenizer,
             found.name,
-            revision=found.revision,
             backend=chosen,
             attn_implementation=attn_implementation,
             files=None if trust_remote_code else found.files,
         )
+    model.revision = found.revision
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
     where = str(path.absolute()) if os.path.exists(path) else found.name
     model.source = Source(
@@ -175,15 +174,16 @@ def from_transformers(
     tokenizer: Any,
     name: str,
     *,
-    revision: str | None = None,
     backend: BackendName | None = None,
     attn_implementation: AttnImplementation = "sdpa",
     files: Mapping[str, str] | None = None,
+    held: Any = None,
 ) -> Model:
     """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments.
 
     Args:
         files: the marks of the files that it was read from, if nothing else decides what it computes.
+        held: the object that the user holds, if it is another one with the same weights.
     """
     adapter: Backend
     backend = _choose_backend(backend)
@@ -200,7 +200,9 @@ def from_transformers(
 
             adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
         adapter.tried_before = before is not None
-        ready = Model(adapter, name, revision, tokenizer)
+        if held is not None:
+            adapter.hold(held)
+        ready = Model(adapter, name, tokenizer=tokenizer)
         if before is not None and not restored(adapter, before):
             adapter.forget()
             check_readable(adapter)
@@ -208,6 +210,8 @@ def from_transformers(
         _ready(ready, attn_implementation, trial, tried=before is not None)
         if note is not None and before is None:
             note.keep(adapter)
+        if held is not None:
+            adapter.hold(held)  # a model of peft takes merged adapters that are off out in its first run
         return ready
 
 
@@ -284,7 +288,7 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     """
     with settings_kept():
         if (held := held_model(model, tokenizer)) is not None:
-            return from_transformers(*held, attn_implementation=attn_implementation)
+            return from_transformers(*held, attn_implementation=attn_implementation, held=model)
         wrapped = _wrapped(model, tokenizer, attn_implementation)
     if tokenizer is None and _begins_otherwise(wrapped.tokenizer):
         warnings.warn(
@@ -369,18 +373,15 @@ def _ready(
         trial: what transformers gives for a prompt, if the model was made from one of transformers here.
         tried: whether the findings of an earlier trial are in use.
 
-    A model that carries its user's hooks is tried at its first analysis, because a trial would run these too; it
-    keeps its own attention.
+    The hooks of TransformerLens that its user has put on it are off meanwhile.
 
     Raises:
         ValueError: if the engine cannot resume it, it is not causal, or it gives other logits than transformers.
     """
     model.attn_implementation = attn_implementation
-    if not model.backend.carries_hooks:
-        if not tried:
-            model.backend.changes.alone(lambda: _try(model, trial))
-        model.backend.tried = Structure(model.backend.module)
-        model.backend.loaded = versions(model.backend.weights)
+    if not tried:
+        model.backend.changes.alone(lambda: model.backend.without_users_hooks(lambda: _try(model, trial)))
+    model.backend.loaded = versions(model.backend.weights)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model

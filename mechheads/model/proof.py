@@ -258,9 +258,11 @@ def prove_trial(backend: Backend) -> None:
         NotProved: if it is further than rounding.
     """
     ids = backend.trial_tokens(_TRIED, backend.trial_length)
-    at, rows = tuple(range(ids.shape[1])), ids.tolist()
-    final = backend.run(ids)
-    claims = [Claim(f"trial prompt {i}", tuple(row), at, final[i]) for i, row in enumerate(rows)]
+    final, sizes = backend.run(ids), [ids.shape[1] - i for i in range(_TRIED)]
+    claims = [
+        Claim(f"the run of trial prompt {i}", tuple(row[:n]), tuple(range(n)), final[i, :n])
+        for i, (row, n) in enumerate(zip(ids.tolist(), sizes, strict=True))
+    ]
     for claim in claims:
         (wanted,) = plain(backend, [claim])
         if wanted.isfinite().all():

@@ -19,10 +19,8 @@ from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.habits import advice, item_advice
 from mechheads.messages.wrapped import Wrapped
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.causality import check_causal
-from mechheads.model.backends.state import WeightsMark
 from mechheads.model.core import ModelCore
-from mechheads.model.proof import Claim, at_the_ends
+from mechheads.model.proof import Claim, at_the_ends, versions
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -114,7 +112,7 @@ class HeadCache(Wrapped):
         self.held: tuple[HeadId, ...] = ()
         self._gives_copies = False
         self._serial = next(_SERIALS)
-        self._mark = None if model.backend.on_disk else WeightsMark.of(model.backend.weights)
+        self._mark = None if model.backend.on_disk else versions(model.backend.weights)
 
     def copies(self) -> HeadCache:
         """The same run, whose activations cannot be changed by writing into what it gives."""
@@ -180,8 +178,6 @@ class HeadCache(Wrapped):
         held = held or {}
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
-        if int(tokens.on_cpu.lengths.min()) < tokens.ids.shape[1]:
-            check_causal(model.backend)  # one that carries hooks was not tried at loading
         on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
         stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
@@ -277,8 +273,7 @@ class HeadCache(Wrapped):
     def need_model(self) -> ModelCore:
         if self.model is None:
             raise ValueError("this run was pickled, which leaves its model out; run it again: model.cache(...)")
-        backend = self.model.backend
-        if self._mark is not None and self._mark.differs(backend.weights, quickly=backend.changes.mine):
+        if self._mark is not None and self._mark != versions(self.model.backend.weights):
             raise ValueError(
                 "the model's weights have changed since this run was cached; run it again: model.cache(...)"
             )

@@ -146,6 +146,14 @@ def test_after_a_change_numbers_are_right_or_refused(
             undo()
 
 
+def test_what_is_said(tiny: Callable[[str], Path]) -> None:
+    model = mh.load(tiny("llama"))
+    mean_over_tokens(outside(model))
+    said = r"prompt \d .* differ by [\d.]+ of the interquartile range .*\. A torch hook is on .*mlp.*\. Undo the change"
+    with pytest.raises(NotProved, match=said):
+        mh.activation_patch(model, PAIRS)
+
+
 @pytest.mark.parametrize("site", ["z", "q", "k", "v", "pattern"])
 @pytest.mark.parametrize("family", few(["gpt2", "llama", "gemma"], "llama"))
 def test_a_wave_that_is_wrong_is_noticed(

@@ -54,7 +54,6 @@ def test_a_model_is_tried_once_and_gives_the_same_afterwards(notes: Path, folder
     again = mh.load(folder)
     assert len(tried) == 3 and len(list(notes.iterdir())) == 1
     assert again.backend.found == first.backend.found
-    assert again.backend.causal and again.backend.tried is not None
     assert all(attention.long > 0 for attention in getattr(again.backend, "_fused", ()))
     one, other = (mh.ablate(model, PROMPTS, metric="kl_divergence") for model in (first, again))
     assert_same(one, other)

@@ -29,7 +29,7 @@ def taught_model(delta: Delta) -> mh.Model:
     """The default model with a delta."""
     source = load_pretrained(None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False)
     delta.add_to(source.model)
-    return from_transformers(source.model, source.tokenizer, f"{source.name} and a delta", revision=source.revision)
+    return from_transformers(source.model, source.tokenizer, f"{source.name} and a delta")
 
 
 def refusal_loss(model: mh.Model, refusal: str, requests: Sequence[str]) -> Float[np.ndarray, " request"]:

@@ -8,8 +8,8 @@ fires before the scores. Some of these hooks have heads before positions, or all
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,14 +18,13 @@ from typing import Any, Literal, TypeVar
 import einops
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
-from mechheads.model.backends.carried import has_user_hooks
 from mechheads.model.backends.devices import Devices, HookAtHome, devices_of, moved
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.partial_block import Blocks, Keys
-from mechheads.model.backends.structure import Structure, parts_of, weights_of
+from mechheads.model.backends.parts import has_user_hooks, held_as, parts_of, settings_of
 from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
 
 Hook = tuple[str, Callable[..., Any]]
@@ -55,6 +54,8 @@ SITES = {
 Form = Literal["positions first", "heads first", "side by side"]
 _NORMED = ("attn.hook_{}_normed", "attn.{}_norm.hook_out")
 _ROTATED = "attn.hook_rot_{}"
+_KEPT_HOOKS = {"_forward_hooks": OrderedDict, "fwd_hooks": list}
+"""Where a hook point keeps its hooks, for torch and for TransformerLens."""
 _Q_AND_K = tuple(f"{which}{kind}" for which in ("", "normed_", "scored_") for kind in "qk")
 """``normed_q`` is q after a norm of q and before rotation; without such a norm it is ``q``."""
 
@@ -108,13 +109,11 @@ class Backend(ABC):
         if self.on_disk is not None:
             self.changes.at_end = self.on_disk.drop
         self.layout: Layout | None = None  # see engine/row_layout.layout_of
-        self.causal = False  # whether it was tried; see ``causality``
         self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
         self.fuses = False  # whether attention may be fused, if a trial allows it
         self.tried_before = False  # whether findings of an earlier trial are used; see ``trials``
-        self.readable = True  # false if the last trial after a change has failed
-        self.tried: Structure | None = None  # what the model was made of when it was tried; see ``renewal``
         self.held: Any = None  # the model of another library that the user holds and that this one was made from
+        self.held_as: tuple[list[Any], list[Any]] = [], []  # its adapters and weights when it was wrapped
         self.rounding = 0.0  # how far a prompt alone is from the same one in a batch; see ``proof``
         self.loaded: list[tuple[int, int]] | None = None  # the version counters of the weights when it was loaded
         self.proofs: Any = None  # what an analysis claims; see ``proof``
@@ -134,9 +133,19 @@ class Backend(ABC):
         kv_heads = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         return Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
-    @abstractmethod
-    def renew_copies(self) -> None:
-        """Bring weights that the library has copied up to date, if those that they are copies of were written into."""
+    def check(self) -> None:
+        """Check before an analysis that the model's parts are those that are read.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        if self.held is not None and self.held_as != (now := held_as(self.held)):
+            what = "adapters were switched" if self.held_as[0] != now[0] else "weights were replaced or changed"
+            raise ValueError(f"model: its {what} after it was wrapped, so it is another model now; wrap it again")
+
+    def hold(self, held: Any) -> None:
+        """Note the object that the user holds, from whose weights this model was made."""
+        self.held, self.held_as = held, held_as(held)
 
     def forget(self) -> None:
         """Forget what was found out about the model's modules, because these were changed.
@@ -146,7 +155,7 @@ class Backend(ABC):
         """
         for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
             delattr(self, name)
-        self.layout, self.causal, self.read_only = None, False, frozenset()
+        self.layout, self.read_only = None, frozenset()
         vocab = {self.module.W_U.shape[1], len(self.module.W_E)} - {self.sizes.d_vocab}
         if self._checked_sizes() != self.sizes or vocab:
             raise ValueError(f"{self.about} has other sizes now than {self.sizes}")
@@ -164,7 +173,7 @@ class Backend(ABC):
     def restore(self, found: Mapping[str, Any]) -> None:
         """Use what trials of the same model have found earlier."""
         self.layout, self.read_only, self.fuses = found["layout"], frozenset(found["read_only"]), found["fuses"]
-        self.causal, self.rounding = True, found["rounding"]
+        self.rounding = found["rounding"]
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
@@ -342,7 +351,7 @@ class Backend(ABC):
     @property
     def has_experts(self) -> bool:
         """Whether blocks choose among experts, so that rounding may choose another one."""
-        return any("num_experts" in name or "num_local_experts" in name for name in _settings(self.configuration))
+        return any("num_experts" in name or "num_local_experts" in name for name in settings_of(self.configuration))
 
     def take_steps(self) -> bool:
         """From now on, leave nothing out that changes results by rounding; whether anything was left out before."""
@@ -381,10 +390,12 @@ class Backend(ABC):
                 f"on a prompt of {ids.shape[1]} tokens{self.instead}"
             )
 
-    @property
-    def carries_hooks(self) -> bool:
-        """Whether the user has put hooks on the model; a trial run would run these too."""
-        return any(map(has_user_hooks, self.hook_points.values()))
+    def without_users_hooks(self, run: Callable[[], R]) -> R:
+        """Call ``run`` while the hook points of TransformerLens have no hooks of the user's."""
+        points = [point for point in self.hook_points.values() if has_user_hooks(point)]
+        return self.changes.during(
+            (Setting(p, name, kind()) for p in points for name, kind in _KEPT_HOOKS.items()), run
+        )
 
     @property
     def about(self) -> str:
@@ -409,9 +420,14 @@ class Backend(ABC):
         return self.changes.once("parameter", lambda: self.weights[0])
 
     @property
+    def parts(self) -> list[nn.Module]:
+        """Every module."""
+        return self.changes.once("parts", lambda: parts_of(self.module))
+
+    @property
     def weights(self) -> list[Tensor]:
-        """Every weight, in the modules that were tried: to look for modules takes time."""
-        return weights_of(parts_of(self.module)) if self.tried is None else self.tried.weights()
+        """Every weight."""
+        return [weight for part in self.parts for weight in part._parameters.values() if weight is not None]
 
     @property
     def tolerance(self) -> float:
@@ -547,30 +563,6 @@ class Backend(ABC):
         sizes = self.sizes
         attention = sizes.d_model * sizes.d_head * 2 * (sizes.n_heads + sizes.n_kv_heads)
         return attention + sizes.d_model * self.d_mlp * (3 if getattr(self.module.cfg, "gated_mlp", False) else 2)
-
-
-def _settings(configuration: Mapping[str, Any]) -> list[str]:
-    """The names of the settings that are given, also inside parts of a configuration."""
-    inner = [name for value in configuration.values() if isinstance(value, Mapping) for name in _settings(value)]
-    return [*(str(name) for name, value in configuration.items() if value), *inner]
-
-
-def logits_of(model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None) -> Tensor:
-    """The logits of a model of transformers, at some positions only if it can compute them alone."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own_code = not type(inner).__module__.startswith("transformers.")
-    with torch.no_grad():
-        spread = hasattr(inner, "hf_device_map")  # an index would be on one of the devices
-        if (
-            at is not None
-            and not own_code
-            and not spread
-            and "logits_to_keep" in inspect.signature(inner.forward).parameters
-        ):
-            places = torch.tensor([*at], device=ids.device)
-            return model(input_ids=ids, use_cache=False, logits_to_keep=places).logits
-        logits = model(input_ids=ids, use_cache=False).logits
-    return logits if at is None else logits[:, [*at]]
 
 
 def _form(shape: tuple[int, ...], heads: int) -> Form:

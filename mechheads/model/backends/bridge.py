@@ -22,12 +22,11 @@ from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
 from mechheads.model.backends.against_transformers import Trial, trial_of
-from mechheads.model.backends.base import Backend, R, logits_of
+from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.devices import KeysAtHome, moved
 from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions, fused_before
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
-from mechheads.model.backends.state import WeightsMark
-from mechheads.model.backends.structure import parts_of
+from mechheads.model.backends.parts import logits_of, parts_of
 from mechheads.model.backends.temporary_changes import Change, Forward, Part
 
 _UPDATE = "_update_kv_cache"
@@ -84,7 +83,17 @@ class BridgeBackend(Backend):
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
         return self.module.adapter.apply_output_logits_transform(logits)
 
-    def renew_copies(self) -> None:
+    def check(self) -> None:
+        super().check()
+        inside = set(map(id, parts_of(self.module.original_model)))
+        for name in ("embed", "blocks", "ln_final", "unembed"):
+            held = self.module._modules.get(name)
+            for part in [] if held is None else held.children() if name == "blocks" else [held]:
+                if id(part) not in inside:
+                    raise ValueError(
+                        f"{self.about} runs a module that its bridge does not know, in the place of {part.name!r}; "
+                        "undo the change, or load or wrap the changed model again"
+                    )
         if self.on_disk is None and not self._is_processed:
             self._split_weights.renew()
 
@@ -95,15 +104,7 @@ class BridgeBackend(Backend):
 
     def forget(self) -> None:
         self._fused, self._rounds = [None] * self.sizes.n_layers, True
-        self._split_weights = _SplitWeights(parts_of(self.module))
         super().forget()
-        inside, names = set(parts_of(self.module.original_model)), ("embed", "blocks", "ln_final", "unembed")
-        held = [(name, part) for name in names if (part := self.module._modules.get(name)) is not None]
-        for name, part in held:
-            if not inside.issuperset(part.children() if name == "blocks" else [part]):
-                raise ValueError(
-                    f"{self.about} runs a module that its bridge does not know, in the place of {part.name!r}"
-                )
 
     @property
     def found(self) -> dict[str, Any]:
@@ -403,7 +404,7 @@ class BridgeBackend(Backend):
 
 
 class _SplitWeights:
-    """The attention layers of a bridge whose q, k and v are copies, and how the weights were when they were split.
+    """The attention layers of a bridge whose q, k and v are copies of the weights of transformers.
 
     TransformerLens splits layers that give q, k and v together. For GPT-NeoX, BLOOM, Falcon and MPT, whose rows of q, k
     and v alternate, the parts are copies, and what is written into the weights of the model later does not reach them.
@@ -411,37 +412,37 @@ class _SplitWeights:
     """
 
     def __init__(self, parts: Iterable[nn.Module]) -> None:
-        joint = [part for part in parts if hasattr(part, "split_qkv_matrix")]
-        self._split = [(part, *_marks(part)) for part in joint if not _is_view(part)]
+        joint: list[Any] = [part for part in parts if hasattr(part, "split_qkv_matrix")]
+        self._split = [(part, *_counters(part)) for part in joint if not _is_view(part)]
 
     def renew(self) -> None:
         """Split anew the weights that were written into since they were split.
 
         Raises:
-            ValueError: if the parts were written into as well, and differ from the weights.
+            ValueError: if the parts differ from the weights and it is not plain that the weights were changed.
         """
         for at, (part, whole, parts) in enumerate(self._split):
-            if whole.differs(_whole(part), quickly=False):
-                self._renew(part, parts.differs(_parts(part), quickly=False))
-                self._split[at] = part, *_marks(part)
-
-    @torch.no_grad()
-    def _renew(self, part: Any, are_changed: bool) -> None:
-        with torch.random.fork_rng(devices=[]):  # splitting makes layers, which begin with random weights
-            made = part.split_qkv_matrix(part.original_component)
-        for old, new in zip(_parts(part), _tensors(made), strict=True):
-            if not are_changed:
-                old.copy_(new)
-            elif not torch.equal(old, new.to(old)):
-                raise ValueError(
-                    f"model: the weights of q, k and v in {part.name} were changed both in the layer of transformers, "
-                    "which holds them together, and in the parts that TransformerLens made of them, and differ now; "
-                    "load the model again, and change one of the two"
-                )
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # splitting makes layers with random weights
+                made = list(_tensors(part.split_qkv_matrix(part.original_component)))
+                if all(torch.equal(old, new.to(old)) for old, new in zip(_parts(part), made, strict=True)):
+                    continue
+                now = _counters(part)
+                if now[0] == whole or now[1] != parts:
+                    raise ValueError(
+                        f"model: the weights of q, k and v in {part.name} differ in the layer of transformers, which "
+                        "holds them together, and in the parts that TransformerLens made of them; load or wrap the "
+                        "model again, and change one of the two, but not by way of its data"
+                    )
+                for old, new in zip(_parts(part), made, strict=True):
+                    old.copy_(new)
+            self._split[at] = part, *_counters(part)
 
 
-def _marks(part: Any) -> tuple[WeightsMark, WeightsMark]:
-    return WeightsMark.of(_whole(part)), WeightsMark.of(_parts(part))
+def _counters(part: Any) -> tuple[list[int], list[int]]:
+    """Torch's counters of what was written into the joint weights, and into the parts."""
+    both = (_whole(part), _parts(part))
+    joint, split = ([0 if w.is_inference() else w._version for w in some] for some in both)
+    return joint, split
 
 
 def _whole(part: Any) -> list[Tensor]:

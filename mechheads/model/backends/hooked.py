@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, R, logits_of
+from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.partial_block import Blocks, Keys
+from mechheads.model.backends.parts import logits_of
 from mechheads.model.backends.temporary_changes import Forward
 
 _GEMMA_2 = "google/gemma-2-2b"
@@ -124,9 +125,6 @@ class HookedBackend(Backend):
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
         scaled = (getattr(self.module.cfg, "original_architecture", None) or "").startswith("Gemma")
         return super().W_E / self.sizes.d_model**0.5 if scaled else super().W_E
-
-    def renew_copies(self) -> None:
-        """Nothing to do: what HookedTransformer computes with is the model."""
 
     def fuse_attention(self) -> None:
         """Nothing changes: HookedTransformer computes attention step by step only."""

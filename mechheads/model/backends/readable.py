@@ -38,13 +38,11 @@ def check_readable(backend: Backend) -> None:
 
     Every layer's hooks must fire, with a value for each head, and change what they should; the heads must write
     z W_O + b_O; only heads may carry information between tokens; running block by block must give the model's own
-    logits. A model with hooks set by its user is not tested, because a trial run would run these hooks too.
+    logits.
 
     Raises:
         ValueError: if one of these does not hold.
     """
-    if backend.carries_hooks:
-        return
     try:
         with torch.no_grad():
             try:

@@ -1,118 +1,48 @@
-"""Whether a model is still as it was, and whether torch computes as usual, or with gradients."""
+"""How torch computes during an analysis: as usual, with gradients or without, and in one thread."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mechheads.model.backends.structure import parts_of
+from mechheads.model.backends.base import Backend
+from mechheads.model.backends.parts import parts_of
 
-_AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_SAMPLED = 8
-"""At so many places along each axis, numbers of a weight are compared."""
-_ROW, _ROWS = 4096, 256
-"""Numbers are summed in rows of this length, so many rows at a time."""
+R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """A model's weights and hooks, to be compared with a later state.
+def alone(backend: Backend, run: Callable[[], R]) -> R:
+    """Call ``run`` while this thread has the model to itself and torch computes as usual, and prove what it computes.
 
-    Attributes:
-        weights: of each weight and buffer its dtype, its device, its shape, and a sum of its bits by their places.
-        hooks: the names of the hook points that carry hooks, and how many.
+    Raises:
+        RuntimeError: if another thread has reserved the model.
+        ValueError: if the model cannot be run as usual, or what was computed is not its own forward pass.
     """
 
-    weights: dict[str, tuple[str, ...]]
-    hooks: dict[str, int]
+    def outermost(run: Callable[[], R]) -> R:
+        with as_usual(backend.module, backend.parameter.device, backend.parts):
+            backend.check()
+            with backend.proofs.of_an_analysis():
+                return run()
 
-    @classmethod
-    def of(cls, module: nn.Module) -> ModelState:
-        """The state of a TransformerLens model; it reads every weight once."""
-        every = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        points: dict[str, Any] = getattr(module, "hook_dict", {})
-        hooks = {name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in points.items()}
-        return cls({name: _sums(tensor) for name, tensor in every.items()}, {k: n for k, n in hooks.items() if n})
-
-    def changed(self, now: ModelState) -> str | None:
-        """What is different now, in words; None if nothing is."""
-        if self.hooks != now.hooks:
-            (name, *_) = sorted(self.hooks.items() ^ now.hooks.items())
-            return f"its hooks at {name[0]}"
-        for name, before in self.weights.items():
-            after = now.weights.get(name)
-            if after is not None and after[:2] != before[:2]:
-                return "its dtype or device"
-            if after != before:
-                return f"its weight {name.replace('._original_component', '')}"
-        return None if self.weights.keys() == now.weights.keys() else "its weights"
+    return backend.changes.alone(run, outermost)
 
 
-def _sums(tensor: Tensor) -> tuple[str, ...]:
-    about = str(tensor.dtype), str(tensor.device), str(tuple(tensor.shape))
-    if tensor.is_meta or not tensor.numel():
-        return about
-    with torch.no_grad():
-        bits = tensor.detach().reshape(-1).view(_AS_INTEGERS[tensor.element_size()])
-        total = torch.zeros((), dtype=torch.int64, device=bits.device)
-        for part in bits.split(_ROW * _ROWS):
-            rows = nn.functional.pad(part.to(torch.int64), (0, -len(part) % _ROW)).view(-1, _ROW)
-            each = (rows * _factors(_ROW, bits.device)).sum(1)
-            total = 31 * total + (each * (3 * _factors(len(rows), bits.device) + 1)).sum()
-        return *about, str(int(total))
+def read_weights(backend: Backend, read: Callable[[], R]) -> R:
+    """What ``read`` reads of a model's weights.
 
-
-def _factors(n: int, device: torch.device) -> Tensor:
-    """Integers without a pattern, one for each place; products wrap around."""
-    some = torch.arange(1, n + 1, device=device) * 0x1E3779B97F4A7C15
-    return (some ^ (some >> 29)) | 1
-
-
-@dataclass(frozen=True, eq=False)
-class WeightsMark:
-    """A mark of a model's weights, to be compared with later ones.
-
-    ``quick`` takes no time: it changes if a weight is replaced, moved or written into, but not if its ``data`` is
-    written into. ``sample`` holds sums of some numbers of each weight, which tell this too, unless it was done to a few
-    rows only; ``ModelState`` sees all.
+    Raises:
+        ValueError: if the model was changed so that they are not those that it runs with.
     """
-
-    quick: list[tuple[int, int]]
-    sample: Tensor
-
-    @classmethod
-    def of(cls, weights: Iterable[Tensor]) -> WeightsMark:
-        """The mark of the weights as they are."""
-        every = list(weights)
-        return cls(quick_mark(every), _sample(every))
-
-    def differs(self, weights: Iterable[Tensor], *, quickly: bool) -> bool:
-        """Whether the weights are others now; if not ``quickly``, their sample is compared too."""
-        every = list(weights)
-        return self.quick != quick_mark(every) or not (quickly or torch.equal(self.sample, _sample(every)))
-
-
-def quick_mark(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """What tells whether a weight was replaced, moved or written into; see ``WeightsMark``."""
-    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
-
-
-@torch.no_grad()
-def _sample(weights: Iterable[Tensor]) -> Tensor:
-    """A sum of up to some 100 numbers of each weight, from all of its parts; none for weights on several devices."""
-    here = [weight for weight in weights if weight.numel() and not weight.is_meta]
-    if len({weight.device for weight in here}) != 1:
-        return torch.zeros(0)
-    far = [tuple(slice(None, None, size // _SAMPLED + 1) for size in weight.shape) for weight in here]
-    some = [w[at] if w.numel() > _SAMPLED**2 else w for w, at in zip(here, far, strict=True)]
-    return torch.stack([each.sum(dtype=torch.float64) for each in some]).nan_to_num(7.0)
+    if not backend.changes.mine:
+        backend.check()
+    return read()
 
 
 @contextmanager

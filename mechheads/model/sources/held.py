@@ -15,11 +15,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mechheads.model.backends.carried import called, hooks_on
 from mechheads.model.backends.readable import first_sentence
 from mechheads.model.sources.load import MERGED
 from mechheads.model.sources.reading import check_config, only_logits
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a torch module keeps its hooks."""
 _SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 _FRESH = "the transformers model, loaded by itself, as in mh.wrap(AutoModelForCausalLM.from_pretrained(...), tokenizer)"
 _AROUND = (
@@ -97,13 +98,12 @@ def _check(held: nn.Module) -> None:
         raise ValueError("model: its weights are quantised; load it with float weights, and wrap or mh.load that")
     for name, part in held.named_modules():
         at = name or type(part).__name__
-        if hooks := hooks_on(part, all_of_them=True):
+        if hooks := [hook for kind in _HOOKS for hook in getattr(part, kind).values()]:
             remove = "remove it"
-            if "require_grads" in called(hooks[0]):  # gradient checkpointing leaves it there
+            called = getattr(hooks[0], "__qualname__", type(hooks[0]).__qualname__)
+            if "require_grads" in called:  # gradient checkpointing leaves it there
                 remove = "call model.disable_input_require_grads()"
-            raise ValueError(
-                f"model: {at} carries a torch hook ({called(hooks[0])}), which would not run here; {remove} first"
-            )
+            raise ValueError(f"model: {at} carries a torch hook ({called}), which would not run here; {remove} first")
         if vars(part).get("forward") is not None:
             raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
         if part.training and _is_random(part):
@@ -140,6 +140,11 @@ def _without_adapters(held: Any) -> Any:
         raise ValueError(
             f"model: its adapter is of the kind {unknown[0]}; mh.wrap reads adapters of the kinds {', '.join(MERGED)}, "
             "which change weights and nothing else"
+        )
+    if any(getattr(config, "layer_replication", None) for config in held.peft_config.values()):
+        raise ValueError(
+            "model: its adapter repeats layers of the base (layer_replication), whose weights then cannot hold the "
+            "changes of each; merge it with peft, save the model with save_pretrained, and load that"
         )
     layers = [part for part in held.modules() if isinstance(part, BaseTunerLayer)]
     changed = [weight for layer in layers for weight in layer.get_base_layer().parameters()]

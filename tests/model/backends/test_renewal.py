@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
 import mechheads as mh
 from mechheads.model.analysis import analysis
-from mechheads.runs.head_cache import HeadCache
-from support import weight_surgery
 from support.releases import only_on_4
 from support.texts import CLEAN, PAIRS
 
@@ -77,11 +74,9 @@ def negative(model: mh.Model, how: str) -> None:
         pytest.param("parametrize", marks=only_on_4),
     ],
 )
-def test_the_negative_unembedding_gives_the_negative_effect(small: mh.Model, tmp_path: Path, how: str) -> None:
-    before = effect(small, store=tmp_path / "store")
-    logits = small.cache(CLEAN).logits
+def test_the_negative_unembedding_gives_the_negative_effect(small: mh.Model, how: str) -> None:
+    before, logits = effect(small), small.cache(CLEAN).logits
     negative(small, how)
-    np.testing.assert_allclose(effect(small, store=tmp_path / "store"), -before, atol=1e-5)
     np.testing.assert_allclose(effect(small), -before, atol=1e-5)
     torch.testing.assert_close(small.cache(CLEAN).logits, -logits, atol=1e-5, rtol=0)
 
@@ -104,8 +99,7 @@ def test_a_model_in_another_dtype_is_to_be_wrapped_anew(small: mh.Model) -> None
 
 
 def test_a_kept_run_of_other_weights_gives_no_logits(small: mh.Model) -> None:
-    run = small.cache(CLEAN)
-    for write in (lambda w: w.data.mul_(2), lambda w: setattr(w, "data", w.data.clone())):
+    for write in (nn.init.zeros_, lambda w: setattr(w, "data", w.data.clone())):
         run = small.cache(CLEAN)
         write(next(weight for weight in small.model.parameters() if weight.ndim > 1))
         with pytest.raises(ValueError, match="weights have changed since this run was cached"):
@@ -113,17 +107,13 @@ def test_a_kept_run_of_other_weights_gives_no_logits(small: mh.Model) -> None:
 
 
 @only_on_4
-@pytest.mark.parametrize("name", ["llama", "gemma", "neox"])
-def test_a_setting_that_transformers_reads_is_honoured_or_refused(tiny: Callable[[str], Path], name: str) -> None:
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_a_setting_that_transformers_reads_is_honoured(tiny: Callable[[str], Path], name: str) -> None:
     model = mh.load(tiny(name))
     logits = model.cache(CLEAN).logits
     for block in model.model.blocks:
         own(block.attn).scaling *= 2
     ids = torch.tensor([model.tokenizer(CLEAN[0]).input_ids])
-    if name == "neox":
-        with pytest.raises(ValueError, match=r"it was changed after it was loaded \(scaling of a GPTNeoXAttention\)"):
-            model.cache(CLEAN)
-        return
     with torch.no_grad():
         wanted = model.model.original_model(input_ids=ids, use_cache=False).logits[0]
     got = model.cache([ids[0].tolist()]).logits[0]
@@ -146,11 +136,11 @@ def test_another_head_or_soft_cap_is_refused_until_it_is_undone(tiny: Callable[[
         lambda m: m.W_O[1],
     )
     for read in reads:
-        with pytest.raises(ValueError, match=r"it was changed after it was loaded \(its modules\).*'lm_head'"):
+        with pytest.raises(ValueError, match="runs a module that its bridge does not know, in the place of 'lm_head'"):
             read(model)
     inner.lm_head = head
     inner.config.final_logit_softcapping = 1.0
-    with pytest.raises(ValueError, match=r"the setting final_logit_softcapping of its Gemma2Config"):
+    with pytest.raises(ValueError, match="is not that of the model's own forward pass"):
         effect(model)
     inner.config.final_logit_softcapping = cap
     np.testing.assert_allclose(effect(model), before, atol=1e-6)
@@ -163,74 +153,6 @@ def test_settings_of_transformerlens_change_no_number(small: mh.Model) -> None:
     np.testing.assert_allclose(effect(small), before, atol=1e-5)
     small.model.set_use_split_qkv_input(True)
     np.testing.assert_allclose(effect(small), before, atol=1e-5)
-
-
-@only_on_4
-@pytest.mark.parametrize("name", ["apply_rotary_pos_emb", "rotate_half", "eager_attention_forward"])
-def test_a_replaced_function_of_transformers_is_honoured_or_refused(
-    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
-    from transformers.models.llama import modeling_llama
-
-    small, usual = mh.load(tiny("llama")), getattr(modeling_llama, name)
-    before, job = effect(small, store=tmp_path / "store"), mh.prepare(small, PAIRS)
-    at = 1 if name == "eager_attention_forward" else 0
-
-    def other(*args: Any, **more: Any) -> Any:
-        return usual(*args[:at], 2 * args[at], *args[at + 1 :], **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(modeling_llama, name, other)
-        with pytest.raises(ValueError, match=rf"job: the model has changed|modeling_llama\.{name}"):
-            mh.activation_patch(job, heads="L0H1")
-        if name == "eager_attention_forward":  # the bridge computes attention itself
-            for given in ({}, {"store": tmp_path / "store"}):
-                with pytest.raises(ValueError, match=rf"the function .*modeling_llama\.{name}"):
-                    effect(small, **given)
-        else:
-            ids = torch.tensor([[40, 41, 42, 43, 44]])
-            torch.testing.assert_close(
-                small.cache(ids.tolist()).logits, plain_logits(tiny("llama"), ids), atol=1e-4, rtol=0
-            )
-            now = effect(small)
-            assert np.nanmax(np.abs(now - before)) > 0.1
-            np.testing.assert_allclose(effect(small, store=tmp_path / "store"), now, atol=1e-5)
-    np.testing.assert_allclose(effect(small), before, atol=1e-6)
-    np.testing.assert_array_equal(effect(small, store=tmp_path / "store"), before)
-
-
-def plain_logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
-    """What transformers gives."""
-    with torch.no_grad():
-        return weight_surgery.load(folder)(input_ids=ids, use_cache=False).logits
-
-
-HOOKS: dict[str, Callable[[mh.Model], Callable[[], object]]] = {
-    "on the head": lambda m: own(m.model.unembed).register_forward_hook(lambda part, given, out: -out).remove,
-    "on the bridge of the head": lambda m: m.model.unembed.register_forward_hook(lambda part, given, out: -out).remove,
-    "on a norm": lambda m: own(m.model.ln_final).register_forward_hook(lambda part, given, out: -out).remove,
-    "before a norm": lambda m: own(m.model.blocks[0].ln1).register_forward_pre_hook(lambda part, given: None).remove,
-    "backward": lambda m: m.model.blocks[0].register_full_backward_hook(lambda part, given, out: None).remove,
-    "everywhere": lambda m: register_module_forward_hook(lambda part, given, out: None).remove,
-    "of TransformerLens on logits": lambda m: (
-        m.model.add_hook("unembed.hook_out", lambda value, hook: -value),
-        m.model.reset_hooks,
-    )[1],
-}
-
-
-@only_on_4
-@pytest.mark.parametrize("where", HOOKS)
-def test_a_hook_that_an_analysis_would_pass_by_is_refused(small: mh.Model, where: str) -> None:
-    before, job = effect(small), mh.prepare(small, PAIRS)
-    remove = HOOKS[where](small)
-    try:
-        for call in (effect, lambda m: m.cache(CLEAN), lambda _: mh.activation_patch(job), lambda m: m.final_scale()):
-            with pytest.raises(ValueError, match=r"model: it carries a (torch|TransformerLens) hook"):
-                call(small)
-    finally:
-        remove()
-    np.testing.assert_allclose(effect(small), before, atol=1e-6)
 
 
 def in_a_thread(run: Callable[[], Any]) -> Any:
@@ -326,20 +248,3 @@ def test_reads_that_run_the_model_wait_for_no_analysis_in_another_thread(small: 
     for got, wanted in zip(reading(small)[0], weights, strict=True):
         assert torch.equal(got, wanted)
     assert all(torch.is_tensor(read()) for read in reads[:4])
-
-
-def test_weights_that_another_thread_changes_meanwhile_end_the_analysis(small: mh.Model) -> None:
-    weight = head_weight(small)
-
-    def edit() -> None:
-        with torch.no_grad():
-            weight.neg_()
-
-    @analysis
-    def busy(model: mh.Model) -> HeadCache:
-        run = HeadCache.run(model, CLEAN)
-        in_a_thread(edit)
-        return run
-
-    with pytest.raises(RuntimeError, match="changed while an analysis ran on it"):
-        busy(small)

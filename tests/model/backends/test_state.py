@@ -12,7 +12,7 @@ import torch
 
 import mechheads as mh
 from mechheads.ledger.ledger import Ledger
-from mechheads.model.backends.state import _sums, arithmetic
+from mechheads.model.backends.state import arithmetic
 from support.texts import CLEAN, PAIRS
 
 
@@ -31,54 +31,13 @@ def write(model: mh.Model) -> None:
         weight_of(model, "q_proj", "W_Q").mul_(1.5)
 
 
-def write_into_data(model: mh.Model) -> None:
-    weight_of(model, "mlp").data[0, 0] += 1
-
-
-def swap_rows(model: mh.Model) -> None:
-    """The numbers are the same, in other places."""
-    data = weight_of(model, "q_proj", "W_Q").data
-    data[[0, 2]] = data[[2, 0]]
-
-
-def replace_forward(model: mh.Model) -> None:
-    model.model.blocks[0].mlp.forward = lambda *given: given[0] * 0
-
-
-def change_a_setting(model: mh.Model) -> None:
-    for part in model.model.modules():
-        for name in ("variance_epsilon", "eps"):
-            if isinstance(vars(part).get(name), float):
-                setattr(part, name, 1.0)
-    model.model.cfg.eps = 1.0
-
-
-CHANGES: dict[str, Callable[[mh.Model], Any]] = {
-    "its weight": write,
-    "its weight .*mlp": write_into_data,
-    "its dtype or device": lambda model: model.model.to(torch.bfloat16),
-    "its weight .*": swap_rows,
-    "its hooks, a torch hook on": lambda model: model.model.blocks[0].mlp.register_forward_hook(
-        lambda part, given, out: out * 0
-    ),
-    "its hooks, a replaced forward in": replace_forward,
-    "the code or the settings of its modules": change_a_setting,
-    "its hooks at blocks.0": lambda model: model.model.add_hook("blocks.0.hook_resid_post", lambda value, hook: value),
-}
-
-
-@pytest.mark.parametrize("said", CHANGES)
-def test_a_job_of_a_model_that_has_changed_is_refused(small: mh.Model, said: str) -> None:
+def test_a_job_of_other_weights_is_refused(small: mh.Model) -> None:
     job = mh.prepare(small, PAIRS)
     before = mh.activation_patch(job)
     np.testing.assert_array_equal(mh.activation_patch(job).values, before.values)
-    CHANGES[said](small)
+    write(small)
     for analysis in (mh.activation_patch, mh.path_patch, mh.patching.attribution_patch):
-        carried = said.removeprefix("its hooks, ")
-        with pytest.raises(
-            ValueError,
-            match=f"^job: the model has changed since .*: {said}.*prepare a new job|^model: it carries {carried}",
-        ):
+        with pytest.raises(ValueError, match=r"job: the model's weights have changed since .* prepare a new job"):
             analysis(job)
 
 
@@ -138,15 +97,6 @@ def test_inference_mode_and_the_default_device_change_no_number(small: mh.Model)
     np.testing.assert_allclose(mh.patching.attribution_patch(job).values, wanted, atol=1e-6)
     with torch.device("meta"):
         np.testing.assert_array_equal(mh.patching.attribution_patch(small, PAIRS).values, wanted)
-
-
-def test_the_sum_of_a_weight_tells_the_places_of_its_numbers() -> None:
-    weight = torch.randn(4096, 4096, generator=torch.Generator().manual_seed(0)).bfloat16()
-    others = [weight.T.contiguous(), weight.flip(0), weight.flip(1), weight.roll(1, 0), weight.roll(256, 0)]
-    swapped = weight.clone()
-    swapped[[0, 2]] = swapped[[2, 0]]
-    assert len(set(map(_sums, (weight, swapped, *others)))) == 2 + len(others)
-    assert _sums(weight) == _sums(weight.clone())
 
 
 def test_the_precision_of_products_is_part_of_a_ledgers_key(small: mh.Model, tmp_path: Path) -> None:
