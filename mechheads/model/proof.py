@@ -287,10 +287,10 @@ def likely_reason(backend: Backend) -> str:
         at = name.replace("._original_component", "") or type(part).__name__
         if part.training and isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
             return f"It is in training mode ({at}); call its eval()"
-        point = hasattr(part, "fwd_hooks")
-        if point and any(_is_users(handle.user_hook) for handle in part.fwd_hooks):
+        point: Any = getattr(part, "fwd_hooks", None)
+        if point and any(_is_users(handle.user_hook) for handle in point):
             return f"A TransformerLens hook is on {part.name}"
-        if not point and any(map(_is_users, [*part._forward_hooks.values(), *part._forward_pre_hooks.values()])):
+        if point is None and any(map(_is_users, [*part._forward_hooks.values(), *part._forward_pre_hooks.values()])):
             return f"A torch hook is on {at}"
         if "forward" in vars(part) and _is_users(vars(part)["forward"]):
             return f"The forward of {at} was replaced"
