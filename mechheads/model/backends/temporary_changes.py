@@ -11,20 +11,14 @@ passes them by.
 
 from __future__ import annotations
 
-import inspect
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
-
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-"""The code of frames that may leave the stack while another thread follows it; nothing is below them then."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,47 +107,6 @@ class Setting:
         setattr(self._owner, self._name, self._before)
 
 
-class Reservation:
-    """The time during which one analysis has a model to itself, from the call of a function until it has ended.
-
-    A reservation ends with its function's frame, even if an interrupt prevents ``end`` from being called. The next one
-    is stored in the one before it, so that only one of two threads can take it. A lock could stay locked after an
-    interrupt.
-    """
-
-    def __init__(self, frame: FrameType) -> None:
-        self.thread = threading.get_ident()
-        self.grad = torch.is_grad_enabled()
-        self._frame: FrameType | None = frame
-        self._next: dict[str, Reservation] = {}
-
-    def end(self) -> None:
-        """Release the model."""
-        self._frame = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether ``end`` has been called."""
-        return self._frame is None
-
-    @property
-    def over(self) -> bool:
-        """Whether the function has ended: its frame is no longer on its thread's stack."""
-        while self._frame is not None:
-            running, last = sys._current_frames().get(self.thread), None
-            while running is not None and running is not self._frame:
-                running, last = running.f_back, running
-            if running is not None:
-                return False
-            if last is None or not last.f_code.co_flags & _SUSPENDED:
-                return True
-        return True
-
-    def followed_by(self, reservation: Reservation) -> Reservation:
-        """The reservation after this one: ``reservation``, unless another thread was faster."""
-        return self._next.setdefault("reservation", reservation)
-
-
 class Changes:
     """The changes in effect on one model, the analysis that has the model to itself, and what was derived for it.
 
@@ -165,14 +118,14 @@ class Changes:
         self.at_end: Callable[[], None] = _nothing
         self._made: list[Change] = []
         self._derived: dict[str, Any] = {}
-        self._reservation = Reservation(sys._getframe())
-        self._reservation.end()
+        self._lock = threading.RLock()
+        self._thread: int | None = None
 
     def during(self, changes: Iterable[Change], run: Callable[[], R]) -> R:
         """Make changes one after the other, call ``run``, and undo all changes.
 
-        Outside an analysis this thread has the model to itself meanwhile: what ``run`` reads of it would else begin a
-        reservation of its own, whose end undoes the changes.
+        Outside an analysis this thread has the model to itself meanwhile: what ``run`` reads of it would else begin an
+        analysis of its own, whose end undoes the changes.
         """
         if not self.mine:
             return self.alone(lambda: self.during(changes, run))
@@ -192,26 +145,37 @@ class Changes:
         """Call ``run`` while this thread has the model to itself.
 
         Args:
-            outermost: called with ``run`` in its place, unless a caller has reserved the model already.
+            outermost: called with ``run`` in its place, unless a caller has the model to itself already.
 
         Raises:
-            RuntimeError: if another thread has reserved it.
+            RuntimeError: if another thread has it.
         """
-        reservation = self.begin(sys._getframe())
-        if reservation is None:
+        if self.mine:
             return run()
+        grad = torch.is_grad_enabled()
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                "model: another thread is running an analysis on it, and two would change each other's numbers; "
+                "wait for the first to end, or load the model once for each thread"
+            )
         try:
+            self._derived = {}
+            self._restore()
+            self._thread = threading.get_ident()
             return run() if outermost is None else outermost(run)
         finally:
             try:
-                self.end(reservation)
+                self._end(grad)
             finally:
-                self.end(reservation)
+                try:
+                    self._end(grad)
+                finally:
+                    self._lock.release()
 
     @property
     def mine(self) -> bool:
         """Whether an analysis in this thread has the model to itself."""
-        return not self._reservation.ended and self._reservation.thread == threading.get_ident()
+        return self._thread == threading.get_ident()
 
     @property
     def any_made(self) -> bool:
@@ -231,37 +195,14 @@ class Changes:
             self._made[-1].undo()
             self._made.pop()
 
-    def begin(self, frame: FrameType) -> Reservation | None:
-        """Reserve the model for the function that runs in ``frame``; None if one of its callers has reserved it.
-
-        Raises:
-            RuntimeError: if another thread has reserved it.
-        """
-        mine, last = Reservation(frame), self._reservation
-        while last is not mine:
-            if not last.over:
-                if last.thread == mine.thread:
-                    return None
-                raise RuntimeError(
-                    "model: another thread is running an analysis on it, and two would change each other's numbers; "
-                    "wait for the first to end, or load the model once for each thread"
-                )
-            last = last.followed_by(mine)
-        self._reservation = mine
-        self._derived = {}
-        self._restore()
-        return mine
-
-    def end(self, reservation: Reservation) -> None:
-        """Undo the remaining changes and release the model; may be called twice."""
-        if reservation.ended:
-            return  # what is on the model now was put there by another thread
+    def _end(self, grad: bool) -> None:
+        """Undo the remaining changes; may be called twice."""
+        self._thread = None
         self._restore()
         self._derived = {}
         self.at_end()
-        if torch.is_grad_enabled() != reservation.grad:
-            torch.set_grad_enabled(reservation.grad)
-        reservation.end()
+        if torch.is_grad_enabled() != grad:
+            torch.set_grad_enabled(grad)
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:

@@ -1,15 +1,14 @@
-"""A model is one thread's at a time: who has it, and what the end of a reservation may undo."""
+"""A model is one thread's at a time, and what an analysis changed is undone when it ends."""
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from mechheads.model.backends.temporary_changes import Changes, Reservation
+from mechheads.model.backends.temporary_changes import Changes
 
 
 class Switch:
@@ -25,50 +24,43 @@ class Switch:
         self.on = False
 
 
-def in_a_thread(run) -> None:
-    thread = threading.Thread(target=run)
+def in_a_thread(run: Callable[[], Any]) -> list[Any]:
+    found: list[Any] = []
+
+    def call() -> None:
+        try:
+            found.append(run())
+        except RuntimeError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=call)
     thread.start()
     thread.join(60)
     assert not thread.is_alive()
+    return found
 
 
-def test_ending_a_turn_again_leaves_the_changes_of_the_next_one():
-    changes, switch, seen = Changes(), Switch(), []
+def test_a_second_thread_is_refused_while_the_first_has_the_model() -> None:
+    changes, switch = Changes(), Switch()
 
-    def first() -> Reservation | None:
-        return changes.begin(sys._getframe())
+    def busy() -> list[Any]:
+        assert changes.mine and switch.on
+        return in_a_thread(lambda: changes.alone(lambda: 1))
 
-    def other() -> None:
-        reservation = changes.begin(sys._getframe())
-        assert reservation is not None
-        changes.during([switch], lambda: (changes.end(ended), seen.append(switch.on)))
-        changes.end(reservation)
-
-    ended = first()
-    assert ended is not None
-    changes.end(ended)
-    in_a_thread(other)
-    assert seen == [True] and not switch.on
+    (said,) = changes.during([switch], busy)
+    assert "another thread is running an analysis on it" in said
+    assert not switch.on and not changes.mine
+    assert in_a_thread(lambda: changes.alone(lambda: 1)) == [1]
 
 
-def test_a_generator_that_leaves_the_stack_does_not_end_its_callers_turn(monkeypatch: pytest.MonkeyPatch):
-    true_frames = sys._current_frames
-    suspended = []
+def test_inside_an_analysis_changes_are_undone_one_call_at_a_time() -> None:
+    changes, outer, inner = Changes(), Switch(), Switch()
 
-    def steps() -> Iterator[int]:
-        yield 1
+    def run() -> tuple[bool, bool]:
+        changes.during([inner], lambda: None)
+        return outer.on, inner.on
 
-    def frames() -> dict[int, FrameType]:
-        """At the first look the thread is in a generator, which yields before the look is over."""
-        found = true_frames()
-        if not suspended:
-            suspended.append(steps())
-            next(suspended[0])
-            found[here] = suspended[0].gi_frame
-        return found
-
-    here = threading.get_ident()
-    reservation = Reservation(sys._getframe())
-    monkeypatch.setattr(sys, "_current_frames", frames)
-    assert not reservation.over and suspended
-    assert Reservation(suspended[0].gi_frame).over
+    assert changes.during([outer], run) == (True, False)
+    with pytest.raises(ZeroDivisionError):
+        changes.during([outer], lambda: 1 / 0)
+    assert not outer.on and not changes.any_made
