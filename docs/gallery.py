@@ -38,8 +38,8 @@ GALLERY: dict[str, Shown] = {
     "heatmap": Shown(
         "A score of every head",
         "mh.activation_patch(model, pairs, normalize=True).plot()",
-        "Layers go across and heads up. Red is positive, blue negative; a dot marks heads whose interval excludes 0, "
-        "and the largest of them are named. Most results of single heads draw this.",
+        "Layers go across and heads up. Red is positive, blue negative; a dot marks heads whose family p is at most "
+        "0.05, and the largest heads are named. Most results of single heads draw this.",
         "engine",
         ("mh.plots.heatmap",),
     ),
@@ -69,15 +69,14 @@ GALLERY: dict[str, Shown] = {
     "path_map": Shown(
         "What heads send to each other",
         "mh.path_matrix(model, pairs, receivers=[...]).plot()",
-        "The strongest senders go down, receivers across. A dot marks effects whose interval excludes 0.",
+        "The strongest senders go down, receivers across. A dot marks effects whose family p is at most 0.05.",
         "circuits",
         ("mh.plots.path_map",),
     ),
     "pair_map": Shown(
         "Why a head looks there",
         'mh.behaviour.attention_attribution(model, prompts, "L17H5", query=15, key=6).plot()',
-        "The parts of the query go down, those of the keys across, the largest first. A dot marks pairs whose interval "
-        "excludes 0.",
+        "The parts of the query go down, those of the keys across, the largest first.",
         "attention",
         ("mh.plots.pair_map",),
     ),

@@ -263,7 +263,7 @@ matrix = mh.path_matrix(
 matrix.plot()
 
 # %% [markdown]
-# A dot means that the interval excludes 0: there is *some* effect, not a large one. Row by row:
+# A dot means that the family p is at most 0.05: there is *some* effect, not a large one. Row by row:
 #
 # - **L10H6 and L10H8** write to the v of L23H4, and hardly to the other receivers. They write on the country's token,
 #   and L23H4 carries the result to the last token.

@@ -28,6 +28,8 @@ _MOST_ROWS = 60
 _FIRST_ROWS = 10
 _LONGEST = (40, 28, 20, 14, 10, 7)
 """The longest text in a cell of a terminal: the first with which the columns fit that come first."""
+FEW = "too few"
+"""What stands in place of an interval."""
 _HEAD = re.compile(r"L\d+(H\d+|\.mlp)")
 _INTERVAL = "interval"
 
@@ -161,8 +163,12 @@ def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str
         if end == "low" and f"{base}_high" in names:
             low, high = (_texts(base, table[f"{base}_{side}"].tolist(), ".3g") for side in ("low", "high"))
             ends = [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
-            of_score = base == "ci" and "score" in names
-            yield _called(base), ends if n is None or not of_score else _of_few(table, ends, n)
+            if base == "ci" and "score" in names and n is not None:
+                ends = _of_few(table, ends, n)
+            elif base in names:  # a share, or Ships beside other scores, which have intervals unless there are too few
+                known = table[base].notna().tolist()
+                ends = [end or FEW * has for end, has in zip(ends, known, strict=True)]
+            yield _called(base), ends
         else:
             yield name, _texts(name, table[name].tolist())
 
@@ -171,7 +177,7 @@ def _of_few(table: pd.DataFrame, ends: list[str], n: int) -> list[str]:
     """Intervals as texts, with what is said of too few values and of equal ones."""
     equal = (table["ci_low"] == table["ci_high"]).tolist()
     known = np.isfinite(table["score"].to_numpy(dtype=np.float64)).tolist()
-    few = ["too few" if has else "" for has in known]
+    few = [FEW * has for has in known]
     return [f"all {n} equal" if same else end or less for same, end, less in zip(equal, ends, few, strict=True)]
 
 

@@ -27,6 +27,7 @@ from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
+from mechheads.results.bounded import LEAST_OF_BOUNDED
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import share_interval
 from mechheads.runs.head_cache import HeadCache
@@ -285,12 +286,14 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:
     """The share of judged answers with this verdict, and its 95% interval (Wilson's); NaN if a verdict is missing.
 
+    With fewer than six judged answers, too few for an interval, only its ends are NaN.
+
     Args:
         kind: of the requests; "both" for all.
     """
     judged = is_verdict(answers, condition, kind, verdict)[_verdicts(answers, condition, kind) != "unjudged"]
     share = judged.mean() if len(judged) else np.array(np.nan)
-    low, high = share_interval(share, np.array(len(judged)))
+    low, high = share_interval(share, np.array(len(judged) if len(judged) >= LEAST_OF_BOUNDED else np.nan))
     return float(share), float(low), float(high)
 
 

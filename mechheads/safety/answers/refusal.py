@@ -118,7 +118,7 @@ class RefusalTest(TableResult):
     @property
     def missing(self) -> tuple[str, ...]:
         """Conditions that are incomplete after Ctrl-C."""
-        return tuple(self.table.loc[self.table.isnull().any(axis=1), "condition"])
+        return tuple(self.table.loc[self.table[[*_SHARES, "loss"]].isnull().any(axis=1), "condition"])
 
     def __repr__(self) -> str:
         return f"<RefusalTest of {' '.join(map(str, self.heads))}: {self.verdict}>"

@@ -18,6 +18,7 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
+from mechheads.results.bounded import LEAST_OF_BOUNDED
 from mechheads.results.refused import LEAST_REFUSAL, refused_of, refuses
 from mechheads.results.stats import share_interval
 from mechheads.safety.answers.verdicts import judged_by, rule_judge, same_answer, verdicts
@@ -70,9 +71,12 @@ def refusing(refused: Mapping[str, Any] | None) -> str:
         return refused_of(refused)
     n, of = refused["n"], refused["of"]
     low, high = share_interval(np.array(n / of), np.array(of))
+    share = (
+        f"{n / of:.0%} [{low:.0%}, {high:.0%}]" if of >= LEAST_OF_BOUNDED else f"{n / of:.0%}, too few for an interval"
+    )
     same = f" and gave the same answer to {refused['same']}" if refused.get("same") else ""
     judged = judged_by(refused["judge"], ["refused"])
-    return f"{refused_of(refused)}{same} ({n / of:.0%} [{low:.0%}, {high:.0%}], {judged})"
+    return f"{refused_of(refused)}{same} ({share}, {judged})"
 
 
 def openings_told(openings: Sequence[str], refusal: Float[np.ndarray, " prompt"]) -> str:
