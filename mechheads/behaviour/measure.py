@@ -28,12 +28,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechheads.behaviour.programs import PROGRAMS, fit_of, patterns_of
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.model import Model
 
 BEHAVIOURS = ("first", "self", "previous", "duplicate", "induction", "delimiter")
 MOVED = tuple(f"{name}_moved" for name in BEHAVIOURS)
 """The behaviours again, with attention weighted by the norm of what is moved."""
+FITS = tuple(f"{name}_fit" for name in PROGRAMS)
+"""How well each program of the package fits the pattern, J."""
 OTHERS = ("position", "position_null", "entropy", "distance", "norm", "copying")
 MEASURES = (
     *BEHAVIOURS,
@@ -41,6 +44,7 @@ MEASURES = (
     *MOVED,
     *(f"{name}_null" for name in MOVED),
     *OTHERS,
+    *FITS,
 )
 _ALL_KEYS = 2
 """The first so many of them have all keys to choose from, the others the middle."""
@@ -104,6 +108,7 @@ class _Measures:
     def __init__(self, model: Model, ids: Tensor, weights: Tensor, has: Tensor) -> None:
         self._model, self._ids = model, ids
         self._of_pattern = PatternMeasures(weights, torch.cat([has, has], dim=1))
+        self._programs = patterns_of(ids)
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
         self.found = torch.full(shape, torch.nan, dtype=torch.float64, device=ids.device)
@@ -124,6 +129,7 @@ class _Measures:
         found["entropy"] = entropy(pattern)
         found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
+        found |= zip(FITS, (fit_of(pattern, weights[:, None]) for weights in self._programs.unbind(1)), strict=True)
         for name, values in found.items():
             self.found[MEASURES.index(name), layer] = values.T.double()
 

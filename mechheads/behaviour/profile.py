@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, measure
+from mechheads.behaviour.measure import BEHAVIOURS, FITS, MEASURES, measure
+from mechheads.behaviour.programs import PROGRAMS
 from mechheads.behaviour.windows import Texts, Windows, check_window, each_batch, windows_of
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.heads import HeadId, HeadLike, check_head
@@ -67,7 +68,8 @@ class HeadProfile(HeadScores):
     belong; ``moved``, the score with attention weighted by the norm of what is moved, and ``moved_excess``; ``named``.
     Over (layer, head): ``entropy`` of attention in nats, ``distance`` in tokens with ``distance_10``, ``distance_50``
     and ``distance_90``, ``norm`` of the head's output relative to the residual stream, and ``copying``, each with
-    ``_low`` and ``_high`` where it is a mean over windows.
+    ``_low`` and ``_high`` where it is a mean over windows. Over (layer, head, program): ``fit``, how well each program
+    of ``mh.behaviour.test_program`` fits.
     """
 
     KIND = "profile"
@@ -99,6 +101,8 @@ class HeadProfile(HeadScores):
             variables |= {f"{name}_{end}": (heads, each) for end, each in zip(("low", "high"), ends, strict=True)}
         for share, distance in zip(_QUANTILES, _quantiles(at_distance), strict=True):
             variables[f"distance_{share * 100:.0f}"] = (heads, distance)
+        fits = mean_over_prompts(np.stack([measured[name] for name in FITS], axis=2))
+        variables |= {"fit": ((*heads, "program"), fits), "program": ("program", list(PROGRAMS))}
         variables |= _above(score, null, cluster)
         found = HeadScores.from_values(
             score,
@@ -144,7 +148,7 @@ class HeadProfile(HeadScores):
         return tuple(sorted(heads, key=lambda head: -excess[head.layer, head.head]))
 
     def table(self, columns: Sequence[str] | None = None) -> Rows:
-        """One row for each head: its names, the share of attention for each behaviour, and the other measures.
+        """One row for each head: its names, the program that fits best with its J, shares of attention, and the rest.
 
         Args:
             columns: only these, in this order. All columns are there by default, but at most eight are shown.
@@ -159,13 +163,15 @@ class HeadProfile(HeadScores):
             "layer": [head.layer for head in heads],
             "index": [head.head for head in heads],
             "names": [", ".join(self.names(head)) for head in heads],
+            "program": np.array(PROGRAMS)[data["fit"].fillna(0).argmax("program").values.ravel()],
+            "fit": data["fit"].max("program").values.ravel(),
         }
         for at, behaviour in enumerate(PROFILED):
             for name, column in ((behaviour, "score"), (f"{behaviour}_null", "null"), (f"{behaviour}_q", "q_value")):
                 measures[name] = data[column].values[..., at].ravel()
         others = ("entropy", "distance", "distance_10", "distance_50", "distance_90", "norm", "copying")
         table = pd.DataFrame(measures | {name: data[name].values.ravel() for name in others})
-        table.attrs["first"] = ("head", "names", *PROFILED)
+        table.attrs["first"] = ("head", "names", "program", "fit", *PROFILED)
         return chosen(table, columns)
 
 

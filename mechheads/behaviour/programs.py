@@ -17,7 +17,7 @@ A token without such keys attends to the first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -193,10 +193,9 @@ def test_program(
         fit    J = sum min(A, B) / sum max(A, B)
         share  R = 1 - (loss with B - loss) / (loss with uniform attention - loss)
 
-    1 is a perfect program. ``excess`` is J less the J of the best of the programs first, previous, self and uniform: a
-    program may fit only because most heads rest on the first token. R counts what matters to the next token. It is
-    undefined unless uniform attention loses at least 0.005 nats a token, at the lower end of its interval. Patterns
-    are replaced in full runs, one head at a time, and then all heads together.
+    1 is a perfect program. ``excess`` is J less that of the best of the programs first, previous, self and uniform. R
+    is undefined unless uniform attention loses at least 0.005 nats a token, at the lower end of its interval. Heads
+    are tested one at a time, and then all together.
 
     Args:
         texts: as in ``mh.profile_heads``, but not those by which the programs were written. ``None`` takes the first
@@ -212,11 +211,9 @@ def test_program(
         ValueError: if an argument is not valid, or a program gives no weights.
         KeyboardInterrupt: if Ctrl-C came before the second window.
 
-    Hayes, Li & Andreas 2026 (arXiv 2606.19317), who write such programs for heads and put them in.
+    Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
     >>> test = mh.behaviour.test_program(model, None, {"L16H0": "previous"}, n_tokens=512)
-    >>> test.table.loc[0, ["heads", "program"]].tolist()
-    ['L16H0', 'previous']
     >>> bool(test.table["fit"][0] > 0.4)
     True
     """
@@ -238,7 +235,9 @@ def test_program(
         seen.append((windows, found))
         bar.update(windows.ids.numel())
 
-    rows = _beginnings(model, window) if texts is None else texts
+    rows = texts
+    if texts is None:
+        rows = (Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts())
     with until_interrupted() as interrupts, bar:
         stop_if(each_batch(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see))
     read = [row for windows, _ in seen for row in windows.ids.tolist()]
@@ -249,7 +248,10 @@ def test_program(
         [" ".join(map(str, some)) for some in sets],
         [" ".join(r.name for r in some.values()) for some in sets],
     )
-    excess = fit - _best(dict(zip(OTHERS, others, strict=True)), names)
+    tried = [
+        [of[at] for other, of in zip(OTHERS, others, strict=True) if other != name] for at, name in enumerate(names)
+    ]
+    excess = fit - np.stack([max(fits, key=np.mean) for fits in tried])
     measured = {"fit": fit, "excess": excess, "program_loss": by_program, "uniform_loss": by_uniform}
     cluster = [text for windows, _ in seen for text in windows.text]
     begins = ["".join(token_strings(row[:_SHOWN], model.tokenizer)) for row in read]
@@ -269,23 +271,6 @@ def test_program(
             interrupted=interrupts.interrupted,
         ),
     )
-
-
-def _beginnings(model: Model, window: int) -> Iterator[Sequence[int]]:
-    """The first window of each text of the package."""
-    for text in default_texts():
-        yield Unpadded(text_ids(text, model.tokenizer)[0][:window])
-
-
-def _best(
-    others: Mapping[str, Float[np.ndarray, "set window"]], names: Sequence[str]
-) -> Float[np.ndarray, "set window"]:
-    """The fit of the best of ``OTHERS`` to each set; a program is not compared with itself."""
-    found = []
-    for at, name in enumerate(names):
-        fits = [of_sets[at] for other, of_sets in others.items() if other != name]
-        found.append(max(fits, key=np.mean))
-    return np.stack(found)
 
 
 def _statistics(
@@ -356,9 +341,8 @@ def _with_patterns(
             residual = blocks(layer, residual)
         return model.backend.finish(residual)
 
-    return model.backend.under(
-        [(model.hook_name("pattern", head.layer), partial(put, head=head)) for head in patterns], run
-    )
+    hooks = [(model.hook_name("pattern", head.layer), partial(put, head=head)) for head in patterns]
+    return model.backend.under(hooks, run)
 
 
 def _loss(

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 
 from mechheads.behaviour.logit_attribution import attribute, prompts_at_once, top
+from mechheads.data import content
 from mechheads.limits import current
-from mechheads.messages.arguments import check_at_least
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
@@ -22,80 +22,29 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache
 
-_NAMES = ("Anna", "Mark", "Lisa", "Peter", "Sarah", "David", "Emma", "Paul", "Laura", "James", "Mary", "Tom")
-_WORDS = ("river", "table", "horse", "silver", "winter", "music", "paper", "bread", "stone", "garden", "bridge")
-_COUNTRIES = (
-    "France",
-    "Italy",
-    "Japan",
-    "England",
-    "Germany",
-    "Spain",
-    "Russia",
-    "China",
-    "Greece",
-    "Egypt",
-    "Ireland",
-)
-_CITIES = ("Paris", "Rome", "Tokyo", "London", "Berlin", "Madrid", "Moscow", "Beijing", "Athens", "Cairo", "Havana")
-_CAPITALS = dict(zip(_COUNTRIES, _CITIES, strict=True))
-_SUMS = tuple((one, other) for one in range(1, 7) for other in range(2, 5) if 5 < one + other < 10)
-_BETWEEN = (
-    "The shop closes at six.",
-    "It rained for most of the day.",
-    "A new train runs twice an hour.",
-    "Nobody had seen the cat since then.",
-    "The meeting was moved to another room.",
-    "They painted the fence last year.",
-)
-
 Answer = str | int | Sequence[int]
 """A text of one or more tokens, or their ids."""
 
 
-def needle_prompts(n: int = 24, *, seed: int = 0) -> dict[str, Prompts]:
-    """A short needle task for ``retrieval_heads``, and two controls.
+def needle_prompts() -> dict[str, Prompts]:
+    """A short needle task for ``retrieval_heads``, and two controls: 24 prompts of each kind.
 
-    All three have the same sentences around what is asked. ``"retrieved"``: a word that the text says, once for another
-    name too; its position ``"place"`` is where it stands. ``"known"``: a capital that the text does not say.
-    ``"computed"``: a sum. Heads that retrieve should matter to the first alone.
-
-    Args:
-        n: the number of prompts of each kind.
-        seed: of names, words and the order of sentences.
-
-    Raises:
-        ValueError: if ``n`` is less than 1.
+    All have the same sentences around what is asked. ``"retrieved"``: a word that the text says; its position
+    ``"place"`` is where the word stands. ``"known"``: a capital that the text does not say. ``"computed"``: a sum.
 
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), whose controls are parametric recall and arithmetic.
 
-    >>> prompts = mh.behaviour.needle_prompts(2)
-    >>> [some.items[0][-22:] + some.answer[0] for some in prompts.values()]
-    ['secret word of Paul is stone', 'ital of Austria is the city of Vienna', '1=2, 2+3=5, 3+4=7']
+    >>> prompts = mh.behaviour.needle_prompts()["retrieved"]
+    >>> prompts.items[0][-28:], prompts.answer[0]
+    ('The secret word of James is', ' silver')
     """
-    check_at_least(1, n=n)
-    draw = np.random.default_rng(seed)
-    items: dict[str, list[str]] = {"retrieved": [], "known": [], "computed": []}
-    answers: dict[str, list[str]] = {name: [] for name in items}
-    places = []
-    for _ in range(n):
-        (name, other), (word, wrong) = (draw.choice(of, 2, replace=False).tolist() for of in (_NAMES, _WORDS))
-        country, (one, two) = draw.choice(list(_CAPITALS)).item(), draw.choice(_SUMS).tolist()
-        around, said = draw.permutation(_BETWEEN).tolist(), [f"The secret word of {name} is {word}."]
-        said.insert(int(draw.integers(2)), f"The secret word of {other} is {wrong}.")
-        text = " ".join([*around[:2], said[0], *around[2:4], said[1], *around[4:]])
-        at = text.index(f"{name} is {word}") + len(f"{name} is ")
-        places.append((at, at + len(word)))
-        asked = {
-            "retrieved": (f"{text} The secret word of {name} is", f" {word}"),
-            "known": (f"{text} The capital of {country} is the city of", f" {_CAPITALS[country]}"),
-            "computed": (f"{text} 1+1=2, 2+3=5, {one}+{two}=", f"{one + two}"),
-        }
-        for kind, (prompt, answer) in asked.items():
-            items[kind].append(prompt)
-            answers[kind].append(answer)
-    at = {"retrieved": {"place": places}}
-    return {kind: Prompts(items[kind], answer=answers[kind], positions=at.get(kind, {})) for kind in items}
+    given = content("needles", "needles")
+    made = {}
+    for kind in ("retrieved", "known", "computed"):
+        some = given[kind]
+        places = {"place": [tuple(span) for span in some["place"]]} if "place" in some else {}
+        made[kind] = Prompts(some["prompts"], answer=some["answer"], positions=places)
+    return made
 
 
 @analysis
@@ -130,8 +79,7 @@ def retrieval_heads(
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), LOCOS. Ablate the first heads on ``needle_prompts`` to see whether
     they matter to what is retrieved, and not to what is known or computed.
 
-    >>> prompts = mh.behaviour.needle_prompts(8)["retrieved"]
-    >>> scores = mh.behaviour.retrieval_heads(model, prompts)
+    >>> scores = mh.behaviour.retrieval_heads(model, mh.behaviour.needle_prompts()["retrieved"])
     >>> bool(scores.top(1)["ci_low"].iloc[0] > 0)
     True
     """
@@ -178,11 +126,7 @@ _Step = tuple[int, list[int], int, list[int]]
 
 
 def _steps(model: Model, prompts: Prompts, answers: Sequence[Answer] | None, place: str) -> list[_Step]:
-    """The steps of all answers.
-
-    Raises:
-        ValueError: if there is no such position, or there are no answers that fit the prompts.
-    """
+    """The steps of all answers; an error if there is no such position, or no answers that fit the prompts."""
     if not isinstance(prompts, Prompts) or place not in prompts.positions:
         raise ValueError(f"prompts has no position {place!r}; give mh.Prompts with positions={{{place!r}: [...]}}")
     given = prompts.answer if answers is None else answers

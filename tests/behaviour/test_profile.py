@@ -19,12 +19,14 @@ import mechheads.behaviour.windows
 from mechheads.behaviour import profile_heads
 from mechheads.behaviour.measure import BEHAVIOURS, MEASURES, delimiters, keys_of, measure, weights_of
 from mechheads.behaviour.profile import PROFILED, Totals
+from mechheads.behaviour.programs import PROGRAMS
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.data import folder
 from mechheads.scale.ray_cluster import Request
 from support.ctrl_c import stopped_at
 from support.levels import TWO_FIRST
 from support.made_workers import MadeWorkers, pressing
+from support.programs import slow
 
 ARCHITECTURES = TWO_FIRST
 
@@ -89,6 +91,10 @@ def by_hand(model: mh.Model, tokens: list[int]) -> dict[str, np.ndarray]:
             sums["copying"].append(float(np.mean(above)))
         for name, each in sums.items():
             found[name][layer, head] = np.mean(each) if each else np.nan
+        for name in PROGRAMS:
+            weights = slow(name, tokens)
+            fit = np.minimum(A.numpy(), weights).sum() / np.maximum(A.numpy(), weights).sum()
+            found[f"{name}_fit"][layer, head] = fit
     return found
 
 

@@ -16,6 +16,7 @@ from mechheads.behaviour.programs import PROGRAMS, _statistics
 from mechheads.prompts.encoding import token_strings
 from mechheads.results.stats import clustered_interval, jackknife_variance
 from support.levels import few
+from support.programs import slow
 from support.texts import CLEAN, PAIRS
 
 ROWS = [
@@ -28,23 +29,6 @@ ROWS = [
 @pytest.fixture(params=few(("llama", "gpt2", "gemma", "neox"), "llama"))
 def model(request: pytest.FixtureRequest, loaded: Any) -> mh.Model:
     return loaded(request.param)
-
-
-def slow(name: str, tokens: list[str]) -> np.ndarray:
-    """The weights of a program of the package, key by key."""
-    n = len(tokens)
-    weights = np.zeros((n, n))
-    for q in range(n):
-        keys = {
-            "first": [0],
-            "previous": [q - 1] if q else [0],
-            "self": [q],
-            "uniform": [*range(q + 1)],
-            "duplicates": [k for k in range(q) if tokens[k] == tokens[q]],
-            "induction": [k for k in range(1, q) if tokens[k - 1] == tokens[q]],
-        }[name] or [0]
-        weights[q, keys] = 1 / len(keys)
-    return weights
 
 
 def halves(tokens: list[str]) -> list[list[float]]:
@@ -278,3 +262,25 @@ def test_a_program_that_reads_later_tokens_cannot_write_text(loaded: Any) -> Non
     model = loaded("llama")
     with pytest.raises(ValueError, match="attend in another way when later tokens follow"):
         mh.generate(model, [" The capital of France"], 2, off="L0H1", intervention=AttentionProgram(of_the_length))
+
+
+def test_a_profile_has_the_fit_of_every_program_and_names_the_best(model: mh.Model) -> None:
+    profile = mh.profile_heads(model, ROWS, window=16)
+    run, tokens = model.cache(ROWS), [token_strings(ids, model.tokenizer) for ids in ROWS]
+    wanted = np.zeros((model.n_layers, model.n_heads, len(PROGRAMS)))
+    for layer, head, program in np.ndindex(*wanted.shape):
+        for i, text in enumerate(tokens):
+            A, B = run.pattern[layer, head][i].detach().double().numpy(), slow(PROGRAMS[program], text)
+            wanted[layer, head, program] += np.minimum(A, B).sum() / np.maximum(A, B).sum() / len(ROWS)
+    np.testing.assert_allclose(profile.dataset["fit"], wanted, atol=1e-5)
+    table = profile.table()
+    np.testing.assert_allclose(table["fit"], wanted.max(-1).ravel(), atol=1e-5)
+    assert table["program"].tolist() == [PROGRAMS[at] for at in wanted.argmax(-1).ravel()]
+
+
+def test_programs_fit_the_heads_that_were_planted_to_behave_so() -> None:
+    made = mh.testing.behaving_model()
+    table = mh.profile_heads(made.model, made.texts, window=100).table().set_index("head")
+    for name, program in (("previous-token", "previous"), ("self", "self"), ("induction", "induction")):
+        heads = [str(head) for head, it in made.heads.items() if it.attends == name]
+        assert heads and set(table.loc[heads, "program"]) == {program}

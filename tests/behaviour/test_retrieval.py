@@ -77,8 +77,8 @@ def test_a_head_that_writes_a_mapped_token_retrieves_and_copies_nothing(micro: m
 
 
 def test_needles_stand_where_they_say_and_their_controls_do_not_say_the_answer() -> None:
-    prompts = mh.behaviour.needle_prompts(16, seed=3)
-    assert list(prompts) == ["retrieved", "known", "computed"]
+    prompts = mh.behaviour.needle_prompts()
+    assert {kind: len(some) for kind, some in prompts.items()} == {"retrieved": 24, "known": 24, "computed": 24}
     asked = prompts["retrieved"]
     for text, answer, (start, end) in zip(asked.items, asked.answer, asked.positions["place"], strict=True):
         assert text[start:end] == answer.strip() and text.count(answer.strip()) == 1
@@ -89,8 +89,9 @@ def test_needles_stand_where_they_say_and_their_controls_do_not_say_the_answer()
     for text, answer in zip(prompts["computed"].items, prompts["computed"].answer, strict=True):
         one, two = text.rpartition(" ")[2].removesuffix("=").split("+")
         assert int(one) + int(two) == int(answer) and f"={answer}" not in text
-    again, other = (mh.behaviour.needle_prompts(16, seed=seed)["retrieved"].items for seed in (3, 4))
-    assert again == asked.items != other
+    around = [text.rpartition(" The secret")[0] for text in asked.items]
+    for kind in ("known", "computed"):
+        assert all(text.startswith(same) for text, same in zip(prompts[kind].items, around, strict=True))
 
 
 @pytest.mark.parametrize(
