@@ -145,6 +145,7 @@ class Batch:
         live: the unfinished rows; the i-th of them is row i of the columns.
         present: for each condition in the current forward pass, its rows in that pass.
         passing: the rows of the current forward pass, and their positions in it.
+        state: the last state of each row, after ``seen`` tokens.
     """
 
     def __init__(
@@ -158,6 +159,8 @@ class Batch:
         self.pos = tokens.ids.shape[1] + new
         self.ids = torch.nn.functional.pad(tokens.ids[self.prompt], (0, new))
         self.ended = torch.zeros_like(self.prompt, dtype=torch.bool)
+        self.state = torch.zeros(len(prompt), model.d_model, dtype=model.dtype, device=model.device)
+        self.seen = torch.zeros_like(self.start)
         self.live = torch.arange(len(prompt), device=model.device)
         self.present: dict[int, Tensor] = {}
         self.passing = self.live, self.start[:, None]
@@ -176,6 +179,7 @@ class Batch:
         """
         for step in range(self._new):
             final = self._from_start() if self._columns is None or not step else self._next(self._columns)
+            self.state[self.live], self.seen[self.live] = final.detach(), self.end[self.live]
             logits = self.model.unembed(final)
             if logits.isnan().any():
                 raise ValueError(

@@ -53,7 +53,7 @@ def changed_by(
     if not isinstance(steer, Mapping):
         raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
     hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
-    rule, heads = intervention_for("intervention", intervention, prompts), _heads(model, off)
+    rule, heads = intervention_for("intervention", intervention, prompts), heads_off(model, off)
     if isinstance(rule, PatternOfTokens) and site_of(rule) == "pattern":
         _check_growing(rule, prompts.tokens(model))
         return lambda texts: [*hooks, *(_attending(model, head, rule, texts) for head in heads)]
@@ -88,7 +88,7 @@ def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], interventi
     return changes
 
 
-def _heads(model: Model, off: Off) -> tuple[HeadId, ...]:
+def heads_off(model: Model, off: Off) -> tuple[HeadId, ...]:
     if off is None:
         raise ValueError("off is None; give a list of heads, or leave it out to turn none off")
     if not isinstance(off, str) and isinstance(off, Sized) and not len(off):

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose, warn_of_others
-from mechheads.generation.changed import Off, Steer, Texts, changed_by, check_change
+from mechheads.generation.changed import Off, Steer, Texts, changed_by, check_change, heads_off
 from mechheads.interventions.basic import InterventionLike
-from mechheads.interventions.head_change import HeadChange, change_hooks
+from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.interrupted import until_interrupted
@@ -31,6 +31,7 @@ from mechheads.messages.wrapped import wrapped
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
+from mechheads.model.proof import Claim
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
@@ -215,6 +216,8 @@ def generate(
     writer = _Writer(model, asked, [()], hooks, sampling)
     writer.ready()
     changed = changed_by(model, asked, off, intervention, steer)
+    if not heads_off(model, off) and not steer:
+        changed = _unchanged
     return replace(writer, changed=changed, stream=stream).write()[0]
 
 
@@ -310,10 +313,27 @@ class _Writer:
                         found[row] = written
                     if isinstance(told, Streaming):
                         told.finish()
+                self._claim(batch)
         interrupts.warn(
             f"{sum(map(self._is_done, found))} of {len(found)} answers", "the others are as far as they got"
         )
         return [self._generated(found[start : start + n], interrupts.interrupted) for start in range(0, len(found), n)]
+
+    def _claim(self, batch: Batch) -> None:
+        """Claim that the shortest and the longest text of a batch is written as a plain forward pass gives it.
+
+        Nothing is claimed of hooks that are called with whole batches.
+        """
+        sizes = batch.seen.tolist()
+        if self.hooks or self.changed is not _unchanged or not min(sizes):
+            return
+        for row in sorted({sizes.index(min(sizes)), sizes.index(max(sizes))}):
+            changes = [(change, EVERYWHERE) for change in self.conditions[int(batch.condition[row])]]
+            edits = [(name, partial(hook, hook=None)) for name, hook in change_hooks(self.model, changes)]
+            ids = tuple(batch.ids[row, : sizes[row]].tolist())
+            what = f"the text written after prompt {int(batch.prompt[row])}"
+            claim = Claim(what, ids, (len(ids) - 1,), batch.state[row : row + 1], edits or None)
+            self.model.backend.proofs.claim([claim])
 
     def _told(self, choose: Choose, ends: Tensor) -> Choose:
         """The choice of tokens, which also passes their text on."""

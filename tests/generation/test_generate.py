@@ -195,7 +195,8 @@ def test_all_conditions_share_one_call_a_step(small):
     seen.clear()
     together = generate_under(small, prompts, conditions, Sampling(3))
     assert not any(ended for each in together for ended in each.finished)
-    assert seen[6:] == [2] * 6  # after three trials of each function: two prompts, for two conditions in three calls
+    # three trials of each function; two prompts, for two conditions in three calls; the proof of two rows
+    assert seen[6:12] == [2] * 6 and set(seen[12:]) == {1}
 
 
 def test_what_all_prompts_begin_with_is_computed_once_a_condition(small):

@@ -15,6 +15,9 @@ from benchmarks.differential.changes import CHANGES, NotThere
 from mechheads.engine import proved
 from mechheads.engine.run import UnitRuns
 from mechheads.engine.wavefront import Wave
+from mechheads.generation.batch import Columns
+from mechheads.generation.generate import Sampling, generate_under
+from mechheads.interventions.head_change import HeadChange
 from mechheads.model.proof import NotProved, apart
 from support.levels import few
 from support.texts import CLEAN, PAIRS
@@ -195,3 +198,29 @@ def test_how_far_two_results_are_apart() -> None:
     assert apart(theirs[:, :5], theirs, logits=True) == torch.inf
     assert apart(torch.zeros(1, 6), theirs, logits=True) == torch.inf
     assert apart(torch.tensor([[1.0, 2.2]]), torch.tensor([[1.0, 2.0]]), logits=False) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("change", [steer_the_last, mean_over_tokens, some_rows], ids=lambda change: change.__name__)
+def test_text_of_a_changed_model_is_refused(tiny: Callable[[str], Path], change: Callable[[Any], None]) -> None:
+    model = mh.load(tiny("llama"))
+    mh.generate(model, CLEAN, 4)
+    change(outside(model))
+    with pytest.raises(NotProved, match="is not that of the model's own forward pass"):
+        mh.generate(model, CLEAN, 4)
+
+
+def test_text_with_heads_off_is_proved_by_hooks(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mh.load(tiny("llama"))
+    off = [HeadChange(1, 2, "z", lambda z: 0 * z)]
+    generate_under(model, CLEAN, [(), off], Sampling(4))
+    monkeypatch.setattr(Columns, "update", _doubled(Columns.update))
+    with pytest.raises(NotProved, match="the text written after prompt"):
+        generate_under(model, CLEAN, [off], Sampling(4))
+
+
+def _doubled(update: Any) -> Any:
+    def doubled(self: Any, k: torch.Tensor, v: torch.Tensor, layer: int, *rest: Any) -> Any:
+        keys, values = update(self, k, v, layer, *rest)
+        return keys, values if k.shape[2] > 1 else 2 * values
+
+    return doubled
