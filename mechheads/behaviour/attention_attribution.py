@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,6 @@ from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.bounded import bounded_interval
-from mechheads.results.digits import rounded
 from mechheads.results.kinds import KINDS
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
@@ -39,6 +38,8 @@ _THROUGH: dict[Side, str] = {"query": "through its query", "key": "through the k
 _NOTHING = 1e-12
 """Parts that are no larger are rounding: the model has no such part."""
 _REST = "everything else"
+_LISTED = 8
+"""How many parts of each side are printed."""
 _OTHERS, _CORRUPTED = "others", "corrupted"
 _EACH_LAYER = ("mlp", "bias")
 
@@ -104,32 +105,17 @@ class AttentionAttribution(TableResult):
             [{"part": name} for name, _ in rows], np.stack([each for _, each in rows]), data["cluster"].values
         )
 
-    @property
-    def sentence(self) -> str:
-        """The attention, what is compared, and the strongest part of each side, each with its interval over prompts."""
-        data, n = self.key.dataset, self.key.dataset.sizes["prompt"]
-        ends = bounded_interval(data["attention"].values, data["cluster"].values, bounds=(0, 1))
-        attention = rounded(float(data["attention"].mean()), *map(float, ends), unit="share")
-        total = _means([{"part": "total"}], data["total"].values[None], data["cluster"].values)
-        of_query, of_keys = (self.parts(side, 1).iloc[0] for side in ("query", "key"))
-        shown = [
-            rounded(row["score"], row["ci_low"], row["ci_high"], self.unit)
-            for row in (total.iloc[0], of_query, of_keys)
-        ]
-        few = "" if np.isfinite(ends[0]) else ", too few for an interval"
-        return (
-            f"{self.provenance['head']} gives the key {attention} of its attention ({n} prompt{'s' * (n != 1)}{few}). "
-            f"The score of the key, {_compared(self.provenance['against'])}, is {shown[0]}. Its largest part in the "
-            f"query is {of_query['part']} ({shown[1]}), and in the keys {of_keys['part']} ({shown[2]})."
-        )
-
     def __repr__(self) -> str:
         n = self.key.dataset.sizes["prompt"]
         total = self.key.dataset["total"].values.mean()
         return f"<{type(self).__name__} {self.name!r}: {total:+.3g} {self.unit}, {n} prompt{'s' * (n != 1)}>"
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
-        return self.table, (self.sentence,)
+        """The largest parts of each side with what is left over, and whether 0 is in their intervals."""
+        some = [self.parts(side, _LISTED).assign(side=side) for side in get_args(Side)]
+        table = pd.concat(some, ignore_index=True)[["side", "part", "score", "ci_low", "ci_high"]]
+        inside = np.where((table["ci_low"] <= 0) & (table["ci_high"] >= 0), "yes", "no")
+        return table.assign(includes_0=np.where(table["ci_low"].isna(), "too few", inside)), ()
 
 
 @analysis

@@ -225,9 +225,8 @@ def _best(scores: HeadScores, where: np.ndarray, found: _Evidence) -> dict[str, 
         phi = np.where(suppresses, data["suppression"].values, phi)
         p = np.where(suppresses, data["p_suppression"].values if "p_suppression" in data else np.nan, p)
         low, high = np.where(suppresses, np.nan, low), np.where(suppresses, np.nan, high)
-    # phi is a share: evidence comes before all that is below the floor, and this before the rest, whatever their phi
-    rank = np.where(np.isnan(phi), -np.inf, phi + 4.0 * enough + 2.0 * below)
-    winner = rank.argmax(-1)[..., None]
+    order = np.lexsort((-np.nan_to_num(phi, nan=-np.inf), ~below, ~enough, np.isnan(phi)))  # the last key comes first
+    winner = order[..., :1]
     columns = {
         "score": phi,
         "low": low,

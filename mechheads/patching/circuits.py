@@ -120,12 +120,12 @@ def faithfulness(
 def faithfulness_curve(
     model: Model, pairs: PromptPairs | Job, patching: HeadScores, metric: Metric = logit_diff
 ) -> Curves:
-    """How much of the metric the first 1, 2, 4, ... heads keep, those with the largest effect first.
+    """How much of the metric the first 1, 2, 4, ... heads keep, those with the largest effect, of either sign, first.
 
     Raises:
         ValueError: if the metric is the same with all heads and with none.
     """
-    order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads))
+    order = patching.heads(min(_COUNTS[-1], model.n_layers * model.n_heads), by="absolute")
     counts = [k for k in _COUNTS if k <= len(order)]
     _, asked, cached = given(model, pairs, "pairs")
     runs = CircuitRuns(model, Spec(asked, Patch(), metric, limits=DEFAULT_LIMITS), cached)
