@@ -275,8 +275,8 @@ matrix.plot()
 # ## Three things to keep in mind
 #
 # **Self-repair.** L29H0 lowers the right answer. Without L23H4 it lowers the answer less, which makes up for a part of
-# the loss. A total effect is what is left after such repairs, so a head may matter more than its ablation shows.
-# `mh.patching.self_repair` gives the total and the direct effect of every head.
+# the loss. A total effect is what is left after such repairs, so a head may matter more than its ablation shows. Put
+# the two effects side by side, as above, before you call a head unimportant.
 #
 # **Paths do not add up.** Each receiver is measured while all others stay unchanged. Changed together, they interact
 # through norms and through each other's inputs. A list of receivers replaces them together:

@@ -353,14 +353,17 @@ of_heads.round(2)
 # at it, and compute its p value in the usual way.
 
 # %%
-correlations = mh.labels.score_correlations(phi, dynamic)
-mh.plots.static_dynamic(phi, dynamic, correlations)
-
-# %%
 one = dynamic.select(relation="country_to_capital", context="with")
 y = one.scores.transpose("template", "layer", "head").values
 x = np.broadcast_to(of_capitals.scores.values, y.shape)
+names = [f"L{layer}H{head}" for _ in templates for layer, head in np.ndindex(y.shape[1:])]
+points = pd.DataFrame({"by weights (phi)": x.ravel(), "in the text": y.ravel(), "head": names})
+points["text"] = np.repeat(templates, len(points) // len(templates))
+points.plot.scatter(
+    x="by weights (phi)", y="in the text", color="text", hover_name="head", backend="plotly", template="plotly_white"
+)
 
+# %%
 usual = stats.pearsonr(x.ravel(), y.ravel())
 low, high = usual.confidence_interval()
 print(f"with context: r {usual.statistic:.2f} [{low:.2f}, {high:.2f}], p {usual.pvalue:.0e}")
@@ -375,17 +378,19 @@ print(f"without layer 23: r {but_one.statistic:.3f}")
 # matrices; and most of the points are at or next to (0, 0). Counting the same thing many times is called
 # **pseudo-replication**.
 #
-# `mh.labels.score_correlations` leaves out each layer and each template once, sees how far the correlation moves, and
-# computes the interval from that. It gives the correlation of each template too:
+# How far does the correlation move if each layer is left out once?
 
 # %%
-correlations.drop(columns="relation").round(2)
+without = {
+    layer: np.corrcoef(np.delete(x, layer, axis=1).ravel(), np.delete(y, layer, axis=1).ravel())[0, 1]
+    for layer in range(model.n_layers)
+}
+pd.Series(without, name="r").sort_values().iloc[[0, 1, -2, -1]].rename_axis("layer left out").round(2)
 
 # %% [markdown]
-# The intervals are very wide and include 0, as they should: one layer knows capitals by its weights, so we have seen
-# *one* case, and without it the correlation is gone. What we may say is in the scatter plot: with all attention on the
-# country (diamonds), the four heads do somewhat less than their phi says; with their own attention (dots), some do
-# nothing.
+# One layer decides it: that layer knows capitals by its weights, so we have seen *one* case, and without it the
+# correlation is gone. What we may say is in the scatter plot: most heads do neither, four know capitals by their
+# weights, of which some do nothing in a text, and one does in a text what its weights do not say.
 #
 # ## Does the model need it?
 #

@@ -273,22 +273,6 @@ rank_table(views)
 # here: 4 of 4, 6 of 6 and 9 of 10 in the models that it was made with, and 4 of 5 and 5 of 8 in two others (see the
 # page on safety heads).
 #
-# ## A view without any ablation
-#
-# The last-token residuals of harmful requests differ from those of their look-alikes. The difference of the two means
-# is the **refusal direction**, and `mh.safety.refusal_direction` measures how much of it each head writes itself. It
-# costs only two runs of the model.
-
-# %%
-written = mh.safety.refusal_direction(model, *pairs, **options)
-views["refusal direction"] = written.scores
-rank_table(views)
-
-# %% [markdown]
-# This is another view, and it need not agree with the others. A head that writes nothing along the direction may make
-# other heads do so, and a head that writes along it may only follow others. The score says where a difference is
-# *written*, and nothing about what happens without the head.
-#
 # ## Does refusing depend on them?
 #
 # Scores rank heads. They do not say whether refusals depend on the first six *together*. So let the model answer
@@ -345,15 +329,12 @@ nothing = mh.safety.refusal_test(untaught, HEADS, pairs[0][:3], pairs[1][:1], **
 print(nothing.verdict)
 
 # %% [markdown]
-# ## All of this in one command
+# ## All of this at once
 #
-# `mechheads safety`, or `mh.build_atlas(model, only=["safety"], refusals=mh.studies.RefusalSettings())`, does this for
-# all heads of a model, and its page shows every head. It answers five questions: does the model refuse at all; how
-# brittle are its refusals to the loss of *any* heads; which heads do they depend on, how sure is that, and by how many
-# scores; what else breaks without them; and what may not be concluded. It says that heads carry refusals only if the
-# tests allow it. If attack success rises no more than without random heads, it says that no few heads carry the
-# refusals.
-# With `--group kv` it ablates all query heads that share a key/value head together.
+# `mh.build_atlas(model, only=["safety"], refusals=mh.studies.RefusalSettings())` does this for all heads of a model,
+# and its page shows every head: does the model refuse at all; which heads do refusals depend on, how sure is that, and
+# by how many scores; what else breaks without them. With `group="kv"` in the settings it ablates all query heads that
+# share a key/value head together.
 #
 # ## What a score does not say
 #
@@ -364,8 +345,9 @@ print(nothing.verdict)
 #   the intervals, and `in_top`: how often a head is among the first when the requests are resampled.
 # - **Not that the head is needed** if others can replace it, nor that it is enough. Only sets show this, and only
 #   compared with random sets.
-# - **Nothing about ordinary models.** Six heads that were *taught* to refuse are an easy case. A score that fails here
-#   should not be trusted there. A score that succeeds here still has to be tested there.
+# - **Nothing about ordinary models.** That refusing depends on these six heads, and that both ablations break it, was
+#   *built in*: training took each of them away by these ablations. Here we can only test which score ranks them first.
+#   A score that fails here should not be trusted there. A score that succeeds here still has to be tested there.
 # - **You may say:** of these heads, ablating these moves the answers to these requests away from refusing, and does not
 #   change the look-alikes as much. Without them together the model complies with so many requests and writes ordinary
 #   text as before, and random heads of the same layers do not have this effect.
