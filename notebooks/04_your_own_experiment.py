@@ -38,7 +38,7 @@ import torch
 
 import mechheads as mh
 from mechheads.scale import Ledger
-from mechheads.testing import CheckFailed, check_intervention, check_metric
+from mechheads.testing import CheckFailed, check
 
 model = mh.load()
 capital = dict(mh.Relation.load("country_to_capital").pairs)
@@ -82,12 +82,12 @@ class OtherDirection:
         return z.norm(dim=-1, keepdim=True) * direction
 
 
-print(check_intervention(OtherDirection()))
+print(check(OtherDirection()))
 
 # %% [markdown]
-# `check_intervention` tests what the engine relies on. An intervention must give the same numbers each time, must not
-# change the cached runs, must read only what it listed in `needs`, and must ignore padding. Finally, the sweep must
-# agree with plain full runs of a tiny model. The check takes a moment.
+# `check` tests what the engine relies on. An intervention must give the same numbers each time, must not change the
+# cached runs, must read only what it listed in `needs`, and must ignore padding. Finally, the sweep must agree with
+# plain full runs of a tiny model. The check takes a moment.
 #
 # What does it report if there is a mistake? Here is one that looks harmless: replace the head's output at every token
 # with its mean over the prompt.
@@ -99,7 +99,7 @@ def mean_over_prompt(z, context):
 
 
 try:
-    check_intervention(mean_over_prompt)
+    check(mean_over_prompt)
 except CheckFailed as error:
     of_padding = str(error)
 print(of_padding)
@@ -115,12 +115,12 @@ def mean_over_prompt(z, context):
     return ((z * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)).expand_as(z)
 
 
-report = check_intervention(mean_over_prompt)
-print(report.notes[0])
+report = check(mean_over_prompt)
+print(report.found[2])
 
 # %% [markdown]
-# It passes, with a note. The note is not a failure, but you have to decide whether it matters: the new output at a
-# token now depends on later tokens, which never happens in the model.
+# It passes, and cannot be used in text that is written token by token: the new output at a token now depends on later
+# tokens, which never happens in the model. You have to decide whether that matters.
 #
 # Back to direction and length. Look at the cost, then run the intervention on the heads of layers 20 to 29:
 
@@ -170,7 +170,7 @@ def lead(logits, context):
     return last.gather(1, answer)[:, 0] - others.max(-1).values
 
 
-print(check_metric(lead))
+print(check(lead))
 
 # %% [markdown]
 # Here is a metric that fails the check. Logits are hard to read, so let us divide by the largest lead:
@@ -184,7 +184,7 @@ def relative_lead(logits, context):
 
 
 try:
-    check_metric(relative_lead)
+    check(relative_lead)
 except CheckFailed as error:
     of_the_batch = str(error)
 print(of_the_batch)
@@ -275,9 +275,10 @@ print("in the file:", Ledger.list(store)[0]["units"], "of", len(late), "heads")
 print("equal to a run without interruption:", np.array_equal(resumed.values, undisturbed.values, equal_nan=True))
 
 # %% [markdown]
-# The numbers are equal to the last bit. They are also never out of date: finished units are looked up by a fingerprint
-# of the model and its weights, the prompts, the intervention and its settings, the *code* of your metric, and more. If
-# you change any of these, it is another experiment, and the same file keeps both:
+# The numbers are equal to the last bit. They are also not out of date: finished units are looked up by a key of the
+# model and its files, the prompts, the intervention and its settings, the *source* of your metric, and more. If you
+# change any of these, it is another experiment, and the same file keeps both. What no key can hold, such as a weight
+# that you change, is noticed too: two of the stored units run again, and other numbers are an error.
 
 # %%
 mh.sweep(model, pairs, **experiment | {"metric": mh.log_prob, "heads": ["L23H4"]}, store=store)
@@ -290,10 +291,14 @@ for kept in Ledger.list(store):
 
 
 # %%
-def shrink(z, context):
-    return z / model.d_head**0.5
+def shrinking(model):
+    def shrink(z, context):
+        return z / model.d_head**0.5
+
+    return shrink
 
 
+shrink = shrinking(model)
 try:
     mh.sweep(model, pairs, intervention=shrink, heads="L23H4", store=store)
 except ValueError as error:
@@ -335,7 +340,7 @@ changed = experiment | {"intervention": OtherLength(), "metric": mh.logit_diff, 
 lengths = mh.sweep(model, pairs, **changed, normalize=True)
 mh.testing.check_answer(
     None if abs(lengths.scores).max() < 1e-6 else OtherLength(),
-    lambda intervention: check_intervention(intervention).passed and abs(lengths["L23H4"]["score"]) < 0.1,
+    lambda intervention: check(intervention).found and abs(lengths["L23H4"]["score"]) < 0.1,
     right="the length alone does almost nothing: it is about the same for Italy as for France.",
     hint="divide z by its own norm, and multiply by the norm of context.source.z[context.head].",
 )
@@ -408,7 +413,7 @@ mh.testing.check_answer(
         mh.sweep(model, pairs, intervention=shrink, **one_head)["L23H4"]["score"],
         atol=1e-4,
     ),
-    right="it does the same as shrink, and its settings are part of the fingerprint.",
+    right="it does the same as shrink, and its settings are part of the key.",
     hint="use @dataclass(frozen=True), a field d_head: int, and self.d_head in __call__.",
 )
 

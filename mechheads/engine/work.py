@@ -195,7 +195,7 @@ def _repeat(work: Work, batches: Sequence[Batch], stored: Mapping[Any, np.ndarra
         for batch in (Batch(((unit,),)), whole):
             ((units, values),) = work.compute(batch)
             now = np.asarray(values[units.index(unit)])
-            if same_but_for_rounding(now, stored[unit], far[unit] + _SMALL, job.model.dtype):
+            if same_but_for_rounding(now, stored[unit], far[unit] + _SMALL, job.model.backend):
                 break
         else:
             off = float(np.abs(now - stored[unit]).max(initial=0.0))

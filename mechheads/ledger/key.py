@@ -27,9 +27,11 @@ from jaxtyping import Float
 
 from mechheads.ledger.ledger import WITNESS, Ledger
 from mechheads.metrics.base import name_of
+from mechheads.model.backends.base import Backend
 from mechheads.model.backends.on_disk import stored_weight
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.core import ModelCore
+from mechheads.model.proof import tolerance
 from mechheads.prompts.tokens import Tokens
 
 _BY_REPR = (
@@ -200,10 +202,10 @@ def weights_mark(module: torch.nn.Module) -> str:
 
 
 def same_but_for_rounding(
-    now: Float[np.ndarray, "*values"], then: Float[np.ndarray, "*values"], scale: float, dtype: torch.dtype
+    now: Float[np.ndarray, "*values"], then: Float[np.ndarray, "*values"], scale: float, backend: Backend
 ) -> bool:
-    """Whether numbers of a model in this dtype differ by no more than its rounding: a thousandth in float32."""
-    share = max(1e-3, 16 * torch.finfo(dtype).eps)
+    """Whether numbers of a model differ by no more than its rounding, as its proof allows it."""
+    share = tolerance(backend)
     off, known = np.abs(now - then), ~np.isnan(then)
     return bool((off[known] <= share * scale).all() and np.isnan(now[~known]).all())
 
@@ -221,7 +223,7 @@ def is_witness(model: ModelCore, then: list[float]) -> bool:
     """Whether a model gives the log-probabilities that ``witness`` gave."""
     found, known = np.array(witness(model)), np.array(then)
     quarter, three_quarters = np.quantile(known, (0.25, 0.75))
-    return same_but_for_rounding(found, known, float(three_quarters - quarter), model.dtype)
+    return same_but_for_rounding(found, known, float(three_quarters - quarter), model.backend)
 
 
 def open_ledger(

@@ -1,0 +1,437 @@
+"""``check``: whether an intervention or a metric of your own gives in the engine what full forward passes give."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import pickle
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechheads.engine.cached_runs import AnyPrompts
+from mechheads.engine.sweep import sweep
+from mechheads.gating.fit.gates import task_log_prob
+from mechheads.gating.tasks.task import Task
+from mechheads.generation.changed import changes_of
+from mechheads.generation.generate import generate
+from mechheads.heads import HeadId, kv_head
+from mechheads.interventions.base import Context, needs_of, site_of
+from mechheads.interventions.basic import Zero
+from mechheads.interventions.head_change import EVERYWHERE, change_hooks
+from mechheads.limits import settings
+from mechheads.metrics.base import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
+from mechheads.model.load import load
+from mechheads.model.model import Model
+from mechheads.patching.head_sets import patch_sets
+from mechheads.prompts.given import Unpadded
+from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
+from mechheads.prompts.tokens import Tokens
+from mechheads.runs.head_cache import KEY_SITES, HeadCache
+
+TOLERANCE = 1e-4
+_PLAIN = "a @dataclass(frozen=True) whose fields are plain numbers, texts and tuples of them"
+_PADDING = 2
+_LENGTHS = (4, 7, 5)
+_WRITTEN = 2
+
+
+class CheckFailed(AssertionError):
+    """An intervention or a metric does not do what the engine relies on; the message says where."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What was found of an intervention or a metric that is right; prints as a short list."""
+
+    of: str
+    found: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.of}: right", *self.found])
+
+    __repr__ = __str__
+
+
+def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = None) -> Report:
+    """Check an intervention or a metric of your own against full forward passes.
+
+    It runs on two heads of a small model and is compared, to 1e-4, with full forward passes of each prompt alone and
+    unpadded, in which TransformerLens hooks set the new z: in ``mh.sweep``, in a set of both heads
+    (``mh.patching.patch_sets``) and, an intervention that treats every token by itself, in text (``mh.generate``,
+    ``mh.task_log_prob``). Before that: it gives the same twice, after pickling, and with more padding; an intervention
+    gives a finite tensor like its input, reads no activation that ``needs`` does not name, and writes into none.
+
+    Args:
+        thing: a metric if ``@mh.metric`` declares it or its first argument is ``logits``; else an intervention.
+        model: by default, a tiny random Llama with grouped keys and values in which every byte is a token.
+        prompts: by default, three pairs of random tokens of different lengths, with answers and wrong answers.
+
+    Raises:
+        CheckFailed: an AssertionError that says what is wrong.
+        ValueError: if the prompts cannot be run, or the model is in half precision.
+
+    >>> mh.testing.check(mh.patching.UniformAttention())
+    UniformAttention(epsilon=0.0, through='q'): right
+      mh.sweep of L0H1 and L1H3 agrees with full forward passes to ...
+      mh.patching.patch_sets of both agrees with full forward passes to ...
+      mh.generate and mh.task_log_prob without both agree with full forward passes to ...
+    >>> mh.testing.check(mh.logit_diff).of
+    'logit_diff'
+
+    An intervention that wrongly reads the padding of short prompts:
+
+    >>> def flatten(z, context):
+    ...     return z.mean(1, keepdim=True).expand_as(z)
+    >>> mh.testing.check(flatten)
+    Traceback (most recent call last):
+    mechheads.testing.check.CheckFailed: flatten: L0H1 at token 0 of prompt ... changes by ...
+    """
+    __tracebackhide__ = True
+    if isinstance(thing, type) or not callable(thing):
+        raise CheckFailed(f"{thing!r} cannot be called with (value, context); give a function, or an instance")
+    try:
+        names = [*inspect.signature(thing).parameters]
+    except ValueError:
+        names = ["", ""]
+    if len(names) < 2:
+        raise CheckFailed(f"{name_of(thing)} takes ({', '.join(names)}); expected (z, context) or (logits, context)")
+    is_metric = hasattr(thing, "reads") or names[0] == "logits"
+    model = tiny_model() if model is None else model
+    if model.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"model is in {model.dtype}; the check compares to 1e-4, so load it with dtype=torch.float32")
+    if prompts is None:
+        prompts = tiny_pairs(model, [place for place in _places(thing) if place not in ("last", "all")])
+    given = prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts)
+    with warnings.catch_warnings(), settings(progress=False):
+        warnings.simplefilter("ignore")
+        _check_pickled(thing)
+        return _Trial(thing, is_metric, model, given).report()
+
+
+def _places(thing: Any) -> list[str]:
+    reads = getattr(thing, "reads", "last")
+    return [place for place in ([reads] if isinstance(reads, str | int) else reads) if isinstance(place, str)]
+
+
+def _check_pickled(thing: Any) -> None:
+    """Check that a dataclass is the same after pickling, as workers and ledgers need it."""
+    if not dataclasses.is_dataclass(thing):
+        return
+    found: Any = sys.modules.get(type(thing).__module__)
+    for part in type(thing).__qualname__.split("."):
+        found = getattr(found, part, None)
+    try:
+        again = pickle.loads(pickle.dumps(thing)) if found is type(thing) else copy.deepcopy(thing)
+        equal = bool(again == thing) and hash(again) == hash(thing)
+    except Exception as error:
+        raise CheckFailed(f"{name_of(thing)} cannot be hashed and pickled ({error}); expected {_PLAIN}") from error
+    if not equal:
+        raise CheckFailed(f"{name_of(thing)} is not equal to itself after pickling; expected {_PLAIN}")
+
+
+@metric(unit="nats")
+def log_prob_of_0(logits: Tensor, context: MetricContext) -> Tensor:
+    return logits[:, -1].log_softmax(-1)[:, 0]
+
+
+class _Trial:
+    """An intervention or a metric on two heads of a model; the other of the two is plain."""
+
+    def __init__(self, thing: Any, is_metric: bool, model: Model, prompts: Prompts | PromptPairs) -> None:
+        self.name, self.model, self.prompts, self.is_metric = name_of(thing), model, prompts, is_metric
+        self.rule, self.metric = (Zero(), thing) if is_metric else (thing, log_prob_of_0)
+        self.read = MetricInfo.of(self.metric).read
+        sides = prompts.tokens(model)
+        self.tokens, self.other = sides if isinstance(sides, tuple) else (sides, None)
+        last = HeadId(model.n_layers - 1, model.n_heads - 1)
+        some = dict.fromkeys((HeadId(0, min(1, model.n_heads - 1)), last))
+        self.heads = [head for head in some if self.read is None or head != self.read.head]
+        self.site = site_of(self.rule)
+
+    def report(self) -> Report:
+        """What was found; raises ``CheckFailed`` if something is wrong."""
+        __tracebackhide__ = True
+        try:
+            self.check_positions()
+            new = self.new_values()
+        except CheckFailed:
+            raise
+        except Exception as error:
+            raise CheckFailed(f"{self.name} raised {type(error).__name__}: {error}") from error
+        names = " and ".join(map(str, self.heads))
+        asked = {"intervention": self.rule, "metric": self.metric}
+        swept = self.run(lambda: sweep(self.model, self.prompts, heads=self.heads, **asked))
+        off = max(self.gap(new, [head], swept.values.values[head.layer, head.head]) for head in self.heads)
+        found = [f"mh.sweep of {names} agrees with full forward passes to {off:.1g}"]
+        as_swept = {"direction": "noising"} if self.other is not None else {}
+        together = self.run(lambda: patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept))
+        off = self.gap(new, self.heads, together.values[0])
+        found.append(f"mh.patching.patch_sets of both agrees with full forward passes to {off:.1g}")
+        return Report(self.name, tuple(found if self.is_metric else [*found, self.text()]))
+
+    def run(self, compute: Callable[[], Any]) -> Any:
+        """What the engine gives."""
+        try:
+            return compute()
+        except ValueError as error:
+            raise CheckFailed(f"{self.name} is refused: {error}") from error
+
+    def check_positions(self) -> None:
+        """Check that the metric reads positions that the prompts have."""
+        read_positions(self.metric, self.tokens)
+
+    def new_values(self) -> dict[HeadId, Tensor]:
+        """The new activation of each head over all prompts, after checks that it is what an engine can rely on."""
+        found = {}
+        for head in self.heads:
+            new, again = self.value(head), self.value(head)
+            wide = self.value(head, _PADDING)[:, : new.shape[1]]
+            wide = wide[:, :, : new.shape[2]] if self.site == "pattern" else wide
+            self.check_same(head, again, new, "at a second call; draw random numbers with context.noise(seed)")
+            self.check_same(head, wide, new, "if there is more padding; read only what context.mask marks as real")
+            found[head] = new
+        return found
+
+    def check_same(self, head: HeadId, now: Tensor, first: Tensor, when: str) -> None:
+        by = (now.double() - first.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1)
+        by = by.masked_fill(~self.tokens.mask, 0)
+        if by.max() > TOLERANCE * max(float(first[self.tokens.mask].abs().max()), 1e-6):
+            row, token = divmod(int(by.argmax()), by.shape[1])
+            raise CheckFailed(f"{self.name}: {head} at token {token} of prompt {row} changes by {by.max():.3g} {when}")
+
+    def value(self, head: HeadId, padding: int = 0) -> Tensor:
+        """The new activation of a head over all prompts, in runs that keep what ``needs`` names and no more.
+
+        Args:
+            padding: how many random tokens are put after the prompts.
+        """
+        tokens = _padded(self.tokens, padding)
+        sites = tuple(dict.fromkeys((*needs_of(self.rule), self.site, "z")))
+        base = HeadCache.run(self.model, tokens, sites=sites)
+        source = None if self.other is None else HeadCache.run(self.model, _padded(self.other, padding), sites=sites)
+        size = self.model.n_heads // self.model.n_kv_heads if self.site in KEY_SITES else 1
+        head = HeadId(head.layer, head.head // size * size)
+        runs = [run for run in (base, source) if run is not None]
+
+        def parts() -> list[Tensor]:
+            return [tensor for run in runs for tensor in (run.tokens.ids, *(run.site(one)[head] for one in sites))]
+
+        before, old = [part.clone() for part in parts()], base.site(self.site)[head].clone()
+        new = self.rule(old.clone(), Context(head, base, source, tokens.mask))
+        if not isinstance(new, Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
+            got = f"{list(new.shape)} {new.dtype}" if isinstance(new, Tensor) else f"a {type(new).__name__}"
+            raise CheckFailed(f"{self.name} gave {got} for {head}; expected the same as its input, {list(old.shape)}")
+        if not new[tokens.mask].isfinite().all():
+            raise CheckFailed(f"{self.name} gave numbers that are not finite at real tokens of {head}; expected none")
+        if not all(map(torch.equal, before, parts())):
+            raise CheckFailed(f"{self.name} wrote into the cached runs; change a copy, made with .clone()")
+        return new
+
+    def gap(self, new: dict[HeadId, Tensor], heads: Sequence[HeadId], ours: Any) -> float:
+        """How far changes of the metric are from those in full forward passes of each prompt alone."""
+        furthest = 0.0
+        for row, change in enumerate(ours.tolist()):
+            one = self.tokens.rows(slice(row, row + 1))
+            one = replace(one, ids=one.ids[:, : int(one.lengths)])
+            hooks = [
+                _put(self.model, "z", head.layer, head.head, self.z(one.ids, head, new[head][row])) for head in heads
+            ]
+            before, after = (self.measured(one, hooks) for hooks in ([], hooks))
+            off = abs(change - (after - before)) / max(1.0, abs(before), abs(after))
+            if not off <= TOLERANCE:
+                raise CheckFailed(
+                    f"{self.name}: the engine changes {name_of(self.metric)} of prompt {row} by {change:.6g} at "
+                    f"{' and '.join(map(str, heads))}, but a full forward pass of this prompt alone with the same z "
+                    f"changes it by {after - before:.6g}; they should agree to 1e-4"
+                )
+            furthest = max(furthest, off)
+        return furthest
+
+    def measured(self, one: Tokens, hooks: list[Any]) -> float:
+        """The metric of one prompt alone, in a full forward pass with hooks."""
+        at, mask = read_positions(self.metric, one)
+        base, changed = (_read(self.model, one.ids, some, self.read)[:, at[0]] for some in ([], hooks))
+        values = [self.metric(changed.clone(), MetricContext(base.clone(), one, mask)) for _ in range(2)]
+        value, again = (float(check_value(self.metric, value, 1)) for value in values)
+        if not abs(value - again) <= TOLERANCE * max(1.0, abs(value)):
+            raise CheckFailed(f"{self.name} gave {value:.6g} and {again:.6g} for the same logits; expected one number")
+        return value
+
+    def z(self, ids: Int[Tensor, "1 pos"], head: HeadId, value: Tensor) -> Float[Tensor, "pos d_head"]:
+        """The head's z in a prompt alone if its activation is ``value``."""
+        n = ids.shape[1]
+        if self.site == "z":
+            return value[:n]
+        index = kv_head(head.head, self.model.n_heads, self.model.n_kv_heads) if self.site in KEY_SITES else head.head
+        cut = value[:n, :n] if self.site == "pattern" else value[:n]
+        seen: list[Tensor] = []
+        see = self.model.hook_name("z", head.layer), lambda z, hook: seen.append(z[0, :, head.head].clone())
+        _forward(self.model, ids, [_put(self.model, self.site, head.layer, index, cut), see])
+        return seen[0]
+
+    def text(self) -> str:
+        """Whether text that is read and written agrees with full forward passes, if the intervention can be used so."""
+        model, rows = self.model, [Unpadded(row) for row in self.tokens.unpadded]
+        size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1
+        firsts = dict.fromkeys(HeadId(head.layer, head.head // size * size) for head in self.heads)
+        off = [HeadId(first.layer, first.head + i) for first in firsts for i in range(size)]
+        tasks = Prompts([Unpadded([*row, 0]) for row in rows]).tokens(model)
+        try:
+            hooks, in_task = (
+                change_hooks(model, [(change, EVERYWHERE) for change in changes_of(model, tokens, off, self.rule)])
+                for tokens in (self.tokens, tasks)
+            )
+        except ValueError as error:
+            return f"cannot be used in text: {error}"
+        task = Task(rows, [Unpadded([0])] * len(rows))
+        ours = task_log_prob(model, task, off, intervention=self.rule)
+        written = generate(model, Prompts(rows), _WRITTEN, off=off, intervention=self.rule)
+        furthest = 0.0
+        for i, row in enumerate(rows):
+            ids = torch.tensor([[*row, *written.ids[i]]], device=self.tokens.ids.device)
+            alone = _forward(model, ids[:, : len(row)], in_task)[0, -1].log_softmax(-1)[0]
+            furthest = max(furthest, abs(float(ours[i]) - float(alone)))
+            logits = _forward(model, ids, hooks)[0, len(row) - 1 : -1]
+            chosen = logits.gather(1, ids[0, len(row) :, None])[:, 0]
+            if furthest > TOLERANCE or (logits.amax(1) - chosen).max() > TOLERANCE * float(logits.abs().max()):
+                raise CheckFailed(f"{self.name}: mh.generate or mh.task_log_prob of prompt {i} is not a forward pass's")
+        return f"mh.generate and mh.task_log_prob without both agree with full forward passes to {furthest:.1g}"
+
+
+def _padded(tokens: Tokens, padding: int) -> Tokens:
+    """The same prompts with random tokens after them."""
+    if not padding:
+        return tokens
+    random = torch.Generator().manual_seed(0)
+    ids = torch.nn.functional.pad(tokens.ids, (0, padding))
+    wide = replace(tokens, ids=ids)
+    drawn = torch.randint(int(ids.max()) + 1, ids.shape, generator=random).to(ids.device)
+    return replace(wide, ids=torch.where(wide.mask, ids, drawn))
+
+
+def _forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any]) -> Float[Tensor, "1 pos d_vocab"]:
+    with torch.no_grad():
+        return model.model.run_with_hooks(ids, fwd_hooks=hooks, attention_mask=torch.ones_like(ids))
+
+
+def _read(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any], read: Any) -> Float[Tensor, "1 pos d"]:
+    """The logits of a forward pass, or a head's pattern or z in it."""
+    if read is None:
+        return _forward(model, ids, hooks)
+    seen: list[Tensor] = []
+
+    def see(value: Tensor, hook: Any) -> None:
+        seen.append((value if read.site == "pattern" else value.transpose(1, 2))[:, read.head.head].clone())
+
+    _forward(model, ids, [*hooks, (model.hook_name(read.site, read.head.layer), see)])
+    return seen[0]
+
+
+def _put(model: Model, site: str, layer: int, index: int, value: Tensor) -> tuple[str, Callable[..., Tensor]]:
+    """A hook that sets one head's activation."""
+
+    def put(activation: Tensor, hook: Any) -> Tensor:
+        activation = activation.clone()
+        activation[(0, index) if site == "pattern" else (0, slice(None), index)] = value
+        return activation
+
+    return model.hook_name(site, layer), put
+
+
+@functools.cache
+def tiny_model() -> Model:
+    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every byte is a token.
+
+    Its weights come from their own generator, so no global seed changes.
+    """
+    import transformers
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = ["<bos>", "<eos>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        weights = transformers.LlamaForCausalLM(config).state_dict()
+        for weight in weights.values():
+            if weight.ndim == 1:
+                weight.normal_(1.0, 0.2, generator=generator)
+            else:
+                weight.normal_(0.0, 1.2 * weight.shape[1] ** -0.5, generator=generator)
+        save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+        config.save_pretrained(folder)
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+        ).save_pretrained(folder)
+        return load(folder)
+
+
+def tiny_pairs(model: Model, positions: Sequence[str] = ()) -> PromptPairs:
+    """Three pairs of random tokens of a model, of different lengths, that differ in their second token.
+
+    Args:
+        positions: named positions that the pairs should have, for a metric that reads them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    clean = [torch.randint(model.d_vocab, (n,), generator=generator).tolist() for n in _LENGTHS]
+    corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]
+    answer: list[str | int] = torch.randint(model.d_vocab, (len(clean),), generator=generator).tolist()
+    wrong: list[str | int] = [(int(token) + 1) % model.d_vocab for token in answer]
+    one, other = ([Unpadded(row) for row in side] for side in (clean, corrupted))  # they are random: any may be padding
+    return PromptPairs(one, other, answer, wrong, {name: [1, 2, 1] for name in positions})
+
+
+def check_answer(answer: Any, is_right: Callable[[Any], Any], *, right: str, hint: str) -> None:
+    """Print whether an answer is right, and a hint if it is wrong.
+
+    Args:
+        answer: the reader's answer; ``None`` or ``...`` if there is none yet.
+        is_right: a function that takes the answer and returns whether it is right. If it raises, the answer is wrong.
+        right: printed after a right answer.
+        hint: printed after a wrong answer.
+
+    >>> mh.testing.check_answer("L23H4", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
+    Right: It copies.
+    >>> mh.testing.check_answer("L0H0", lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
+    Not yet: Look at layer 23.
+    >>> mh.testing.check_answer(None, lambda head: head == "L23H4", right="It copies.", hint="Look at layer 23.")
+    No answer yet.
+    """
+    if answer is None or answer is ...:
+        print("No answer yet.")
+        return
+    try:
+        solved = bool(is_right(answer))
+    except Exception as error:
+        print(f"Not yet: the check stopped with {type(error).__name__}: {error}\n{hint}")
+        return
+    print(f"Right: {right}" if solved else f"Not yet: {hint}")
