@@ -30,7 +30,7 @@ EVIDENCE = (
     "relation_verdict",
 )
 """Columns of ``HeadLabels.table``, each a variable over (layer, head, relation); columns not measured are left out."""
-_FIRST = ("head", "label", "relation", "phi", "phi_low", "q", "null_phi", "reading")
+_FIRST = ("head", "label", "relation", "phi", "null_phi", "phi_low", "q", "reading")
 """The columns of ``HeadLabels.table`` that are shown first."""
 
 

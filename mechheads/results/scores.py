@@ -367,7 +367,8 @@ class HeadScores(Shown):
             raise ValueError(f"at_least: scores in {self.unit or 'no unit'} have no smallest effect; give one")
         check_at_least(0, at_least=least)
         null = kind_of(self.kind).null or 0.0
-        null = self.dataset["null_phi"].fillna(0.0) if "null_phi" in self.dataset else null
+        if "null_phi" in self.dataset and self.dataset["null_phi"].dims == self.scores.dims:
+            null = self.dataset["null_phi"].fillna(0.0)
         low, high = (self.dataset[end] - null for end in ("ci_low", "ci_high"))
         named = ((low >= least) | (high <= -least)).transpose("layer", "head", *self.extra_dims).values.ravel()
         rows = self.to_dataframe()

@@ -16,6 +16,9 @@ Both measure any change of the answer, not only safety: a head that every answer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from mechheads.engine.held_heads import Given
 from mechheads.heads import HeadLike
@@ -25,6 +28,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
+from mechheads.results.stats import mean_over_prompts
 from mechheads.results.words import titled
 from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of, held_groups
 from mechheads.safety.heads.groups import Group, Groups
@@ -37,6 +41,7 @@ def ships(
     model: Model,
     requests: Requests = None,
     *,
+    harmless: Requests = None,
     intervention: InterventionLike = "undifferentiated",
     group: Group = "query",
     template: Template = "query",
@@ -46,9 +51,11 @@ def ships(
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
 
     Ships(q, h) = KL(p(. | q; theta) || p(. | q; theta without h)) over the whole vocabulary at the last token
-    of the prompt.
+    of the prompt. Heads that every answer needs have large Ships too. With ``harmless``, the score is the contrast of
+    each request q with its look-alike y, log Ships(q, h) - log Ships(y, h), which is mechheads' own.
 
     Args:
+        harmless: a harmless look-alike of each request, in the same order.
         requests: a list of texts, a file or name of ``mh.safety.load_requests``, ``mh.Prompts`` (used as they are), or
             ``None`` for the requests of the package.
         intervention: how a head is ablated, by name or as an intervention: ``"undifferentiated"`` (it attends equally
@@ -64,6 +71,9 @@ def ships(
     Returns:
         Scores in nats [layer, head], with ``values`` per prompt and intervals over prompts. p and q are NaN: a KL is
         never below 0, so there is no null to test it against. After Ctrl-C, the heads so far; the others are NaN.
+        With ``harmless``, the contrast of each pair (no unit), above 0 if the head matters more after the request, with
+        intervals over pairs, p and family p against 0; further variables ``harmful`` and ``harmless`` [layer, head],
+        Ships of both in nats. A KL below 1e-6 nats counts as 1e-6, which is rounding.
 
     Raises:
         ValueError: if an argument does not fit. It is raised before any head is ablated.
@@ -76,6 +86,8 @@ def ships(
     rule, groups = ablation_of(intervention), Groups.of(model, group)
     held = held_groups(given, model, groups)
     job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held)
+    if harmless is not None:
+        return _contrast(replace(job, look_alikes=Side.of(model, harmless, template, "safe", "harmless")))
     (measured,) = measure([job], ShipsKind(with_kl=True))
     return HeadScores.from_values(
         measured.kl,
@@ -84,6 +96,34 @@ def ships(
         cluster=measured.tokens.cluster,
         seed=current().seed,
         provenance=make_provenance(measured.provenance),
+    )
+
+
+_ROUNDING = 1e-6
+"""A KL that is smaller is rounding, and its logarithm says nothing."""
+
+
+def _contrast(job: SafetyJob) -> HeadScores:
+    """log Ships of each request less log Ships of its look-alike.
+
+    Raises:
+        ValueError: if there is not one look-alike for each request.
+    """
+    job.sides.check_pairs()
+    kind = ShipsKind(with_kl=True)
+    (of_requests,) = measure([job], kind)
+    (of_look_alikes,) = measure([replace(job, requests=job.sides.harmless)], kind)
+    both = {"harmful": of_requests.kl, "harmless": of_look_alikes.kl}
+    logs = {name: np.log(np.maximum(kl, _ROUNDING)) for name, kl in both.items()}
+    stopped = any(part.provenance["interrupted"] for part in (of_requests, of_look_alikes))
+    return HeadScores.from_values(
+        logs["harmful"] - logs["harmless"],
+        name=titled(f"Ships after requests against look-alikes, {ablation_name(job.intervention)}", job.about()),
+        kind="ships_contrast",
+        cluster=of_requests.tokens.cluster,
+        seed=current().seed,
+        provenance=make_provenance(of_requests.provenance, harmless=of_look_alikes.tokens, interrupted=stopped),
+        variables={name: (("layer", "head"), mean_over_prompts(kl)) for name, kl in both.items()},
     )
 
 

@@ -498,3 +498,23 @@ def test_many_prompts_are_left_out_in_groups():
     assert angle == pytest.approx(np.degrees(np.arccos(min(1.0, abs(u @ v)))), abs=1e-6)
     assert low < angle < high
     assert turn._n_clusters == 30
+
+
+def test_the_contrast_is_the_log_ratio_of_both_ships_pair_by_pair(small: mh.Model):
+    harmful, harmless = [" The capital of France", " yes", " Rome is big"], [" no", " three cat", " Rome is"]
+    given: dict[str, Any] = {"template": "bare", "heads": ["L0H1", "L2H3"], "intervention": "scaling"}
+    found = mh.ships(small, harmful, harmless=harmless, **given)
+    one, other = (mh.ships(small, side, **given) for side in (harmful, harmless))
+    np.testing.assert_allclose(found.values, np.log(one.values) - np.log(other.values), atol=1e-6)
+    np.testing.assert_allclose(found.dataset["harmful"], one.scores)
+    np.testing.assert_allclose(found.dataset["harmless"], other.scores)
+    swapped = mh.ships(small, harmless, harmless=harmful, **given)
+    np.testing.assert_allclose(swapped.values, -found.values, atol=1e-6)
+    assert found.kind == "ships_contrast" and np.isfinite(found["L0H1"]["p_value"])
+    same = mh.ships(small, harmful, harmless=harmful, **given)
+    assert not same.values.sel(layer=0, head=1).any() and same.dataset["p_value"].sel(layer=0, head=1) == 1
+
+
+def test_the_contrast_needs_a_look_alike_for_each_request(llama: mh.Model):
+    with pytest.raises(ValueError, match="harmful has 2 requests, harmless has 1; give a look-alike for each"):
+        mh.ships(llama, [" yes", " no"], harmless=[" three"], template="bare")
