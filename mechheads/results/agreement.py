@@ -35,7 +35,8 @@ def side_by_side(results: Mapping[str, HeadScores], heads: Sequence[HeadLike] | 
         heads: the heads to show, in this order; by default the ``k`` that are furthest from 0 in the first result.
 
     Returns:
-        One row per head, named after it, with the columns ``name``, ``name_low`` and ``name_high`` for each result.
+        One row per head, named after it, with the column ``name`` for each result, and ``name_low`` and ``name_high``
+        if it has intervals or is a mean over prompts.
 
     Raises:
         ValueError: if results is empty, they are not over the same heads or have further dimensions, or there is no
@@ -55,7 +56,9 @@ def side_by_side(results: Mapping[str, HeadScores], heads: Sequence[HeadLike] | 
     columns = {}
     for name, scores in results.items():
         rows = [scores[head] for head in shown]
-        columns |= {f"{name}{end}": [row[of] for row in rows] for end, of in zip(_ENDS, STATISTICS[:3], strict=True)}
+        has_ends = scores.values is not None or bool(scores.dataset["ci_low"].notnull().any())
+        ends = [*zip(_ENDS, STATISTICS[:3], strict=True)][: 3 if has_ends else 1]
+        columns |= {f"{name}{end}": [row[of] for row in rows] for end, of in ends}
     return Rows(pd.DataFrame(columns, index=pd.Index([str(HeadId.parse(head)) for head in shown])))
 
 
