@@ -32,6 +32,7 @@
 
 # %%
 import random
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -311,6 +312,31 @@ looks_at.round(2)
 #
 # These names are guesses from attention. Paths can test them.
 #
+# ### Roles, by paths
+#
+# Wang et al. defined each role by a path: a *name mover* writes to the logits, an *S-inhibition* head to the queries of
+# name movers, and heads before it to the values of S-inhibition heads. So three sweeps of path patching, one step back
+# at a time, look for all of them. Here the clean run is the base: a negative number says that without this path, logits
+# are lost.
+
+# %%
+steps = {
+    "to the logits": "final",
+    "to the queries of L23H0, L23H2": ["L23H0.q", "L23H2.q"],
+    "to the value of L20H0": "L20H0.v",
+}
+roles = {step: mh.path_patch(job, receivers=to, senders=later) for step, to in steps.items()}
+pd.DataFrame(
+    {
+        step: [f"{head} {found[head]['score']:+.2f}" for head in found.heads(6, by="absolute")]
+        for step, found in roles.items()
+    }
+)
+
+# %% [markdown]
+# One head stands out in the second and in the third column, L20H0 and L17H4. The first column holds more: L23H3 writes
+# most to the logits, L23H0 and L23H2 write the name too, and L24H4 and L29H0 write against it.
+#
 # ### The paths between them
 
 # %%
@@ -324,7 +350,7 @@ matrix.plot()
 #
 # - **L17H4 writes to the v of L20H0.** What L20H0 reads at the subject is partly what L17H4 wrote there.
 # - **L20H0 writes to the q of L23H0** and of L23H2, and hardly to the logits. It changes what the name movers attend
-#   to. Wang et al. call such a head an *S-inhibition* head.
+#   to, as an S-inhibition head does.
 # - **L23H3 and L23H0 write to the logits directly**, and to the q of L24H4, which has the opposite effect.
 #
 # So far this resembles the circuit of GPT-2. But look at the columns of L23H3: they are pale. One of the two heads with
@@ -332,11 +358,9 @@ matrix.plot()
 #
 # ## Part 3: is it a circuit?
 #
-# A list of important heads is not yet a circuit. Three questions are asked of a circuit, each harder than the one
-# before.
-#
-# **Faithfulness:** keep these heads, and replace the outputs of all others with their outputs in the corrupted run. How
-# much of the model's lead is left? 1 is all of it, 0 is none.
+# A list of important heads is not yet a circuit. The first question asked of one is **faithfulness**: keep these heads,
+# and replace the outputs of all others with their outputs in the corrupted run. How much of the model's lead is left? 1
+# is all of it, 0 is none.
 
 # %%
 ranked = effect.heads(28, by="absolute")
@@ -350,83 +374,35 @@ pd.DataFrame(
 # And more heads are not always better: ten keep less than five, because some of the added heads work against the answer
 # while their partners are still missing.
 #
-# **Minimality:** can any head be left out? `mh.patching.minimal_circuit` starts from the 28 strongest and removes a
-# head whenever the rest stays faithful.
+# The five were chosen on these pairs, so they may fit them by luck: measure them on fresh ones. And would any five
+# heads do? Draw as many others of the same layers, a few times.
+
 
 # %%
-circuit = mh.patching.minimal_circuit(job, heads=ranked, threshold=0.8)
+def others_like(heads, draw: random.Random) -> list[mh.HeadId]:
+    """As many other heads of the same layers."""
+    drawn = []
+    for layer, n in Counter(head.layer for head in heads).items():
+        free = [mh.HeadId(layer, number) for number in range(model.n_heads) if mh.HeadId(layer, number) not in heads]
+        drawn += draw.sample(free, n)
+    return drawn
+
+
+circuit = ranked[:5]
 fresh = mh.prepare(model, object_pairs(1, 16))
-on_fresh = mh.patching.faithfulness(fresh, heads=circuit.heads)
-print(circuit)
-print(f"on the pairs it was made from: {circuit.faithfulness.score:.2f}")
-print(f"on fresh pairs:                {on_fresh.score:.2f} ({on_fresh.ci_low:.2f} to {on_fresh.ci_high:.2f})")
+kept = mh.patching.faithfulness(fresh, heads=circuit)
+by_chance = [
+    mh.patching.faithfulness(fresh, heads=others_like(circuit, random.Random(seed))).score for seed in range(3)
+]
+print("the five strongest:", *circuit)
+print(f"on the pairs that chose them: {curve[5].score:.2f}")
+print(f"on fresh pairs:               {kept.score:.2f} ({kept.ci_low:.2f} to {kept.ci_high:.2f})")
+print(f"random heads, fresh pairs:    {min(by_chance):.2f} to {max(by_chance):.2f}")
 
 # %% [markdown]
-# A search through many sets can find one that fits its own prompts by luck, so report the number on fresh pairs. A
-# value above 1 would not be a success: the circuit would do better than the model, because heads that lower the right
-# answer are left out.
-#
-# Is it *the* circuit? No. Compare it with what we know:
-
-# %%
-in_circuit = pd.DataFrame(
-    {
-        "patching": [effect[head]["score"] for head in strong],
-        "in the circuit": [head in circuit.heads for head in strong],
-    },
-    index=[str(head) for head in strong],
-)
-weak = [str(head) for head in circuit.heads if abs(effect[head]["score"]) < 0.3]
-print("in the circuit, though patching found little:", ", ".join(weak))
-in_circuit.round(2)
-
-# %% [markdown]
-# The search dropped heads with a large effect and kept heads with almost none. It removes heads one by one, in one
-# order, and ends in one of many small sets that do about as well. Another order or threshold gives another set.
-#
-# **Completeness** is the hardest question: does the circuit *break* like the model? Remove the same heads from both. If
-# the model still works and the circuit does not, the circuit lacks something that the model has.
-
-# %%
-complete = mh.patching.completeness(job, heads=circuit.heads, subsets=3)
-print(f"worst: without {complete.worst['heads']}")
-print(f"the circuit leads by {complete.worst['circuit']:.1f} logits and the model by {complete.worst['model']:.1f}")
-columns = ["n_heads", "circuit", "model", "difference", "ci_low", "ci_high"]
-complete.table.nlargest(6, "incompleteness")[columns].round(2)
-
-# %% [markdown]
-# It does not always break like the model. The worst cases differ by more than a logit, and some intervals exclude 0.
-# The model has paths that the circuit left out, or the circuit does something that the model does not. So this circuit
-# is faithful, it is smaller than the set we began with, and it is **not complete**.
-#
-# ### Self-repair
-#
-# One reason is *self-repair*. `mh.patching.self_repair` compares what is lost when a head is ablated (`total`) with
-# what this head itself added to the logits (`direct`). The rest is what later layers did in between.
-
-# %%
-movers = ["L23H0", "L23H2", "L23H3", "L20H0"]
-repair = mh.patching.self_repair(job, heads=movers)
-pd.DataFrame([repair[head].set_index("effect")["score"] for head in movers], index=movers).round(2)
-
-# %% [markdown]
-# When L23H0 or L23H2 is ablated, later heads restore a good part of the loss: the total effect is smaller than the
-# direct one. Ablation alone makes such heads look less important than they are. L20H0 is another case: it adds next to
-# nothing to the logits directly, so `repair` is not repair here, but the effect of the heads that read its output.
-#
-# Who repairs? A head that stands in for others does little while they work, and more once they are gone.
-# `mh.patching.backups` ablates L23H0 and L23H2 all the time, then each later head too, and compares with the effects in
-# the intact model. Here the effect is the KL divergence of the next token.
-
-# %%
-late = [(layer, head) for layer in range(23, 30) for head in range(9)]
-standing_in = mh.patching.backups(job, heads=["L23H0", "L23H2"], among=late, draws=2)
-standing_in.top(4)[["score", "ci_low", "ci_high", "p_family"]].round(3)
-
-# %% [markdown]
-# L23H1 comes first, a head of the same layer. But its interval includes 0, and none of these four is told from a head
-# whose effect stays as it is (family p above 0.05). So with eight prompts we cannot name the head that repairs, if it
-# is one head at all: MLPs and the final norm repair too, and `mh.patching.backups` looks at heads only.
+# On fresh pairs the five keep most of the lead, and random heads keep none of it. A value above 1 would not be a
+# success: the circuit would do better than the model, because heads that lower the right answer are left out. Is it
+# *the* circuit? No. L23H0 is not in it, which we have just seen at work, and other sets of five may do as well.
 #
 # ### Several heads together
 #
@@ -443,13 +419,46 @@ groups.table[["heads", "score", "ci_low", "ci_high"]].round(2)
 # alone. L20H0 and its receivers in layer 23 are one path, and together they give *less* than the sum: once L20H0 is
 # patched, its receivers change as a consequence, and patching them too adds little.
 #
+# ### Given that other heads are gone
+#
+# Does another head stand in for the name movers? One that does has little to do while they work, so ablating one head
+# at a time cannot find it. `given=` ablates some heads all the time. Ablate each later head with L23H0 and L23H2 gone,
+# and again with all heads there: the difference of the two calls says how much *more* depends on a head once they are
+# gone. Any heads that are gone change what later heads read, so do the same with random heads of layer 23 in their
+# place.
+
+# %%
+gone = [mh.HeadId(23, 0), mh.HeadId(23, 2)]
+rest = [mh.HeadId(layer, head) for layer in range(23, model.n_layers) for head in range(model.n_heads)]
+asked = {"heads": [head for head in rest if head not in gone], "metric": mh.logit_diff, "intervention": "mean"}
+intact = mh.ablate(fresh, **asked)
+growth = mh.ablate(fresh, given=gone, **asked) - intact
+
+by_random = []
+for seed in range(3):
+    drawn = others_like(gone, random.Random(seed))
+    by_random.append(mh.ablate(fresh, given=drawn, **asked) - intact)
+most = growth.heads(4, by="absolute")
+changed = growth.top(4, by="absolute")[["score", "ci_low", "ci_high", "p_family"]]
+changed.insert(0, "intact", [intact[head]["score"] for head in most])
+for seed, found in enumerate(by_random):
+    changed[f"random {seed}"] = [found[head]["score"] for head in most]
+changed.round(2)
+
+# %% [markdown]
+# Two heads change. **L23H1**: with all heads there, the lead is a little larger without it (`intact`); with the name
+# movers gone, it is smaller without it. No random pair turns it so far, so it does a part of their work once they are
+# gone. **L24H4** changes too, and the random pairs warn us why: it lowers the name that others have raised, so with
+# less raised it has less to lower. One of the random pairs holds L23H3, which writes that name as well, and does nearly
+# as much. A change alone is no stand-in: look at the sign, and at the control.
+#
 # ## What you may conclude, and what not
 #
 # - **You may say:** in sentences of these four forms, an induction head, a head that reads the subject's second mention
 #   and name movers form a chain, and patching its paths one by one changes the answer.
-# - **You may say:** a small set of heads keeps most of the lead over fresh names.
-# - **Not:** "These heads are the circuit." The set was incomplete, another search ends in another set, and we did not
-#   measure the heads of the first fourteen layers.
+# - **You may say:** five heads keep most of the lead over fresh names, and random heads of their layers keep none.
+# - **Not:** "These heads are the circuit." Another search ends in another set, heads that we saw at work are left out,
+#   and we did not measure the heads of the first fourteen layers.
 # - **Not:** "The model identifies the indirect object." Another sentence may break it, as the fifth sentence did.
 # - **Not:** "It works as in GPT-2." Some paths are alike, but L23H3, one of the two strongest heads, is not part of the
 #   chain.
@@ -533,7 +542,7 @@ my_circuit = None  # your turn: such as ["L0H0", "L1H2"]
 mh.testing.check_answer(
     my_circuit,
     lambda heads: len(heads) <= 6 and 0.7 < mh.patching.faithfulness(fresh, heads=heads).score < 1.3,
-    right="these few heads keep most of the lead. Would the set pass the test of completeness?",
+    right="these few heads keep most of the lead. And without them, does the model lose it?",
     hint="start from the strongest heads of effect, and leave out one that works against the answer.",
 )
 
@@ -544,5 +553,6 @@ mh.testing.check_answer(
 # my_circuit = effect.heads(5, by="absolute")
 # ```
 #
-# The five strongest heads do. `mh.patching.completeness(fresh, heads=my_circuit)` shows how they break.
+# The five strongest heads do. `mh.patching.patch_sets(fresh, sets=[my_circuit], normalize=True)` asks the other way
+# round: how much is gone if only these are patched.
 # </details>

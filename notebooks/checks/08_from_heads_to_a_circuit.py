@@ -22,14 +22,16 @@ assert path["L23H3"]["final"] < path["L23H0"]["final"] < -0.5 and abs(path["L20H
 assert path["L23H3"]["L24H4.q"] > 0.3 and path["L23H0"]["L24H4.q"] > 0.3
 assert max(abs(path[head][name]) for head in chain for name in ("L23H3.q", "L23H3.v")) < 0.5
 assert curve[1].score < 0.2 and curve[10].score < curve[5].score
-assert len(circuit.heads) < 28 and abs(1 - on_fresh.score) < 0.4
-assert weak and not in_circuit["in the circuit"].all()
-assert complete.worst["incompleteness"] > 1
-loss = {head: repair[head].set_index("effect")["score"] for head in movers}
-assert all(loss[head]["direct"] < loss[head]["total"] - 0.2 < 0 for head in ("L23H0", "L23H2"))
-assert abs(loss["L20H0"]["direct"]) < 0.5 and loss["L20H0"]["total"] < -2
-assert standing_in.heads(1) == (mh.HeadId(23, 1),) and standing_in.top(4)["p_family"].min() > 0.05
-assert standing_in["L23H1"]["ci_low"] < 0
+assert [found.heads(1, by="absolute")[0] for found in roles.values()][1:] == [mh.HeadId(20, 0), mh.HeadId(17, 4)]
+writes = {head: roles["to the logits"][head]["score"] for head in ("L23H3", "L23H0", "L23H2", "L24H4", "L29H0")}
+assert max(writes[head] for head in ("L23H3", "L23H0", "L23H2")) < -0.5
+assert min(writes["L24H4"], writes["L29H0"]) > 0.5
+assert kept.ci_low > 0.5 and max(by_chance) < 0.2 and mh.HeadId(23, 0) not in circuit
+assert set(changed.index[:2]) == {"L24H4", "L23H1"}
+chance = changed.filter(like="random").loc["L23H1"].dropna()
+assert growth["L23H1"]["ci_high"] < 0 and growth["L23H1"]["score"] < chance.min() - 0.1
+assert intact["L24H4"]["score"] > 0.3 and growth["L24H4"]["ci_high"] < 0
+assert intact["L23H1"]["score"] > 0 > intact["L23H1"]["score"] + growth["L23H1"]["score"]
 first, second, together, movers_alone, chain_together = groups.table["score"]
 assert together > 0.9 * (first + second) and chain_together < 0.85 * (first + movers_alone)
 
