@@ -323,11 +323,14 @@ def right(logits: torch.Tensor, context: Any) -> torch.Tensor:
 
 
 def test_a_metric_of_0_and_1_that_does_not_say_so_is_told(small):
+    six = {"answer": [" Paris", " Madrid", " store"] * 2, "wrong": [" Rome", " Berlin", " book"] * 2}
+    clean, corrupted = ([f"{begin}{text}" for begin in ("", " yes") for text in each] for each in (CLEAN, CORRUPTED))
+    prompts = mh.PromptPairs(clean, corrupted, **six).side("clean")
     with pytest.warns(UserWarning, match="metric right is 0 or 1 for every prompt") as told:
-        bare = mh.sweep(small, PAIRS.side("clean"), intervention="zero", metric=right, heads="L0H0")
+        bare = mh.sweep(small, prompts, intervention="zero", metric=right, heads="L0H0")
     assert len(told) == 1 and bare["L0H0"]["ci_high"] == bare["L0H0"]["ci_low"]
     share = mh.metric(share=True)(right)
-    said = mh.sweep(small, PAIRS.side("clean"), intervention="zero", metric=share, heads="L0H0")
+    said = mh.sweep(small, prompts, intervention="zero", metric=share, heads="L0H0")
     np.testing.assert_array_equal(said.values, bare.values)
     assert said["L0H0"]["ci_high"] > said["L0H0"]["ci_low"]
 
