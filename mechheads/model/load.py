@@ -263,10 +263,10 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
 def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplementation = "sdpa") -> Model:
     """Use a model that you already have: one of TransformerLens, transformers or peft. It is not changed.
 
-    A model of transformers, with adapters too, is read through modules of its own around the same
-    weights: it may run as usual meanwhile, and what is written into its weights is seen here. What replaces a module or
-    a weight, changes to adapters, and hooks that it gets later are not: wrap the model again then. TransformerLens 3.9
-    copies the weights, so there nothing that happens to the model later is seen.
+    A model of transformers, with adapters too, is read through modules of its own around the same weights: it may run
+    as usual meanwhile, and what is written into its weights is seen here. Every analysis compares its log-probabilities
+    with those of the model that you hold, and refuses one that gives others, for example because it has other adapters
+    or hooks by then: wrap it again. TransformerLens 3.9 copies the weights, so there a written weight is refused too.
 
     If its value biases seem to be folded into b_O (TransformerLens' own processing), a warning says what differs, and
     results have ``folded_value_biases`` in their provenance.

@@ -31,6 +31,10 @@ SHOWS = 10
 """A change shows something if it moves log-probabilities by so many tolerances."""
 _OF_RANGE = 0.05
 """The least interquartile range, in shares of the whole range: few tokens have any logit in models made by hand."""
+_OF_SIZE = 0.02
+"""The least interquartile range, in shares of the largest logit, which decides how logits are rounded."""
+_LEAST = 0.05
+"""The least interquartile range of log-probabilities, where hardly any token has a logit."""
 _ROOM = 4
 """In half precision and with experts, differences may be so many times as large as those that were seen at loading."""
 _TRIED, _MOST = 3, 0.1
@@ -129,6 +133,12 @@ class Proofs:
             check(self.backend, claim, wanted)
 
 
+def shortest_and_longest(lengths: Int[Tensor, " prompt"]) -> list[int]:
+    """The first of the shortest prompts, and the last of the longest."""
+    sizes = lengths.tolist()
+    return sorted({sizes.index(min(sizes)), len(sizes) - 1 - sizes[::-1].index(max(sizes))})
+
+
 def at_the_ends(
     ids: Int[Tensor, "prompt pos"],
     lengths: Int[Tensor, " prompt"],
@@ -139,10 +149,8 @@ def at_the_ends(
     Args:
         more: for each prompt, positions that are compared in place of these.
     """
-    sizes = lengths.tolist()
-    ends = {sizes.index(min(sizes)), len(sizes) - 1 - sizes[::-1].index(max(sizes))}
-    found = []
-    for i in sorted(ends):
+    sizes, found = lengths.tolist(), []
+    for i in shortest_and_longest(lengths):
         row = tuple(ids[i, : sizes[i]].tolist())
         at = {sizes[i] - 1, sum(row) % sizes[i]} if more is None else {k for k in more[i] if k < sizes[i]}
         found.append((i, row, tuple(sorted(at))))
@@ -239,14 +247,14 @@ def apart(ours: Float[Tensor, "position width"], theirs: Float[Tensor, "position
     mine, other = (each.detach().float().cpu().numpy() for each in (ours, theirs))
     if not logits:
         return float(np.abs(mine - other).max() / max(1e-6, float(np.abs(other).max())))
-    worst = 0.0
+    worst, largest = 0.0, float(np.abs(other, where=np.isfinite(other), out=np.zeros_like(other)).max(initial=0))
     for a, b in zip(mine, other, strict=True):
         finite = np.isfinite(b)
         if not np.array_equal(np.isfinite(a), finite):
             return torch.inf
         a, b = (torch.from_numpy(each[finite]).log_softmax(-1).numpy() for each in (a, b))
         if b.size:
-            size = max(np.subtract(*np.percentile(b, [75, 25])), _OF_RANGE * np.ptp(b), 1e-6)
+            size = max(np.subtract(*np.percentile(b, [75, 25])), _OF_RANGE * np.ptp(b), _OF_SIZE * largest, _LEAST)
             worst = max(worst, float(np.abs(a - b).max() / size))
     return worst
 
