@@ -171,24 +171,6 @@ def labels(given: Any, name: str = "cluster") -> list[str]:
     return found
 
 
-def table_rows(table: Any, name: str) -> list[dict[str, Any]]:
-    """The rows of a table in memory, or of a dict of columns.
-
-    Raises:
-        ValueError: if a column is no collection, or one is longer than another.
-
-    >>> table_rows({"a": [1, 2], "b": ["x", "y"]}, "table")
-    [{'a': 1, 'b': 'x'}, {'a': 2, 'b': 'y'}]
-    """
-    columns = {
-        str(column): list(opened(table[column], f"{name}[{column!r}]", "cells")) for column in columns_of(table) or ()
-    }
-    lengths = {column: len(cells) for column, cells in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"{name} has columns of different lengths: {lengths}; give one cell for each row")
-    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-
-
 def _one_column(given: Any, name: str, what: str, columns: Sequence[Any]) -> str:
     """What to type in place of a table."""
     if not columns:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechheads.files.columns import cell_text, described
+from mechheads.files.columns import cell_text, described, whole_number
 from mechheads.files.text import parse_json, read_text
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -225,6 +225,16 @@ class Table:
                 "be a text"
             )
         return found
+
+    def prompts(self, column: str) -> list[Any]:
+        """The cells of a column of prompts: texts, or lists, which are chats or token ids."""
+        cells = [row.get(column) for row in self.rows]
+        return cells if all(isinstance(cell, list) and cell for cell in cells) else self.texts(column)
+
+    def ids(self, column: str) -> list[int] | None:
+        """The cells of a column of token ids; None if one is no whole number."""
+        cells = [whole_number(row.get(column)) for row in self.rows]
+        return None if None in cells else [cell for cell in cells if cell is not None]
 
     def taken(self, columns: Sequence[str], *, by: Sequence[str] = ()) -> str:
         """How many rows of which columns were taken, and which columns were not used, also not to choose rows by."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mechheads.files.columns import columns_of
 from mechheads.prompts.prompts import PromptPairs, Side
 
 Direction = Literal["denoising", "noising"]
@@ -17,8 +16,7 @@ def check_pairs(pairs: object, analysis: str) -> None:
         ValueError: if it is given anything else.
     """
     if not isinstance(pairs, PromptPairs):
-        read = "" if columns_of(pairs) is None else "; mh.PromptPairs.load(table) reads a table"
-        raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs{read}")
+        raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs")
 
 
 def base_of(direction: Direction) -> Side:

@@ -6,24 +6,14 @@ padding, no attention mask is needed, and position ``i`` of a row is token ``i``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal
 
-from mechheads.files.columns import (
-    cell_text,
-    columns_of,
-    described,
-    is_missing,
-    labels,
-    opened,
-    table_rows,
-    whole_number,
-)
-from mechheads.files.rows import read_rows
-from mechheads.messages.arguments import did_you_mean
+from mechheads.files.columns import described, labels, opened
+from mechheads.io.rows import Table
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
@@ -42,8 +32,6 @@ from mechheads.prompts.tokens import (
 )
 
 Side = Literal["clean", "corrupted"]
-_COLUMNS = ("clean", "corrupted", "answer", "wrong", "cluster")
-"""The columns of a table of pairs; the last three are optional."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +45,7 @@ class Prompts(Wrapped):
             ``{"input_ids": ids, "attention_mask": mask}``, without the tokens that its mask hides.
         answer: the expected next token of each prompt, as text (``" Paris"``, one token) or, as a whole number, its
             id. In a column of a table, a number may be either and is refused; files have their own rule, see
-            ``PromptPairs.load``.
+            ``PromptPairs.from_file``.
         wrong: the token that the answer is compared with, as text or id.
         positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
@@ -156,6 +144,7 @@ class PromptPairs(Wrapped):
         positions: named positions, as in ``Prompts``; a tuple ``(clean, corrupted)`` of lists if the texts differ.
         cluster: as in ``Prompts``. By default every pair is its own cluster, and pairs that share a prompt, clean or
             corrupted, are one, also if they share it through other pairs: France and Italy, Italy and Spain.
+        source: where the pairs come from, for people.
 
     Raises:
         ValueError: if the lists differ in length. Tokenising raises a ValueError that names the first pair
@@ -177,6 +166,7 @@ class PromptPairs(Wrapped):
     wrong: Sequence[str | int] | None = None
     positions: Mapping[str, Any] = field(default_factory=dict)
     cluster: Sequence[str] | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
         _read(self, "clean", "corrupted")
@@ -203,7 +193,8 @@ class PromptPairs(Wrapped):
     def __repr__(self) -> str:
         clean, corrupted = _example(self.clean, self.answer), _example(self.corrupted, self.wrong)
         about = _about("PromptPairs", len(self), "pair", self.positions, self.cluster)
-        return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}>"
+        source = f"\n  {self.source}" if self.source else ""
+        return f"<{about}\n  clean:     {clean}\n  corrupted: {corrupted}{source}>"
 
     def side(self, side: Side) -> Prompts:
         """The clean or the corrupted prompts. Both carry the same ``answer``, the correct token for the clean side."""
@@ -247,34 +238,54 @@ class PromptPairs(Wrapped):
         return clean, corrupted
 
     @classmethod
-    def load(cls, path: Any) -> PromptPairs:
-        """Pairs from a file: CSV or TSV with a header, JSON, JSONL or Parquet, with one pair in each row or object.
+    def from_file(
+        cls,
+        file: str | Path,
+        *,
+        clean: str | None = None,
+        corrupted: str | None = None,
+        answer: str | None = None,
+        wrong: str | None = None,
+        cluster: str | None = None,
+    ) -> PromptPairs:
+        """Pairs from the columns of a file that ``mechheads.io.rows`` reads.
 
-        The columns or keys are ``clean``, ``corrupted`` and, if you have them, ``answer``, ``wrong`` and ``cluster``;
-        others are ignored. Texts are taken as they are, so an answer needs its leading space (``" is"``). In JSON and
-        Parquet, prompts may also be chats or lists of token ids.
-
-        A table means the same in every format. A whole number is its digits, as in CSV: the answer 9 is the text
-        ``"9"``. Only beside prompts of token ids, which CSV cannot hold, is it a token id. Booleans and numbers with a
-        point, which formats write in different ways, are refused.
+        Texts are taken as they are, so an answer needs its leading space (``" is"``). In JSON and Parquet, prompts may
+        also be chats or lists of token ids. A whole number is its digits, as in CSV: the answer 9 is the text ``"9"``.
+        Only beside prompts of token ids, which CSV cannot hold, is it a token id.
 
         Args:
-            path: a file; or a table in memory with these columns: a DataFrame, a ``Dataset`` or a dict of columns.
+            clean, corrupted: the columns of the prompts.
+            answer, wrong, cluster: the columns of what they have besides, if they have it.
+
+        Returns:
+            The pairs, which say how many rows were taken, and which columns were not used.
 
         Raises:
-            ValueError: if there is no such file, it holds no pairs, a row lacks what others have, or a cell is no
-                text; the message names the file and the line.
+            ValueError: if the file cannot be read, a column is not given or not there, or a cell is no text.
 
         >>> import tempfile
         >>> from pathlib import Path
         >>> path = Path(tempfile.mkdtemp(), "agreement.csv")
-        >>> _ = path.write_text("clean,corrupted,answer,wrong\\nThe keys,The key, are, is\\n")
-        >>> mh.PromptPairs.load(path).answer
-        [' are']
-        >>> mh.PromptPairs.load({"clean": ["1 + 8 ="], "corrupted": ["1 + 7 ="], "answer": [9]}).answer
-        ['9']
+        >>> _ = path.write_text("good,bad,verb\\nThe keys,The key, are\\n")
+        >>> mh.PromptPairs.from_file(path, clean="good", corrupted="bad", answer="verb")
+        <PromptPairs: 1 pair
+          clean:     'The keys' -> ' are'
+          corrupted: 'The key'
+          agreement.csv, its one row of 'good', 'bad', 'verb'>
         """
-        return cls(**_read_columns(path))
+        table = Table.of(file)
+        besides = {"answer": answer, "wrong": wrong, "cluster": cluster}
+        given: dict[str, Any] = {name: column for name, column in besides.items() if column is not None}
+        call = f"PromptPairs.from_file({table.name!r}, clean=..., corrupted=..., answer=..., wrong=..., cluster=...)"
+        columns = table.pick(call, clean=clean, corrupted=corrupted, **given)
+        found: dict[str, Any] = {side: table.prompts(columns.pop(side)) for side in ("clean", "corrupted")}
+        of_ids = all(isinstance(prompt, list) and not is_chat(prompt) for side in found.values() for prompt in side)
+        for name, column in columns.items():
+            found[name] = table.ids(column) if of_ids and name != "cluster" else None
+            found[name] = found[name] or table.texts(column)
+        used = [str(column) for column in (clean, corrupted, *columns.values())]
+        return cls(**found, source=f"{table.name}, {table.taken(used)}")
 
     @classmethod
     def from_templates(
@@ -288,7 +299,8 @@ class PromptPairs(Wrapped):
         """Fill templates with rows of (clean, corrupted) fields; every field becomes a named position.
 
         Args:
-            templates: one or several, such as ``"The capital of {subject} is"``.
+            templates: one or several, such as ``"The capital of {subject} is"``. Braces that are text are doubled, as
+                in ``str.format``: ``"\\\\frac{{1}}{{2}} of {subject}"``.
             fields: for each name in braces, its (clean, corrupted) texts, one pair per row.
             answer: the (clean, corrupted) next tokens, one pair per row.
             cluster: ``"row"`` if all prompts made from one row form a cluster, ``"template"`` if all prompts made
@@ -309,21 +321,19 @@ class PromptPairs(Wrapped):
         """
         templates = [templates] if isinstance(templates, str) else list(templates)
         n_rows = len(answer)
-        for template in templates:
-            if unknown := set(re.findall(r"\{(\w+)\}", template)) - set(fields):
-                raise ValueError(f"template {template!r} has {{{min(unknown)}}}, but fields has only {sorted(fields)}")
+        parts = {template: _parts(template, fields) for template in templates}
         for name, column in fields.items():
             if len(column) != n_rows:
                 raise ValueError(f"fields[{name!r}] has {len(column)} rows, but answer has {n_rows}; give one per row")
-            for template in templates:
-                if template.count("{" + name + "}") != 1:
+            for template, pieces in parts.items():
+                if [one for _, one in pieces].count(name) != 1:
                     raise ValueError(f"template {template!r} must contain {{{name}}} exactly once")
         filled: tuple[list[str], list[str]] = ([], [])
         spans: dict[str, tuple[list, list]] = {name: ([], []) for name in fields}
         for template in templates:
             for row in range(n_rows):
                 for side in (0, 1):
-                    text, where = _fill(template, {name: column[row][side] for name, column in fields.items()})
+                    text, where = _fill(parts[template], {name: column[row][side] for name, column in fields.items()})
                     filled[side].append(text)
                     for name in fields:
                         spans[name][side].append(where[name])
@@ -336,72 +346,6 @@ class PromptPairs(Wrapped):
             positions=spans,
             cluster=join_clusters(labels, *filled),
         )
-
-
-def _read_columns(path: Any) -> dict[str, Any]:
-    """The columns of a table of pairs, by the rules of ``PromptPairs.load``.
-
-    Raises:
-        ValueError: if it is no such table, or a cell is missing or no text.
-    """
-    file, rows = _opened(path)
-    needed = 'each needs "clean" and "corrupted", and may have "answer", "wrong" and "cluster"'
-    if not rows:
-        raise ValueError(f"{file} holds no pairs; {needed}")
-    if wrong := [place for place, row in rows if not isinstance(row, Mapping)]:
-        raise ValueError(f"{wrong[0]} is no pair; {needed}")
-    given = {name for _, row in rows for name, value in row.items() if not _is_empty(value)}
-    missing = [name for name in _COLUMNS if name not in given]
-    meant = [(name, said) for name in given - set(_COLUMNS) if (said := did_you_mean(name, missing))]
-    if meant or not {"clean", "corrupted"} <= given:
-        name, said = min(meant, default=("", ""))
-        has = repr(name) if name else ", ".join(map(repr, sorted(map(str, given)))) or "nothing"
-        raise ValueError(f"{file} has {has}; {needed}.{said}")
-    for name in given & set(_COLUMNS):
-        if without := [place for place, row in rows if _is_empty(row.get(name))]:
-            raise ValueError(f"{without[0]} has no {name!r}, but others have; give it, or leave out the row")
-    return {name: [_cell(row, name, place) for place, row in rows] for name in _COLUMNS if name in given}
-
-
-def _opened(path: Any) -> tuple[str, list[tuple[str, Any]]]:
-    """What the table is called, and each of its rows with its place."""
-    if isinstance(path, (str, Path)):
-        file = Path(path).expanduser()
-        return str(file), read_rows(file)
-    if columns_of(path) is None:
-        raise ValueError(f"path is {described(path)}; give a file, or a table: a DataFrame or a dict of columns")
-    return "the table", [(f"the table, row {number}", row) for number, row in enumerate(table_rows(path, "path"))]
-
-
-def _is_empty(cell: object) -> bool:
-    return is_missing(cell) or (isinstance(cell, str) and not cell)
-
-
-def _cell(row: Mapping[str, Any], name: str, place: str) -> Any:
-    """A cell: a text, or beside it a prompt of ids or messages, or the token id of an answer to ids.
-
-    Raises:
-        ValueError: if it is something else.
-    """
-    value = _from_array(row[name])
-    sides = [_from_array(row[side]) for side in ("clean", "corrupted")]
-    if name in ("clean", "corrupted") and isinstance(value, list):
-        return value
-    of_ids = all(isinstance(side, list) and not is_chat(side) for side in sides)
-    if name in ("answer", "wrong") and of_ids and (token := whole_number(value)) is not None:
-        return token
-    text = cell_text(value)
-    if not isinstance(text, str):
-        raise ValueError(
-            f"{place}: {name!r} is {described(value)}; write it as text, as formats write such a value in different "
-            "ways"
-        )
-    return text
-
-
-def _from_array(cell: Any) -> Any:
-    """A list in a Parquet file is an array."""
-    return cell.tolist() if hasattr(cell, "tolist") else cell
 
 
 def join_clusters(labels: Iterable[object], *sides: Sequence[PromptLike]) -> list[str]:
@@ -522,16 +466,31 @@ def _example(items: Sequence[PromptLike], answers: Sequence[str | int] | None) -
     return f"{shorten(items[0])}{answer}{', ...' if len(items) > 1 else ''}"
 
 
-def _fill(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
+def _parts(template: str, fields: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """The texts of a template, each with the field after it; as in ``str.format``, braces that are text are doubled."""
+    twice = "write braces that are text twice, {{ and }}"
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"template {template!r} cannot be read ({error}); {twice}") from error
+    for _, name, form, conversion in parts:
+        if name is not None and (name not in fields or form or conversion):
+            raise ValueError(
+                f"template {template!r} has {{{name}}}, but fields has only {sorted(fields)}; give it, or {twice}"
+            )
+    return [(text, name) for text, name, _, _ in parts]
+
+
+def _fill(parts: Sequence[tuple[str, str | None]], values: Mapping[str, str]) -> tuple[str, dict[str, tuple[int, int]]]:
     """The filled template and the character span of each field."""
     spans: dict[str, tuple[int, int]] = {}
-    text, end = "", 0
-    for name in sorted(values, key=lambda name: template.index("{" + name + "}")):
-        start = template.index("{" + name + "}")
-        text += template[end:start] + values[name]
-        spans[name] = (len(text) - len(values[name]), len(text))
-        end = start + len(name) + 2
-    return text + template[end:], spans
+    text = ""
+    for before, name in parts:
+        text += before
+        if name is not None:
+            spans[name] = (len(text), len(text) + len(values[name]))
+            text += values[name]
+    return text, spans
 
 
 def _show_tokens(tokens: Sequence[str], first: int) -> str:

@@ -23,6 +23,9 @@ _SEALED = "mechheads_checksum"
 _MARK = b"\nmechheads sha256 "
 _LENGTH = len(_MARK) + 64
 _MOST_TEXTS = 8
+_TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json", ".jsonl", ".txt")
+_OF_OTHERS = (*_TABLES, ".html", ".png", ".svg", ".pdf", ".npy", ".npz", ".pt", ".pkl", ".safetensors")
+"""How the names of files of another kind end."""
 _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
 """How netCDF-4 marks the array of a dimension without labels; it is never read."""
 
@@ -32,10 +35,16 @@ def write(dataset: xr.Dataset, path: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: if the folder does not exist.
+        ValueError: if the name is that of a table, a picture or another kind of file.
         OSError: if the file cannot be written, for example because the disk is full.
     """
+    path = Path(path)
+    if path.suffix.lower() in _OF_OTHERS:
+        told = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
+        table = path.suffix.lower() in _TABLES
+        raise ValueError(told + "; for a table, scores.to_dataframe() and result.table have .to_csv" * table)
     sealed = _map_text(dataset, _encode).assign_attrs({_SEALED: "after the end of the HDF5 data"})
-    return write_file(Path(path), with_checksum(bytes(sealed.to_netcdf(engine="h5netcdf"))))
+    return write_file(path, with_checksum(bytes(sealed.to_netcdf(engine="h5netcdf"))))
 
 
 def read(path: Path) -> xr.Dataset:

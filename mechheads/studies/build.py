@@ -114,7 +114,8 @@ def build_atlas(
     Ctrl-C returns what is done; ``mh.settings(store=)`` keeps it from a kill. ``mechheads atlas`` is this in a shell.
 
     Args:
-        pairs: the prompts that are patched, or a file that ``mh.PromptPairs.load`` reads. Effects are on the logit
+        pairs: the prompts that are patched, or a file with the columns ``clean``, ``corrupted`` and, if it has
+            them, ``answer``, ``wrong`` and ``cluster``. Effects are on the logit
             difference if there are ``answer`` and ``wrong``; on the log-probability of ``answer`` alone; and without
             both on the next-token distribution, as KL divergence.
         relations: as in ``mh.relation_scores``: names, files or relations.

@@ -15,6 +15,7 @@ from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_
 from mechheads.files.text import file_sha256
 from mechheads.gating.tasks.load_task import task_of
 from mechheads.gating.tasks.task import Task
+from mechheads.io.rows import columns_called
 from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.labels.usable_pairs import check_any, keep_pairs
 from mechheads.ledger.key import mark
@@ -218,10 +219,13 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
     """
     if pairs is None:
         return None
-    found = PromptPairs.load(pairs) if isinstance(pairs, (str, Path)) else pairs
+    found: Any = pairs
+    if isinstance(pairs, (str, Path)):
+        columns = columns_called(pairs, ("clean", "corrupted"), ("answer", "wrong", "cluster"))
+        found = PromptPairs.from_file(pairs, **columns)
     if not isinstance(found, PromptPairs):
         raise ValueError(
-            f"pairs is a {type(pairs).__name__}; give mh.PromptPairs, or a file that PromptPairs.load reads"
+            f"pairs is a {type(pairs).__name__}; give mh.PromptPairs, or a file with the columns clean and corrupted"
         )
     clean, corrupted = found.tokens(model)
     if clean.wrong is not None and clean.answer is None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -315,49 +313,6 @@ def test_rows_that_a_mask_describes_are_not_doubted(loaded: Any) -> None:
 
 # -- answers ------------------------------------------------------------------------------------------------
 
-NUMBERS = {
-    "clean": ["7 to", "6 to"],
-    "corrupted": ["8 to", "5 to"],
-    "answer": [9, 10],
-    "wrong": [8, 7],
-    "cluster": [1, 2],
-}
-
-
-def _write(folder: Path, columns: dict[str, Any]) -> list[Any]:
-    """The same table in every format, and in memory."""
-    frame = pd.DataFrame(columns)
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    frame.to_csv(folder / "a.csv", index=False)
-    frame.to_csv(folder / "a.tsv", index=False, sep="\t")
-    frame.to_parquet(folder / "a.parquet")
-    (folder / "a.json").write_text(json.dumps(rows))
-    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return [*sorted(folder.glob("a.*")), frame, columns]
-
-
-def test_a_number_in_a_table_is_its_digits_in_every_format(tmp_path: Path) -> None:
-    wanted = mh.PromptPairs(NUMBERS["clean"], NUMBERS["corrupted"], ["9", "10"], ["8", "7"], cluster=["1", "2"])
-    for table in _write(tmp_path, NUMBERS):
-        assert mh.PromptPairs.load(table) == wanted
-    texts = {"clean": [1999, 2001], "corrupted": [1998, 2000]}
-    for table in _write(tmp_path, texts):
-        assert mh.PromptPairs.load(table) == mh.PromptPairs(["1999", "2001"], ["1998", "2000"])
-
-
-@pytest.mark.parametrize("cell", [5.7, 9.0, True, [9], {"text": "9"}])
-def test_what_formats_write_in_different_ways_is_no_answer(tmp_path: Path, cell: Any) -> None:
-    file = tmp_path / "a.json"
-    file.write_text(json.dumps([{"clean": "a", "corrupted": "b", "answer": cell}]))
-    with pytest.raises(ValueError, match=r"a\.json, item 0: 'answer' is .*; write it as text"):
-        mh.PromptPairs.load(file)
-
-
-def test_a_number_beside_ids_is_an_id(tmp_path: Path) -> None:
-    for table in _write(tmp_path, {"clean": [[3, 4]], "corrupted": [[5, 6]], "answer": [7]}):
-        if not str(table).endswith((".csv", ".tsv")):  # which hold no lists
-            assert mh.PromptPairs.load(table) == mh.PromptPairs([[3, 4]], [[5, 6]], [7])
-
 
 def test_answers_of_python_are_texts_or_ids() -> None:
     for ids in ([5, 6], (5, 6), np.array([5, 6]), torch.tensor([5, 6]), [np.int64(5), torch.tensor(6)]):
@@ -367,26 +322,6 @@ def test_answers_of_python_are_texts_or_ids() -> None:
             mh.Prompts(["a", "b"], answer=[5, entry])
     with pytest.raises(ValueError, match=r"answer\[0\] is the number 5 in a column of a table, which may be a text or"):
         mh.Prompts(["a", "b"], answer=pd.Series([5, 6]))
-
-
-def test_numbers_in_other_files_are_their_digits(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    file.write_text('[{"prompt": "3 + 4 =", "target": 7}, {"prompt": 1999, "target": "x"}]')
-    task = mh.gating.load_task(file)
-    assert (task.prompts, task.targets) == (("3 + 4 =", "1999"), ("7", "x"))
-    file.write_text('[{"prompt": 1999}, {"prompt": "a"}]')
-    assert list(mh.safety.load_requests(file).texts) == ["1999", "a"]
-    file.write_text('[[1, 2], ["three", "four"]]')
-    assert mh.Relation.load(file).pairs == (("1", "2"), ("three", "four"))
-    for cell in ("true", "1.5", "null", '["a"]'):
-        file.write_text(f'[{{"prompt": {cell}, "target": "x"}}]')
-        with pytest.raises(ValueError, match=r"'prompt' is .*; it must be a text"):
-            mh.gating.load_task(file)
-        with pytest.raises(ValueError, match="no text in column 'prompt'"):
-            mh.safety.load_requests(file, column="prompt")
-        file.write_text(f'[[{cell}, "two"]]')
-        with pytest.raises(ValueError, match="a pair must be"):
-            mh.Relation.load(file)
 
 
 # -- clusters and positions ---------------------------------------------------------------------------------

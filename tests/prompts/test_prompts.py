@@ -415,6 +415,34 @@ def test_a_field_whose_text_stands_elsewhere_too_is_still_found(gpt2):
     assert corrupted.strings[0][other] == " France"
 
 
+def test_doubled_braces_of_a_template_are_text():
+    pairs = mh.PromptPairs.from_templates(
+        "\\frac{{1}}{{2}} of {subject} is", {"subject": [("{France}", "Italy")]}, answer=[(" Paris", " Rome")]
+    )
+    assert (pairs.clean, pairs.corrupted) == (["\\frac{1}{2} of {France} is"], ["\\frac{1}{2} of Italy is"])
+    assert pairs.positions["subject"] == ([(15, 23)], [(15, 20)])
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "\\frac{1}{2} of {subject}",
+            "has {1}, but fields has only ['subject']; give it, or write braces that are text",
+        ),
+        (
+            "\\sqrt} of {subject}",
+            "cannot be read (Single '}' encountered in format string); write braces that are text",
+        ),
+        ("{subject} is {", "cannot be read (Single '{' encountered in format string); write braces that are text tw"),
+        ("{subject!r} is", "has {subject}, but fields"),
+    ],
+)
+def test_single_braces_of_a_template_are_told_how_to_be_written(template, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mh.PromptPairs.from_templates(template, {"subject": [("France", "Italy")]}, answer=[(" Paris", " Rome")])
+
+
 def test_a_field_that_holds_braces_is_text(gpt2):
     pairs = mh.PromptPairs.from_templates(
         " The{a} is{b}", {"a": [("{b}", "{a}")], "b": [(" dog", " cat")]}, answer=[(" yes", " no")]
@@ -450,10 +478,13 @@ def test_a_word_that_becomes_the_unknown_token_is_no_answer(gpt2):
     assert single_token(" Lissabon", Unknowing()) is None
 
 
-def test_pairs_come_from_files(tmp_path):
+TOLD = "all 2 rows of 'good', 'bad', 'a', 'w'; not used: 'id'"
+
+
+def test_pairs_come_from_the_columns_of_files_that_are_said(tmp_path):
     table = [
-        {"clean": "The keys, all", "corrupted": "The key, all", "answer": " are", "wrong": " is", "id": "1"},
-        {"clean": "</script>", "corrupted": "<b>", "answer": "are", "wrong": "is", "id": "2"},
+        {"good": "The keys, all", "bad": "The key, all", "a": " are", "w": 1, "id": "1"},
+        {"good": "</script>", "bad": "<b>", "a": "are", "w": 2, "id": "2"},
     ]
     frame = pd.DataFrame(table)
     frame.to_csv(tmp_path / "pairs.csv", index=False)
@@ -461,43 +492,46 @@ def test_pairs_come_from_files(tmp_path):
     frame.to_parquet(tmp_path / "pairs.parquet")
     (tmp_path / "pairs.json").write_text(json.dumps(table))
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, table)))
+    texts = ["The keys, all", "</script>"], ["The key, all", "<b>"], [" are", "are"], ["1", "2"]
     for file in tmp_path.iterdir():
-        pairs = mh.PromptPairs.load(file)
-        assert pairs == mh.PromptPairs(
-            ["The keys, all", "</script>"], ["The key, all", "<b>"], [" are", "are"], [" is", "is"]
-        )
-    frame.assign(cluster=["x", "x"], wrong=None, answer=None).to_parquet(tmp_path / "some.parquet")
-    some = mh.PromptPairs.load(str(tmp_path / "some.parquet"))
-    assert (some.answer, some.wrong, some.cluster) == (None, None, ["x", "x"])
-    ids = [{"clean": [3, 4], "corrupted": [5, 6], "answer": 7}]
-    (tmp_path / "ids.json").write_text(json.dumps(ids))
-    assert mh.PromptPairs.load(tmp_path / "ids.json") == mh.PromptPairs([[3, 4]], [[5, 6]], [7])
+        pairs = mh.PromptPairs.from_file(file, clean="good", corrupted="bad", answer="a", wrong="w")
+        assert pairs == mh.PromptPairs(*texts, source=f"{file.name}, {TOLD}")
+        assert repr(pairs).endswith(f"\n  {file.name}, {TOLD}>")
+    alone = mh.PromptPairs.from_file(str(tmp_path / "pairs.csv"), clean="good", corrupted="bad", cluster="id")
+    assert (alone.answer, alone.wrong, alone.cluster) == (None, None, ["1", "2"])
+
+
+def test_ids_and_chats_come_from_files_too(tmp_path):
+    chat = [{"role": "user", "content": "Who?"}]
+    for name, prompt, answer, wanted in (("ids", [3, 4], 7, 7), ("chats", chat, 7, "7"), ("texts", "a", 7, "7")):
+        (file := tmp_path / f"{name}.json").write_text(json.dumps([{"c": prompt, "d": prompt, "a": answer}]))
+        pairs = mh.PromptPairs.from_file(file, clean="c", corrupted="d", answer="a")
+        assert (pairs.clean, pairs.corrupted, pairs.answer) == ([prompt], [prompt], [wanted])
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("columns", "message"),
     [
-        ("clean,corrupted\n", "pairs.csv holds no pairs; each needs"),
-        ("clean,corrupt\na,b\n", 'pairs.csv has \'corrupt\'; each needs "clean" and "corrupted", and may have'),
-        ("clean,corrupt\na,b\n", 'Did you mean "corrupted"?'),
-        ("clean,corrupted,answers\na,b,c\n", "pairs.csv has 'answers'"),
-        ("prompt,other\na,b\n", "pairs.csv has 'other', 'prompt'; each needs"),
-        ("clean,corrupted,answer\na,b,c\na,b,\n", "pairs.csv, line 3 has no 'answer', but others have"),
-        ("clean,corrupted\na,b\n,b\n", "pairs.csv, line 3 has no 'clean', but others have"),
-        ("clean,corrupted\na,b,c\n", "pairs.csv, line 2: more cells than the header"),
+        (
+            {},
+            "pairs.csv has the columns 'clean' ('a'), 'corrupt' ('b'), 'n' (''); clean is not given; write PromptPairs",
+        ),
+        ({"clean": "clean", "corrupted": "corrupted"}, "corrupted is 'corrupted', which is none of them; write Prompt"),
+        ({"clean": "clean", "corrupted": "corrupt", "answer": "m"}, "answer is 'm', which is none of them"),
+        ({"clean": "clean", "corrupted": "corrupt", "answer": "n"}, "pairs.csv, row 1 has '' in column 'n'"),
     ],
 )
-def test_a_file_that_holds_no_pairs_is_refused_by_its_line(tmp_path, text, message):
-    file = tmp_path / "pairs.csv"
-    file.write_text(text)
+def test_columns_of_pairs_are_not_guessed(tmp_path, columns, message):
+    (file := tmp_path / "pairs.csv").write_text("clean,corrupt,n\na,b,\n")
     with pytest.raises(ValueError, match=re.escape(message)):
-        mh.PromptPairs.load(file)
+        mh.PromptPairs.from_file(file, **columns)
 
 
-def test_a_list_of_texts_is_no_file_of_pairs(tmp_path):
-    (tmp_path / "pairs.json").write_text('["a", "b"]')
-    with pytest.raises(ValueError, match=r"pairs\.json, item 0 is no pair; each needs"):
-        mh.PromptPairs.load(tmp_path / "pairs.json")
+@pytest.mark.parametrize("cell", [5.7, 9.0, True, [9], {"text": "9"}])
+def test_what_formats_write_in_different_ways_is_no_answer(tmp_path, cell):
+    (file := tmp_path / "a.json").write_text(json.dumps([{"c": "a", "d": "b", "a": cell}]))
+    with pytest.raises(ValueError, match=r"a\.json, row 1 has .* in column 'a'; it must be a text"):
+        mh.PromptPairs.from_file(file, clean="c", corrupted="d", answer="a")
 
 
 def test_what_is_given_several_times_is_one_cluster(small: mh.Model):

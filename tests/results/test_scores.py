@@ -283,6 +283,22 @@ def test_an_interrupted_save_leaves_the_old_file_and_no_other(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (
+            "scores.csv",
+            r"write .save\('scores.nc'\); for a table, scores.to_dataframe\(\) and result.table have .to_csv$",
+        ),
+        ("heads.PNG", r"write .save\('heads.nc'\)$"),
+    ],
+)
+def test_scores_are_not_saved_by_the_name_of_another_kind_of_file(tmp_path, name: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=rf"path is '{name}', but save writes netCDF; {advice}"):
+        from_values().save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path):
     path = tmp_path / "s.nc"
     with pytest.raises(FileNotFoundError, match="there is no file"):

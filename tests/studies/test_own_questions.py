@@ -183,7 +183,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
     ("given", "message"),
     [
         ({"pairs": "no/file.csv"}, "there is no file 'no/file.csv'"),
-        ({"pairs": ["a", "b"]}, "pairs is a list; give mh.PromptPairs, or a file that PromptPairs.load reads"),
+        ({"pairs": ["a", "b"]}, "pairs is a list; give mh.PromptPairs, or a file with the columns clean and corrupted"),
         ({"pairs": mh.PromptPairs([" one two"], [" one"])}, "pair 0 does not align"),
         ({"pairs": mh.PromptPairs([" one"], [" two"], [" a"], [" a"])}, "pairs: answer and wrong are the same token"),
         ({"pairs": mh.PromptPairs([" one"], [" one"])}, "pairs: the clean and the corrupted prompts are the same"),
