@@ -113,9 +113,11 @@ class AttentionAttribution(TableResult):
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         """The largest parts of each side with what is left over, and whether 0 is in their intervals."""
         some = [self.parts(side, _LISTED).assign(side=side) for side in get_args(Side)]
-        table = pd.concat(some, ignore_index=True)[["side", "part", "score", "ci_low", "ci_high"]]
-        inside = np.where((table["ci_low"] <= 0) & (table["ci_high"] >= 0), "yes", "no")
-        return table.assign(includes_0=np.where(table["ci_low"].isna(), "too few", inside)), ()
+        table = pd.concat(some, ignore_index=True)
+        low, high = np.asarray(table["ci_low"]), np.asarray(table["ci_high"])
+        inside = np.where((low <= 0) & (high >= 0), "yes", "no")
+        table["includes_0"] = np.where(np.isnan(low), "too few", inside)
+        return table.reindex(columns=["side", "part", "score", "ci_low", "ci_high", "includes_0"]), ()
 
 
 @analysis

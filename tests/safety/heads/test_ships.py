@@ -509,10 +509,10 @@ def test_the_contrast_is_the_log_ratio_of_both_ships_pair_by_pair(small: mh.Mode
     np.testing.assert_allclose(found.dataset["harmful"], one.scores)
     np.testing.assert_allclose(found.dataset["harmless"], other.scores)
     swapped = mh.ships(small, harmless, harmless=harmful, **given)
-    np.testing.assert_allclose(swapped.values, -found.values, atol=1e-6)
+    np.testing.assert_allclose(swapped.dataset["values"], -found.dataset["values"], atol=1e-6)
     assert found.kind == "ships_contrast" and np.isfinite(found["L0H1"]["p_value"])
     same = mh.ships(small, harmful, harmless=harmful, **given)
-    assert not same.values.sel(layer=0, head=1).any() and same.dataset["p_value"].sel(layer=0, head=1) == 1
+    assert not same.dataset["values"].sel(layer=0, head=1).any() and same.dataset["p_value"].sel(layer=0, head=1) == 1
 
 
 def test_the_contrast_needs_a_look_alike_for_each_request(llama: mh.Model):
