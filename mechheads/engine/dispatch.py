@@ -1,9 +1,9 @@
-"""Giving batches to workers that have the same model until all are done, whatever happens to the workers."""
+"""Giving batches to workers that have the same model until all are done."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +18,13 @@ from mechheads.messages.warn import warn
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.templates import as_here
-from mechheads.scale.ray_cluster import Lost, Ray, Ready, Request, Setup, library
+from mechheads.scale.ray_cluster import RETRIES, Lost, Ray, Ready, Request, Setup, library
 
 Values = Sequence[np.ndarray] | np.ndarray
 """The values of each unit of a batch."""
 
-_LIVES = 3
-"""How many workers a unit may take with it, and how many times a worker may fail to start."""
+_LOST = 3
+"""So many batches may be lost before one is computed."""
 _TICK = 1.0
 """The longest wait in seconds before Ctrl-C is looked at."""
 
@@ -44,20 +44,11 @@ class Batch:
         return [unit for wave in self.waves for unit in wave]
 
 
-@dataclass
-class _Task:
-    """A batch to compute; ``lost``: how many workers ended with it."""
-
-    batch: Batch
-    lost: int = 0
-
-
 class Dispatch:
     """Gives batches to workers, one at a time to each.
 
-    If a worker ends, its batch is computed again after the others, so that troubles that have nothing to do with it
-    rarely meet it again. After the second time, the units of the batch are computed one by one. A unit that takes three
-    workers with it is left out, with a warning that names it.
+    Ray starts a worker that ends again, and repeats its batch. What ends its worker each time is left out, with a
+    warning that names it.
 
     Args:
         setup: what workers need before they can compute.
@@ -69,100 +60,65 @@ class Dispatch:
         self, workers: Ray, setup: Setup, chunks: Chunks, take: Callable[[Sequence[Any], Values], object]
     ) -> None:
         self._workers, self._setup, self._chunks, self._take = workers, setup, chunks, take
-        self._waiting: deque[_Task] = deque()
-        self._flying: dict[int, _Task | None] = {}  # what each worker does; None while it gets ready
+        self._waiting: deque[Batch] = deque()
+        self._flying: dict[int, Batch] = {}
         self._ready: set[int] = set()
-        self._failed_starts: Counter[int] = Counter()
+        self._lost = 0
 
     def run(self, batches: Sequence[Batch]) -> bool:
         """Compute all batches; after Ctrl-C only those in flight.
 
-        Workers that still get ready when everything is done go on, for the next analysis.
-
         Returns:
             Whether Ctrl-C stopped the work.
+
+        Raises:
+            RuntimeError: if batch after batch is lost and none is computed.
         """
-        self._waiting.extend(map(_Task, batches))
+        self._waiting.extend(batches)
         with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
             shared = self._workers.share(self._setup)
             try:
-                while self._waiting or self._computing:
+                while self._waiting or self._flying:
                     self._send(shared)
                     for replica, answer in self._workers.collect(_TICK):
-                        self._receive(replica, answer)
+                        self._receive(replica, self._flying.pop(replica), answer)
                     if pressed():
                         self._waiting.clear()
             finally:
-                for replica in self._computing:
+                for replica in self._flying:
                     self._workers.stop(replica)
             return pressed()
 
-    @property
-    def _computing(self) -> list[int]:
-        """The workers that have units; the others in flight get ready."""
-        return [replica for replica, task in self._flying.items() if task is not None]
-
     def _send(self, shared: Any) -> None:
-        """Give every idle worker something to do, the workers that are ready first."""
-        idle = [one for one in range(self._workers.replicas) if one not in self._flying and not self._left_out(one)]
+        """Give every idle worker a batch; the last batches go to workers that are ready, if others are not yet."""
+        idle = [one for one in range(self._workers.replicas) if one not in self._flying]
+        late = [one for one in self._flying if one not in self._ready]
+        free = 0 if self._waiting else len(self._ready.intersection(idle))
+        for replica in late[:free]:
+            self._waiting.append(self._flying.pop(replica))
+            self._workers.forget(replica)
         for replica in sorted(idle, key=lambda one: one not in self._ready):
-            if replica not in self._ready and len(self._waiting) > len(self._flying) - len(self._computing):
-                self._flying[replica] = None
-                self._workers.set_up(replica, shared)
-            elif replica in self._ready and self._waiting:
-                self._flying[replica] = task = self._waiting.popleft()
-                self._workers.compute(replica, Request(task.batch, self._chunks.most))
+            if self._waiting:
+                self._flying[replica] = batch = self._waiting.popleft()
+                self._workers.compute(replica, shared, Request(batch, self._chunks.most))
 
-    def _receive(self, replica: int, answer: Any) -> None:
-        task = self._flying.pop(replica)
-        if isinstance(answer, Lost):
-            self._ready.discard(replica)
-            self._failed_to_start(replica, answer.why) if task is None else self._lose(replica, task, answer.why)
-        elif task is None:
+    def _receive(self, replica: int, batch: Batch, answer: Any) -> None:
+        if not isinstance(answer, Lost):
             self._ready.add(replica)
-            self._failed_starts[replica] = 0
-        else:
             self._chunks.at_most(answer.chunk)
-            self._take(task.batch.units, answer.values)
-
-    def _lose(self, replica: int, task: _Task, why: str) -> None:
-        """Go on without a worker, and say so: it starts again when it is needed, and its batch goes to the next one."""
-        task.lost += 1
-        if task.lost < _LIVES:
-            warn(
-                f"worker {replica} ended while it computed {_show_all(task.batch.units)}; what is finished is kept, "
-                "and this is computed again. If it happens often, give a smaller budget or fewer workers. "
-                f"{why}"
+            self._take(batch.units, answer.values)
+            return
+        self._lost += 1
+        if self._lost == _LOST and not self._ready:
+            raise RuntimeError(
+                f"workers: none of them could compute anything; the last time, {answer.why}\nGive a smaller budget or "
+                "fewer workers if memory ran out, or leave workers out to compute in this process"
             )
-        if task.lost < _LIVES - 1 or (task.lost < _LIVES and len(task.batch.units) == 1):
-            self._waiting.append(task)
-        elif len(task.batch.units) > 1:
-            self._waiting.extend(_Task(Batch(((unit,),)), task.lost) for unit in task.batch.units)
-        else:
-            warn(
-                f"{_show(task.batch.units[0])} ended {_LIVES} workers, so it has no value; the last time, {why}\n"
-                "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries "
-                "it again"
-            )
-
-    def _left_out(self, replica: int) -> bool:
-        return self._failed_starts[replica] == _LIVES
-
-    def _failed_to_start(self, replica: int, why: str) -> None:
-        """Try again, or go on without the worker.
-
-        Raises:
-            RuntimeError: if no other one is left.
-        """
-        self._failed_starts[replica] += 1
-        if self._left_out(replica):
-            what = f"worker {replica} did not start, {_LIVES} times; the last time, {why}"
-            if all(map(self._left_out, range(self._workers.replicas))):
-                raise RuntimeError(
-                    f"no worker is left: {what}\nWith store=, what is finished is kept, and the same call computes the "
-                    "rest; leave workers out to compute it in this process"
-                )
-            warn(f"{what}\nThe others go on without it")
+        warn(
+            f"{_show_all(batch.units)} ended a worker {RETRIES + 1} times, so it has no value; the last time, "
+            f"{answer.why}\nWhat is finished is kept. Give a smaller budget if memory ran out; with store=, the same "
+            "call tries it again"
+        )
 
 
 def _show_all(units: Sequence[Any]) -> str:

@@ -27,6 +27,9 @@ from mechheads.model.load import load_again
 from mechheads.model.model import Model
 from mechheads.model.sources.source import Source
 
+RETRIES = 2
+"""How often Ray repeats what ended a worker."""
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -65,7 +68,7 @@ class Answer:
     """What a worker has done.
 
     Attributes:
-        values: the values of each unit; empty after a setup.
+        values: the values of each unit.
         chunk: how many units fit into memory together, if the worker had to find out.
     """
 
@@ -75,7 +78,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that ended before it answered; ``why`` says how."""
+    """What a worker was asked ended it each time that Ray repeated it; ``why`` says how."""
 
     why: str
 
@@ -97,8 +100,8 @@ class Replica:
         self._model: Model | None = None
         self._ready: tuple[str, Ready] | None = None
 
-    def set_up(self, setup: Setup) -> Answer:
-        """Load the model, if that was not done, and get ready for some work."""
+    def compute(self, setup: Setup, request: Request) -> Answer:
+        """Compute some units, once the model is loaded and all that the work needs is cached."""
         sys.path += [folder for folder in setup.path if folder not in sys.path]
         with settings(progress=False):
             if self._model is None:
@@ -106,13 +109,6 @@ class Replica:
             if self._ready is None or self._ready[0] != setup.key:
                 self._ready = None
                 self._ready = setup.key, pickle.loads(setup.recipe)(self._model)
-        return Answer()
-
-    def compute(self, request: Request) -> Answer:
-        """Compute some units."""
-        if self._ready is None:
-            raise RuntimeError("the worker is not set up")
-        with settings(progress=False):
             return self._ready[1](request)
 
 
@@ -191,15 +187,15 @@ class Ray:
             self._model = setup.source, setup.device
         return self._ray.put(setup)
 
-    def set_up(self, replica: int, shared: Any) -> None:
-        """Let a worker get ready, which is started first if it does not run."""
+    def compute(self, replica: int, shared: Any, request: Request) -> None:
+        """Let a worker compute, which is started first if it does not run."""
         if replica not in self._actors:
             self._actors[replica] = self._start()
-        self._asked[self._actors[replica].set_up.remote(shared)] = replica
+        self._asked[self._actors[replica].compute.remote(shared, request)] = replica
 
-    def compute(self, replica: int, request: Request) -> None:
-        """Let a worker compute that is set up and has nothing else to do."""
-        self._asked[self._actors[replica].compute.remote(request)] = replica
+    def forget(self, replica: int) -> None:
+        """Wait no more for what a worker was asked, which may still get ready."""
+        self._asked = {one: of for one, of in self._asked.items() if of != replica}
 
     def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
         """The answers that have come; waits for the first one for up to this time. A lost worker is an answer too.
@@ -254,12 +250,14 @@ class Ray:
                 )
 
     def _start(self) -> Any:
-        """Start a worker. Ray restarts and repeats nothing by itself: the dispatcher decides what is tried again."""
+        """Start a worker. If it ends while it computes, Ray starts it again and repeats what it was asked."""
         there, gpus = self._ray.cluster_resources(), self._gpus()
         cpus = min(1, there.get("CPU", 0))  # a cluster that was started here has none to reserve
         if not self._actors:
             self._check_room(there, {"CPU": cpus, "GPU": gpus})
-        kind = self._ray.remote(Replica).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)
+        kind = self._ray.remote(Replica).options(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
+        )
         return kind.remote(max(1, torch.get_num_threads() // self.replicas))
 
     def _gpus(self) -> float:

@@ -104,9 +104,8 @@ def units(model: mh.Model) -> set[tuple[mh.HeadId, int]]:
 def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(small, alone, tmp_path: Path):
     draw, times = random.Random(3), Counter[Any]()
 
-    def trouble(replica: int, request: Any) -> bool:
-        what = request.batch if isinstance(request, Request) else replica
-        times[what] += (lost := draw.random() < 0.4 and times[what] < 2)  # the third time would be the last one
+    def trouble(replica: int, request: Request) -> bool:
+        times[request.batch] += (lost := draw.random() < 0.4 and times[request.batch] < 2)  # a third one is the last
         return lost
 
     workers = MadeWorkers(3, trouble)
@@ -119,40 +118,21 @@ def test_lost_workers_change_nothing_and_no_committed_unit_is_computed_twice(sma
     assert sum(map(len, workers.computed)) == len(units(small))  # everything was in the ledger
 
 
-def test_a_unit_that_ends_its_worker_three_times_is_named_and_the_rest_is_kept(small, tmp_path: Path):
+def test_what_ends_its_worker_three_times_is_named_and_the_rest_is_kept(small, alone, tmp_path: Path):
     bad = (mh.HeadId(1, 2), 0)
-
-    def trouble(replica: int, request: Any) -> bool:
-        ends = isinstance(request, Request) and bad in request.batch.units
-        return ends
-
-    workers, store = MadeWorkers(2, trouble), tmp_path / "ledger"
+    workers, store = MadeWorkers(2, lambda replica, request: bad in request.batch.units), tmp_path / "ledger"
     with pytest.warns(
-        UserWarning, match="L1H2, place 0 ended 3 workers, so it has no value; the last time, Ray"
-    ) as told:
-        ours = ablate(small, budget=None, workers=workers, store=store)
-    *lost, last = (str(one.message) for one in told.list)
-    assert "\nWhat is finished is kept. Give a smaller budget if memory ran out; with store=" in last
-    assert len(lost) == 2 and all("ended while it computed L1H" in one and "and 1 more; what" in one for one in lost)
-    assert all("what is finished is kept, and this is computed again. If it" in one for one in lost)
-    assert ours.missing == (mh.HeadId(1, 2),)
-    assert [len(batch) for batch in workers.lost] == [2, 2, 1]  # twice with its neighbour, then alone
-    assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small) - {bad}, 1)
-    whole = ablate(small, budget=None, store=store)  # the same call tries it again
-    np.testing.assert_allclose(whole.values, ablate(small, budget=None).values, rtol=1e-5, atol=1e-6)
-
-
-def test_workers_that_do_not_start_are_left_out_and_none_left_is_one_error_with_the_last_words(small, alone):
-    said = (
-        r"worker 1 did not start, 3 times; the last time, Ray said: The actor died.*\n?.*\nThe others go on without it"
-    )
-    workers = MadeWorkers(2, lambda replica, request: replica == 1)
-    with pytest.warns(UserWarning, match=said):
-        ours = ablate(small, workers=workers)
-    assert same(ours, alone)
-    with pytest.raises(
-        RuntimeError, match=r"(?s)no worker is left: worker \d did not start, 3 times.*With store=, what"
+        UserWarning, match="L1H2, place 0 ended a worker 3 times, so it has no value; the last time, Ray"
     ):
+        ours = ablate(small, workers=workers, store=store)
+    assert ours.missing == (mh.HeadId(1, 2),)
+    assert workers.lost == [[bad]] * 3
+    assert Counter(unit for batch in workers.computed for unit in batch) == dict.fromkeys(units(small) - {bad}, 1)
+    assert same(ablate(small, store=store), alone)  # the same call tries it again
+
+
+def test_workers_that_compute_nothing_are_one_error_with_the_last_words(small):
+    with pytest.raises(RuntimeError, match=r"workers: none of them could compute anything; the last time, Ray said:"):
         ablate(small, workers=MadeWorkers(2, lambda replica, request: True))
 
 

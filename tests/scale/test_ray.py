@@ -13,7 +13,7 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.model.sources.source import Source
 from mechheads.scale import ray_cluster
-from mechheads.scale.ray_cluster import Setup, pool_of
+from mechheads.scale.ray_cluster import RETRIES, Request, Setup, pool_of
 from support.made_workers import MadeRay
 from support.texts import CLEAN, PAIRS
 
@@ -29,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[MadeRay]:
 
 
 def start(workers: mh.scale.Ray, device: str = "cpu", replica: int = 0) -> None:
-    workers.set_up(replica, workers.share(Setup("key", Source("nowhere"), device, b"")))
+    workers.compute(replica, workers.share(Setup("key", Source("nowhere"), device, b"")), Request(None))
 
 
 def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:
@@ -65,7 +65,7 @@ def test_another_model_gets_other_workers(tiny, small, made: MadeRay):
     assert made.killed == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_cluster_of_this_machine_has_no_dashboard_no_statistics_and_ray_repeats_nothing(
+def test_a_cluster_of_this_machine_has_no_dashboard_no_statistics_and_ray_restarts_workers(
     made: MadeRay, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
@@ -85,7 +85,7 @@ def test_a_cluster_of_this_machine_has_no_dashboard_no_statistics_and_ray_repeat
             "include_dashboard": False,
         }
     ]
-    assert made.options == [{"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "max_task_retries": 0}]
+    assert made.options == [{"num_cpus": 0, "num_gpus": 0, "max_restarts": -1, "max_task_retries": RETRIES}]
     assert made.given == [(4,)]
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1" and "PYTHONBREAKPOINT" not in os.environ
 

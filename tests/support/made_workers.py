@@ -42,7 +42,7 @@ class MadeRay:
         self.options: list[dict[str, Any]] = []
         self.given: list[tuple[Any, ...]] = []
         self.killed: list[int] = []
-        self._asked: dict[int, tuple[int, Callable[[Any], Any], bytes]] = {}
+        self._asked: dict[int, tuple[SimpleNamespace, list[bytes]]] = {}
         self._names = count()
 
     def is_initialized(self) -> bool:
@@ -74,35 +74,40 @@ class MadeRay:
         return SimpleNamespace(options=options)
 
     def _actor(self, kind: type, chosen: dict[str, Any], given: tuple[Any, ...]) -> SimpleNamespace:
-        number = len(self.options)
+        def start() -> Any:
+            with warnings.catch_warnings():
+                return kind(*given)
+
+        def ask(*things: Any) -> int:
+            self._asked[name := next(self._names)] = (
+                actor,
+                [each if isinstance(each, bytes) else self.put(each) for each in things],
+            )
+            return name
+
+        actor = SimpleNamespace(number=len(self.options), start=start, does=start(), retries=chosen["max_task_retries"])
+        actor.compute = SimpleNamespace(remote=ask)
         self.options.append(chosen)
         self.given.append(given)
-        with warnings.catch_warnings():
-            actor = kind(*given)
-
-        def method(does: Callable[[Any], Any]) -> SimpleNamespace:
-            def ask(thing: Any) -> int:
-                sent = thing if isinstance(thing, bytes) else self.put(thing)
-                self._asked[name := next(self._names)] = number, does, sent
-                return name
-
-            return SimpleNamespace(remote=ask)
-
-        return SimpleNamespace(number=number, set_up=method(actor.set_up), compute=method(actor.compute))
+        return actor
 
     def wait(self, asked: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
         assert num_returns <= len(asked)
         return asked[:1], asked[1:]
 
     def get(self, asked: int) -> Any:
-        number, does, sent = self._asked.pop(asked)
-        assert number not in self.killed
-        if self.ends(asked):
+        actor, sent = self._asked.pop(asked)
+        assert actor.number not in self.killed
+        for _ in range(1 + actor.retries):
+            if not self.ends(asked):
+                break
+            actor.does = actor.start()
+        else:
             raise self.exceptions.ActorDiedError
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return does(pickle.loads(sent))
+                return actor.does.compute(*map(pickle.loads, sent))
         except Exception as error:
             told = ("compute", traceback.format_exc(), error, "worker", 1, "10.0.0.1")
             raise self.exceptions.RayTaskError(*told).as_instanceof_cause() from error
@@ -132,13 +137,9 @@ class MadeWorkers(mh.scale.Ray):
         self.chunks: list[int | None] = []
         self.stopped: list[int] = []
 
-    def set_up(self, replica: int, shared: Any) -> None:
-        super().set_up(replica, shared)
-        self._requests[replica] = None
-
-    def compute(self, replica: int, request: Request) -> None:
+    def compute(self, replica: int, shared: Any, request: Request) -> None:
         assert replica not in self._asked.values(), "one request at a time"
-        super().compute(replica, request)
+        super().compute(replica, shared, request)
         self._requests[replica] = request
 
     def stop(self, replica: int | None = None) -> None:

@@ -71,7 +71,7 @@ def test_seeds_that_are_done_are_not_fitted_again(llama: mh.Model, tmp_path: Pat
         return ends
 
     path = tmp_path / "fit.ledger"
-    with pytest.warns(UserWarning, match="the fit none of seed 0 ended 3 workers"):  # noqa: SIM117
+    with pytest.warns(UserWarning, match="the fit none of seed 0 ended a worker 3 times"):  # noqa: SIM117
         with pytest.raises(RuntimeError, match="the fit none of seed 0 has no value, and the work cannot go on"):
             mh.settings(workers=MadeWorkers(2, always), store=path)(fit_gates)(llama, TEXTS, **FIT)
     workers = MadeWorkers(2)
