@@ -139,7 +139,7 @@ Device = Annotated[
     ),
 ]
 Seed = Annotated[int, number("Seed of everything that is drawn.", least=0)]
-TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file: prompts or inputs with answers, BLiMP, GSM8K, ..."
+TASKS = "syntax, common_sense, math, aba_abb, a relation, or a file with the columns prompt and target."
 task_names = name_or_file(
     "a task",
     lambda: ("syntax", "common_sense", "common_sense_open", "math", "aba_abb", "capitals", *names("relations")),

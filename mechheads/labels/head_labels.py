@@ -9,7 +9,7 @@ import pandas as pd
 
 from mechheads.heads import HeadLike, check_head, check_heads
 from mechheads.results.scores import HeadScores
-from mechheads.results.shown import Rows, chosen
+from mechheads.results.shown import Rows, chosen, pairs_left_out
 
 EVIDENCE = (
     "phi",
@@ -138,5 +138,5 @@ class HeadLabels(HeadScores):
         counts = ", ".join(f"{name} {n}" for name, n in self.counts(once=True).items())
         labelled = table.query("is_evidence")
         first = labelled.head(10) if len(labelled) else table.nlargest(10, "phi")
-        notes = [counts, *self.provenance.get("limits", ())]
+        notes = [counts, *pairs_left_out(self.provenance.get("ledger", {})), *self.provenance.get("limits", ())]
         return first, notes if len(labelled) else [*notes, "No head is labelled. Those with the largest phi:"]

@@ -23,7 +23,7 @@ from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
 from mechheads.results.kinds import EXPLORER, HEATMAP, SMALLEST, citation, draw, kind_of, sample_of
 from mechheads.results.provenance import make_provenance
-from mechheads.results.shown import Rows, Shown, chosen, head_names
+from mechheads.results.shown import Rows, Shown, chosen, head_names, pairs_left_out
 from mechheads.results.stats import carried_by, mean_over_prompts, rounding_of
 
 if TYPE_CHECKING:
@@ -509,7 +509,8 @@ class HeadScores(Shown):
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         """The rows beyond the smallest effect worth naming; without one, or without intervals, the ten largest."""
-        notes = [FEW] if self.values is not None and len(set(self.dataset["cluster"].values.tolist())) < 6 else []
+        notes = pairs_left_out(self.provenance.get("ledger", {}))
+        notes += [FEW] if self.values is not None and len(set(self.dataset["cluster"].values.tolist())) < 6 else []
         if self.unit in SMALLEST and self.dataset["ci_low"].notnull().any():
             table = self.beyond()
             beyond = f"{SMALLEST[self.unit]:g} ({self.unit})"
@@ -520,6 +521,10 @@ class HeadScores(Shown):
             table = self.top(10, by="absolute")
             table = table.loc[table["score"] != 0, :]
             notes.append("The ten furthest from 0:" if len(table) == 10 else "All that are not 0, largest first:")
+            if len(table) == 10:
+                size = self._ranked("absolute")["score"].abs()
+                equal = int((size == size.iloc[9]).sum() - (size.iloc[:10] == size.iloc[9]).sum())
+                notes[-1] = f"The ten furthest from 0, of which the last equals {equal} more:" if equal else notes[-1]
         return self._with_notes(table), notes
 
     def _with_notes(self, table: Rows) -> Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 from unicodedata import east_asian_width
@@ -92,6 +92,31 @@ def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
     rows = Rows(table if columns is None else table[list(columns)])
     rows.attrs = dict(table.attrs) | ({} if columns is None else {"first": list(columns)})
     return rows
+
+
+def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """How many pairs of relations were kept, and why others were left out, in a line; none if all were kept.
+
+    Args:
+        ledger: for each relation, how many pairs were given and kept, and those that were lost, by reason.
+
+    >>> lost = {"target of several tokens": ["Rom -> Roma"], "explained by english_words": ["pain -> pain"]}
+    >>> from mechheads.results.shown import pairs_left_out
+    >>> pairs_left_out({"mine": {"given": 3, "kept": 1, "lost": lost}})
+    ['1 of 3 pairs; 1 has more than one token, 1 is explained by english_words.']
+    """
+    given, kept = (sum(of.get(name, 0) for of in ledger.values()) for name in ("given", "kept"))
+    if given == kept:
+        return []
+    whose = f"{len(ledger)} relations: " if len(ledger) > 1 else ""
+    why: dict[str, int] = {}
+    for reason, pairs in ((reason, pairs) for of in ledger.values() for reason, pairs in of.get("lost", {}).items()):
+        told = "more than one token" if reason.endswith("of several tokens") else reason
+        told = "explained by a rival" if whose and told.startswith("explained by") else told
+        why[told] = why.get(told, 0) + len(pairs)
+    verbs = {told: ("has", "have") if told == "more than one token" else ("is", "are") for told in why}
+    parts = ", ".join(f"{n:,} {verbs[told][n != 1]} {told}" for told, n in why.items())
+    return [f"{whose}{kept:,} of {given:,} pairs; {parts}."]
 
 
 def head_names(table: pd.DataFrame) -> list[str]:

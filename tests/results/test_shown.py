@@ -76,6 +76,36 @@ def test_scores_show_the_head_and_the_score_first():
     assert cells(labelled._repr_html_())[:2] == [["head", "relation", "score"], ["L0H0", "y", "0.5"]]
 
 
+def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
+    lost = {
+        "target of several tokens": ["a -> b"] * 7,
+        "source and target of several tokens": ["c -> d"] * 2,
+        "explained by english_words": ["e -> f"] * 2,
+    }
+    ledger = {"italian": {"given": 12, "kept": 1, "scored": True, "lost": lost}}
+
+    def printed(**ledger: object) -> str:
+        return " ".join(str(mh.HeadScores.from_scores(np.eye(2), provenance={"ledger": ledger}, **ABOUT)).split())
+
+    told = "1 of 12 pairs; 9 have more than one token, 2 are explained by english_words."
+    assert told in printed(**ledger)
+    other = {"given": 1_000, "kept": 999, "scored": True, "lost": {"explained by synonyms": ["g -> h"]}}
+    told = "2 relations: 1,000 of 1,012 pairs; 9 have more than one token, 3 are explained by a rival."
+    assert told in printed(**ledger, other=other)
+    assert "pairs" not in printed(whole={"given": 2, "kept": 2, "scored": True, "lost": {}})
+    assert "pairs" not in printed()
+
+
+def test_equal_scores_beside_the_last_that_is_shown_are_counted():
+    score = np.concatenate([np.full(8, 2.0), np.full(5, -1.0), np.zeros(7)]).reshape(4, 5)
+    printed = str(mh.HeadScores.from_scores(score, **ABOUT))
+    assert "The ten furthest from 0, of which the last equals 3 more:" in printed
+    score[0, 0] = 0  # of 12, none of which is left out by its place alone
+    assert "the last equals 2 more:" in str(mh.HeadScores.from_scores(score, **ABOUT))
+    assert "All that are not 0, largest first:" in str(mh.HeadScores.from_scores(np.eye(3), **ABOUT))
+    assert "The ten furthest from 0:" in str(mh.HeadScores.from_scores(np.arange(12.0).reshape(3, 4), **ABOUT))
+
+
 def frame(**columns) -> pd.DataFrame:
     heads = {"layer": [23, 0], "head": [4, 11]}
     return pd.DataFrame(heads | columns, index=["L23H4", "L0H11"])
