@@ -30,7 +30,7 @@ export const TERMS: Readonly<Record<string, string>> = {
   "residual stream": "The vector that each token carries through the layers. Heads and MLPs read it and add to it.",
   "rival": "Another reason for a pair, such as a synonym or an English word in a list of translations. A pair that a rival explains counts for no relation.",
   "Sahara": "A search for a group of heads: each step adds the head whose ablation, together with the group so far, gives the largest Generalized Ships. mh.safety.sahara.",
-  "self-repair": "When a head is removed, later heads take over part of its work. So ablation can understate what the head does. mh.patching.self_repair.",
+  "self-repair": "When a head is removed, later heads take over part of its work. So ablation can understate what the head does. It is the total minus the direct effect: mh.activation_patch(model, pairs, direction=\"noising\") minus mh.path_patch(model, pairs, mlps=\"frozen\").",
   "Ships": "Safety Head ImPortant Score: how far the next-token distribution moves when a head is ablated on a harmful request. mh.ships.",
   "verdict": "What a view says of one head by a fixed rule, which the page shows: yes, no or unclear. What the judge calls an answer (refused, complied and so on) is always called the judge's verdict. With causal evidence, labels have a column verdict too: whether weights and effect agree.",
   "view": "One analysis' score of every head, such as patching, Ships or a role. An atlas compares the views of a model.",
