@@ -98,7 +98,15 @@ class Ledger:
             with self._transaction():
                 for statement in _TABLES.split(";"):
                     self._file.execute(statement)
-        self._file.execute("PRAGMA journal_mode = wal")
+        until = time.monotonic() + PATIENCE
+        while True:  # sqlite waits for no other process that opens the file for the first time too
+            try:
+                self._file.execute("PRAGMA journal_mode = wal")
+                break
+            except sqlite3.OperationalError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
         self._file.execute("PRAGMA synchronous = normal")
 
     @staticmethod
