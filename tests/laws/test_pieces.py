@@ -12,7 +12,7 @@ import mechheads as mh
 from mechheads.limits import DEFAULT_BUDGET, Limits
 from support.every_analysis import EVERY
 
-ANALYSES = ("cache", "patch z", "attribution", "paths", "sets", "self-repair", "logits", "ships")
+ANALYSES = ("cache", "patch z", "attribution", "paths", "sets", "logits", "ships")
 
 limits = st.builds(
     Limits,
