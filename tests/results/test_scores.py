@@ -482,7 +482,7 @@ def test_few_values_equal_values_and_one_that_carries_a_score_are_told():
     said = str(few).splitlines()
     assert "6 or more independent prompts allow a test over heads." in said
     rows = [line for line in said if line.startswith("L0")]
-    assert len(rows) == 3 and all("too few" in row for row in rows) and few.top(1)["ci_low"].isna().all()
+    assert len(rows) == 3 and all("too few" in row for row in rows) and np.isnan(few.top(1)["ci_low"].to_numpy()).all()
     assert "too few" in repr(few.top(2)) and "too few" in few.top(2)._repr_html_()
     values[0, 0], values[0, 1] = 0.5, [0] * 7 + [9]
     lone = HeadScores.from_values(values, name="made", unit="logits", kind="demo")

@@ -416,7 +416,7 @@ def test_a_model_that_answers_in_another_language_gets_no_conclusion(llama: mh.M
     assert (
         found.verdict.startswith("there is no conclusion: no request has an answer in English") and not found.critical
     )
-    assert found.refuses is None and found.table["attack_success"].isna().all()
+    assert found.refuses is None and np.isnan(found.table["attack_success"].to_numpy(float)).all()
 
 
 def test_table_by_hand(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
