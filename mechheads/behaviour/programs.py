@@ -27,13 +27,14 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
 
 from mechheads.behaviour.windows import Texts, Windows, check_window, default_texts, each_batch, windows_of
 from mechheads.heads import HeadId, check_heads
 from mechheads.interventions.base import Context, Site
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
-from mechheads.messages.interrupted import stop_if, until_interrupted
+from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -51,10 +52,8 @@ PROGRAMS: tuple[str, ...] = get_args(ProgramName)
 """The names of the programs of the package."""
 OTHERS = PROGRAMS[:4]
 """The programs that every other one is compared with; they need not read the tokens."""
-LEAST_LOSS = 0.005
+_LEAST_LOSS = 0.005
 """Nats a token that uniform attention must lose, at the lower end of the interval, before a share of it is given."""
-USUAL_WINDOW = 128
-"""The usual length of a window."""
 _SHOWN = 12
 """How many tokens of a window are shown."""
 
@@ -64,7 +63,7 @@ def patterns_of(ids: Int[Tensor, "window pos"]) -> Float[Tensor, "window program
     position = torch.arange(ids.shape[1], device=ids.device)
     query, key = position[:, None], position
     same = (ids[:, :, None] == ids[:, None]) & (key < query)
-    follows = torch.nn.functional.pad(same[:, :, :-1], (1, 0)) & (key < query)
+    follows = pad(same[:, :, :-1], (1, 0)) & (key < query)
     fixed = [key == 0 * query, key == (query - 1).clamp_min(0), key == query, key <= query]
     keys = torch.stack([*(mask.expand_as(same) for mask in fixed), same, follows], dim=1)
     keys[..., 0] |= ~keys.any(-1)
@@ -121,15 +120,13 @@ class AttentionProgram:
             ValueError: if the program gives no weights of this shape that sum to 1 over the tokens so far.
         """
         if isinstance(self.program, str):
-            numbers = {text: number for number, text in enumerate(tokens)}
-            ids = torch.tensor([[numbers[text] for text in tokens]])
+            ids = torch.tensor([[tokens.index(text) for text in tokens]])
             return patterns_of(ids)[0, PROGRAMS.index(self.program)]
-        n = len(tokens)
+        n, wrong = len(tokens), None
         try:
             found = torch.as_tensor(np.asarray(self.program(list(tokens)), dtype=np.float32))
         except (TypeError, ValueError) as error:
             raise ValueError(f"program {self.name} fails for {n} tokens: {error}") from error
-        wrong = None
         if found.shape != (n, n):
             wrong = f"shape {list(found.shape)}"
         elif not (found >= 0).all() or not (found.sum(-1) - 1).abs().max() <= 1e-4:
@@ -165,16 +162,15 @@ class ProgramTest(TableResult):
     """
 
     KIND = "program_test"
+    name, unit = "programs in the place of heads", "nats a token"
 
     table: pd.DataFrame
     windows: pd.DataFrame
-    name: str
-    unit: str
     provenance: dict[str, Any]
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         first = ("heads", "program", "fit", "excess", "uniform_loss", "share", "share_low", "share_high")
-        return self.table[[*first]], ()
+        return self.table.filter(items=first), ()
 
 
 @analysis
@@ -205,11 +201,10 @@ def test_program(
         n_tokens: how many tokens to read; ``None`` for all.
 
     Returns:
-        A row for each head, with intervals over texts. After Ctrl-C, of the windows until then.
+        A row for each head, with intervals over texts.
 
     Raises:
         ValueError: if an argument is not valid, or a program gives no weights.
-        KeyboardInterrupt: if Ctrl-C came before the second window.
 
     Hayes, Li & Andreas 2026 (arXiv 2606.19317).
 
@@ -227,29 +222,24 @@ def test_program(
     sets += [dict(sorted(rules.items()))] if len(rules) > 1 else []
     if "pattern" in model.backend.read_only:
         raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
-    window = check_window(model, window, USUAL_WINDOW)
+    window = check_window(model, window, usual=128)
+    rows = texts
+    if texts is None:
+        rows = (Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts())
     seen: list[tuple[Windows, Tensor]] = []
-    bar = Bar(total=n_tokens, desc="programs", unit="token")
 
     def see(windows: Windows, found: Tensor) -> None:
         seen.append((windows, found))
         bar.update(windows.ids.numel())
 
-    rows = texts
-    if texts is None:
-        rows = (Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts())
-    with until_interrupted() as interrupts, bar:
+    with Bar(total=n_tokens, desc="programs", unit="token") as bar:
         stop_if(each_batch(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see))
     read = [row for windows, _ in seen for row in windows.ids.tolist()]
-    interrupts.stop_unless(len(read) > 1)
-    interrupts.warn(f"{sum(map(len, read))} tokens", "the test is of these")
     fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
-    heads, names = (
-        [" ".join(map(str, some)) for some in sets],
-        [" ".join(r.name for r in some.values()) for some in sets],
-    )
+    heads = [" ".join(map(str, rules)) for rules in sets]
+    names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
     tried = [
-        [of[at] for other, of in zip(OTHERS, others, strict=True) if other != name] for at, name in enumerate(names)
+        [of[at] for other, of in zip(OTHERS, others, strict=True) if other != names[at]] for at in range(len(sets))
     ]
     excess = fit - np.stack([max(fits, key=np.mean) for fits in tried])
     measured = {"fit": fit, "excess": excess, "program_loss": by_program, "uniform_loss": by_uniform}
@@ -259,16 +249,12 @@ def test_program(
     return ProgramTest(
         pd.DataFrame({"heads": heads, "program": names} | _statistics(measured, cluster)),
         pd.DataFrame(windows | {name: of_windows.ravel() for name, of_windows in measured.items()}),
-        name="programs in the place of heads",
-        unit="nats a token",
         provenance=make_provenance(
             model,
             texts="of the package" if texts is None else "given",
             programs=dict(zip(heads, names, strict=True)),
             window=window,
             n_tokens=sum(map(len, read)),
-            n_windows=len(read),
-            interrupted=interrupts.interrupted,
         ),
     )
 
@@ -277,19 +263,16 @@ def _statistics(
     measured: Mapping[str, Float[np.ndarray, "set window"]], cluster: list[int]
 ) -> dict[str, Float[np.ndarray, " set"]]:
     """The columns of a test: means with their intervals, R, and family p."""
-    columns: dict[str, np.ndarray] = {}
-
-    def add(name: str, of_windows: Float[np.ndarray, "set window"]) -> None:
-        low, high = clustered_interval(of_windows, cluster)
-        columns.update({name: mean_over_prompts(of_windows), f"{name}_low": low, f"{name}_high": high})
-
-    for name, of_windows in measured.items():
-        add(name, of_windows)
     by_program, by_uniform = measured["program_loss"], measured["uniform_loss"]
-    lost, whole = columns["program_loss"][:, None], columns["uniform_loss"][:, None]
-    whole = np.where(columns["uniform_loss_low"][:, None] > LEAST_LOSS, whole, np.nan)
+    low, _ = clustered_interval(by_uniform, cluster)
+    whole = np.where(low > _LEAST_LOSS, mean_over_prompts(by_uniform), np.nan)[:, None]
+    lost = mean_over_prompts(by_program)[:, None] / whole
     # in each window, R and to first order what the window adds to its error
-    add("share", 1 - lost / whole - (by_program - lost / whole * by_uniform) / whole)
+    share = 1 - lost - (by_program - lost * by_uniform) / whole
+    columns: dict[str, np.ndarray] = {}
+    for name, of_windows in (*measured.items(), ("share", share)):
+        low, high = clustered_interval(of_windows, cluster)
+        columns |= {name: mean_over_prompts(of_windows), f"{name}_low": low, f"{name}_high": high}
     for name, differences in (("excess_p", measured["excess"]), ("share_p", by_uniform - by_program)):
         columns[name] = family_p(differences, cluster, seed=current().seed)
     return columns
@@ -302,57 +285,34 @@ def _measured(
     """The fit of the programs of each set and of ``OTHERS``, and the losses with the programs and with uniform."""
     texts = [token_strings(row, model.tokenizer) for row in ids.tolist()]
     others = dict(zip(PROGRAMS, patterns_of(ids).unbind(1), strict=True))
-    patterns, streams = dict[HeadId, Tensor](), list[Tensor]()
+    patterns: dict[HeadId, Tensor] = {}
 
     def note(value: Tensor, hook: Any, head: HeadId) -> None:
         patterns[head] = value[:, head.head].float()
 
     hooks = [(model.hook_name("pattern", head.layer), partial(note, head=head)) for head in set().union(*sets)]
-    intact = _loss(model, model.backend.run(ids, hooks, streams=streams), ids)
+    intact = model.backend.under(hooks, partial(_loss, model, ids, {}))
     found = []
     for rules in sets:
         weights = {head: torch.stack(list(map(rule.weights, texts))).to(ids.device) for head, rule in rules.items()}
         seen = torch.cat([patterns[head] for head in rules], dim=1)
         tried = [torch.cat(list(weights.values()), dim=1), *(others[name].repeat(1, len(rules), 1) for name in OTHERS)]
-        put = (weights, dict.fromkeys(rules, others["uniform"]))
-        losses = [_loss(model, _with_patterns(model, ids, each, streams), ids) - intact for each in put]
+        losses = [_loss(model, ids, put) - intact for put in (weights, dict.fromkeys(rules, others["uniform"]))]
         found.append(torch.stack([*(fit_of(seen, each).double().cpu() for each in tried), *losses]))
     return torch.stack(found, dim=1)
 
 
-def _with_patterns(
-    model: Model,
-    ids: Int[Tensor, "window pos"],
-    patterns: Mapping[HeadId, Float[Tensor, "window pos pos"]],
-    streams: Sequence[Float[Tensor, "window pos d_model"]],
-) -> Float[Tensor, "window pos d_model"]:
-    """The states after the final norm with other patterns; ``streams`` are those after each block of the intact run."""
+def _loss(
+    model: Model, ids: Int[Tensor, "window pos"], patterns: Mapping[HeadId, Float[Tensor, "window pos pos"]]
+) -> Float[Tensor, " window"]:
+    """The mean of -log p of each next token with these patterns of heads, in nats, on the CPU."""
 
     def put(value: Tensor, hook: Any, head: HeadId) -> Tensor:
         value = value.clone()
         value[:, head.head] = patterns[head].to(value)
         return value
 
-    def run() -> Tensor:
-        first = min(head.layer for head in patterns)
-        residual, blocks = model.backend.embed(ids)
-        residual = streams[first - 1] if first else residual
-        for layer in range(first, model.n_layers):
-            residual = blocks(layer, residual)
-        return model.backend.finish(residual)
-
     hooks = [(model.hook_name("pattern", head.layer), partial(put, head=head)) for head in patterns]
-    return model.backend.under(hooks, run)
-
-
-def _loss(
-    model: Model, final: Float[Tensor, "window pos d_model"], ids: Int[Tensor, "window pos"]
-) -> Float[Tensor, " window"]:
-    """The mean of -log p of each next token, in nats, on the CPU."""
-    at_once = max(1, current().limits.logits_at_once // model.d_vocab)
-    states, tokens = final[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
-    parts = [
-        model.backend.unembed(some).log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
-        for some, wanted in zip(states.split(at_once), tokens.split(at_once), strict=True)
-    ]
-    return -torch.cat(parts).view(len(ids), -1).double().mean(1).cpu()
+    final = model.backend.run(ids, hooks)[:, :-1]
+    losses = [cross_entropy(model.backend.unembed(row).float(), of[1:]) for row, of in zip(final, ids, strict=True)]
+    return torch.stack(losses).double().cpu()

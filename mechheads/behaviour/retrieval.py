@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
 from mechheads.behaviour.logit_attribution import attribute, prompts_at_once, top
 from mechheads.data import content
@@ -39,12 +38,7 @@ def needle_prompts() -> dict[str, Prompts]:
     ('The secret word of James is', ' silver')
     """
     given = content("needles", "needles")
-    made = {}
-    for kind in ("retrieved", "known", "computed"):
-        some = given[kind]
-        places = {"place": [tuple(span) for span in some["place"]]} if "place" in some else {}
-        made[kind] = Prompts(some["prompts"], answer=some["answer"], positions=places)
-    return made
+    return {kind: Prompts(**given[kind]) for kind in ("retrieved", "known", "computed")}
 
 
 @analysis
@@ -94,15 +88,15 @@ def retrieval_heads(
         )
     at_once = prompts_at_once(model, asked, "source", limits)
     sums = np.zeros((model.n_layers, model.n_heads, len(prompts)))
-    counts = np.zeros(len(prompts), dtype=int)
+    counts = np.bincount([steps[step][0] for step in right.tolist()], minlength=len(prompts))
     for some in Bar(right.split(at_once), desc="retrieval", leave=False):
         heads = attribute(model, asked.rows(some), "source", limits)["heads"]
         for row, step in enumerate(some.tolist()):
             prompt, ids, _, at = steps[step]
-            sums[..., prompt] += _contrast(heads[..., : len(ids), row], at)
-            counts[prompt] += 1
-    with np.errstate(invalid="ignore"):
-        values = np.where(counts > 0, sums / counts, np.nan)
+            phi = heads[..., : len(ids), row]
+            inside, others = phi[..., at].sum(-1), max(1, len(ids) - len(at))
+            sums[..., prompt] += inside - (phi.sum(-1) - inside) * len(at) / others
+    values = sums / np.where(counts > 0, counts, np.nan)
     return HeadScores.from_values(
         values,
         name="retrieval",
@@ -112,13 +106,6 @@ def retrieval_heads(
         variables={"steps": ("prompt", counts)},
         provenance=make_provenance(model, {"prompts": tokens, "n_prompts": len(tokens), "n_steps": len(steps)}),
     )
-
-
-def _contrast(heads: Float[np.ndarray, "layer head source"], at: list[int]) -> Float[np.ndarray, "layer head"]:
-    """The sum over the sources in a place, less that over the others, rescaled to as many."""
-    inside = heads[..., at].sum(-1)
-    others = heads.shape[-1] - len(at)
-    return inside - (heads.sum(-1) - inside) * len(at) / max(1, others)
 
 
 _Step = tuple[int, list[int], int, list[int]]
@@ -136,9 +123,8 @@ def _steps(model: Model, prompts: Prompts, answers: Sequence[Answer] | None, pla
     for number, (item, answer, where) in enumerate(zip(prompts.items, given, prompts.positions[place], strict=True)):
         ids, text, offsets = encode(item, number, model)
         at = tokens_at(where, place, number, ids, text, offsets)
-        more = np.atleast_1d(answer).tolist()
-        if isinstance(answer, str):
-            more = ids_after(text or "", answer, model.tokenizer)
+        is_text = isinstance(answer, str)
+        more = ids_after(text or "", answer, model.tokenizer) if is_text else np.atleast_1d(answer).tolist()
         if not more:
             raise ValueError(f"answers[{number}] is {answer!r}, which is no tokens of its own after prompt {number}")
         found += [(number, [*ids, *more[:t]], token, at) for t, token in enumerate(more)]

@@ -300,20 +300,13 @@ class Backend(ABC):
         *,
         keys: Keys | None = None,
         grad: bool = False,
-        streams: list[Tensor] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Run every block and return the residual stream after the final norm.
-
-        Args:
-            streams: the residual stream after each block is added to this list.
-        """
+        """Run every block and return the residual stream after the final norm."""
 
         def run() -> Tensor:
             residual, blocks = self.embed(ids)
             for layer in range(self.sizes.n_layers):
                 residual = blocks(layer, residual, keys)
-                if streams is not None:
-                    streams.append(residual)
             return self.finish(residual)
 
         with torch.set_grad_enabled(grad):
