@@ -231,7 +231,7 @@ def ring_of_capitals(model: Model, n: int) -> PromptPairs | None:
     from mechheads.labels.relations import Relation
     from mechheads.prompts.encoding import single_token
     from mechheads.prompts.prompts import PromptPairs
-    from mechheads.studies.capitals import TEMPLATE
+    from mechheads.studies.capitals import TEMPLATES
     from mechheads.studies.questions import CAPITALS
 
     def is_known(pair: Sequence[str]) -> bool:
@@ -241,7 +241,7 @@ def ring_of_capitals(model: Model, n: int) -> PromptPairs | None:
     if len(known) < 2:
         return None
     turned = [*known[1:], known[0]]
-    clean, corrupted = ([TEMPLATE.format(country=country) for country, _ in side] for side in (known, turned))
+    clean, corrupted = ([TEMPLATES[0].format(country=country) for country, _ in side] for side in (known, turned))
     answer, wrong = ([f" {capital}" for _, capital in side] for side in (known, turned))
     places = {"country": ([country for country, _ in known], [country for country, _ in turned])}
     with warnings.catch_warnings(action="ignore"):  # of the prompts that are shared

@@ -75,7 +75,7 @@ def texts_for_users() -> dict[str, str]:
     files = [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "notebooks").glob("*.py")]
     package = ROOT / "mechheads"
     files += [*(package / "data" / "kinds").glob("*.toml"), *(package / "cli").glob("*.py")]
-    files += [*(package / "studies").glob("*findings.py"), *(package / "explorer" / "front" / "src").rglob("*.ts*")]
+    files += [*(package / "explorer" / "front" / "src").rglob("*.ts*")]
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
 
 

@@ -48,6 +48,7 @@ class Results:
     _start: float = field(default_factory=time.perf_counter)
     _pages: list[float] = field(default_factory=list)
     _shown: Atlas | None = None
+    _told: dict[str, str] = field(default_factory=dict)
 
     def of(self, study: Mapping[str, str]) -> None:
         """Make the folder one of this study, before the work begins.
@@ -82,7 +83,8 @@ class Results:
             raise ValueError("; ".join(["there is no result", *found.notes]))
         if self._shown is not found or found.interrupted:
             self._save(found, write_page)
-        self.lines.append(found.summary())
+        self.tell(found)
+        self.lines += [*(f"Note       {note}" for note in found.notes)]
         self.interrupted = found.interrupted
 
     def grow(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
@@ -90,6 +92,7 @@ class Results:
 
         The first page is written at once. Each one holds more and takes longer than the one before.
         """
+        self.tell(found)
         start, self._shown = time.perf_counter(), None
         if self._pages and sum(self._pages) + self._pages[-1] > _ON_PAGES * (start - self._start):
             found.save(self.out)
@@ -97,6 +100,13 @@ class Results:
         self._save(found, write_page)
         self._pages.append(time.perf_counter() - start)
         self._shown = found
+
+    def tell(self, found: Atlas) -> None:
+        """Print the table of each question that has changed since it was printed."""
+        for question in found.questions():
+            if (text := str(question)) != self._told.get(question.key):
+                typer.echo(f"{text}\n")
+                self._told[question.key] = text
 
     def _save(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
         self.files = found.save(self.out)

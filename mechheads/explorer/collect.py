@@ -18,9 +18,9 @@ from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.head_tensor import Attention
 from mechheads.safety.heads.safety_heads import SafetyHeads
+from mechheads.studies.answers import one_line
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
-from mechheads.studies.findings import one_line
 from mechheads.studies.head_patterns import HeadPatterns, joined
 
 MAX_TOKENS = 2000

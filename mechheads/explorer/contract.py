@@ -67,11 +67,8 @@ class Model(TypedDict):
     nHeads: int
     nKvHeads: int | None  # head h has the key and value h / (nHeads / nKvHeads)
     questions: list[Question]  # the blocks at the top of the page
-    answer: list[Finding]  # what the results carry; sentences that are of no question stand below the blocks
-    summary: str
     notes: list[str]  # what was left out, and why
     interrupted: bool
-    seconds: dict[str, float]  # of each stage
     provenance: dict[str, Any]  # of each result, by its name: what is needed to repeat it
     citations: dict[str, str]  # BibTeX of each
     methods: list[Method]
@@ -86,25 +83,16 @@ class Model(TypedDict):
     panes: list[str]  # those of a card that have something for some head, or that say why they have not
 
 
-class Finding(TypedDict):
-    """A sentence, and what is chosen on the page that shows it, as in its address: ``{filter: "induction"}``."""
-
-    text: str
-    link: dict[str, str]
-
-
 class Question(TypedDict):
-    """What a part of the results is about, and what they say of it."""
+    """What a part of the results is about, and the heads whose effect is large enough to name."""
 
     key: str
     title: str  # such as "naming the capital"
     kind: Literal["pairs", "requests", "task", "text", "weights", "own"]
-    sentence: Finding
-    more: list[Finding]
     views: list[str]  # names of its views
-    counted: str  # how many prompts, pairs, requests or windows there were, such as "16 pairs"
-    settles: str  # what would settle what is open; empty if nothing is
-    heads: list[Evidence]  # its first heads by ``view``
+    varies: str  # how many prompts, pairs, requests or windows there were, and what varies in them
+    warnings: list[str]  # fixed texts about what these prompts do not allow
+    rows: list[Row]
     view: str | None  # the view, or the column, that ranks its heads
 
 
@@ -113,12 +101,18 @@ class Interval(TypedDict):
     high: Num
 
 
-class Evidence(Interval):
-    """A head of a question; ``shown`` is the value with its unit and interval."""
+class Row(Interval):
+    """A head of a question: what was measured, beside chance and with the family p if it was tested over heads."""
 
     head: HeadName
+    measured: str
+    column: str  # the column of the table that has it
     value: Num
-    shown: str
+    null: Num
+    p: Num
+    n: int  # of how many prompts it is a mean
+    unit: str
+    note: str  # a fixed text, such as that one prompt carries it
 
 
 class Method(TypedDict):

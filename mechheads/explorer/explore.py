@@ -16,7 +16,7 @@ from mechheads.explorer.collect import Collected, check_size, collect, patterns_
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check, check_id
-from mechheads.explorer.page import alt_text, page_html, png, script, shown_width, style, write
+from mechheads.explorer.page import alt_text, answer, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
 from mechheads.files.replacing import check_kind, check_place
 from mechheads.heads import HeadLike, check_head
@@ -280,7 +280,7 @@ def _still(payload: Payload) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def saved(payload: Payload, drawn: bytes) -> str:
-    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its summary.
+    """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its tables.
 
     The picture stands below the frame, folded: a notebook that is not trusted drops the frame and keeps the picture.
     """
@@ -295,6 +295,5 @@ def saved(payload: Payload, drawn: bytes) -> str:
             f"<details><summary>The map as a picture, for readers whose scripts are off</summary>{image}</details>"
             f"<script>{_TELL_THEME}</script>"
         )
-    summaries = "\n\n".join(model["summary"] for model in payload.page["models"])
     note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."
-    return f"{image}<pre>{html.escape(summaries)}</pre><p>{note}</p>"
+    return f"{image}{answer(payload.page)}<p>{note}</p>"

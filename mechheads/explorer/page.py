@@ -143,19 +143,25 @@ def svg(page: contract.Page) -> str:
 
 
 def answer(page: contract.Page) -> str:
-    """What the results carry, as HTML lists by question for readers whose scripts are off."""
+    """The rows of each question as HTML tables, for readers whose scripts are off."""
     made = []
     for model in page["models"]:
-        by_title = {each["title"]: [each["sentence"], *each["more"]] for each in model["questions"]}
-        told = [finding for findings in by_title.values() for finding in findings]
-        by_title[""] = [finding for finding in model["answer"] if finding not in told]
-        texts = {title: [_escaped(finding["text"]) for finding in findings] for title, findings in by_title.items()}
-        name = f"<h2>{_escaped(model['name'])}</h2>" if len(page["models"]) > 1 and any(texts.values()) else ""
-        made.append(name)
-        for title, sentences in texts.items():
-            heading = f"<h3>{_escaped(title)}</h3>" if title else ""
-            made.append(f"{heading}<ul><li>{'</li><li>'.join(sentences)}</li></ul>" if sentences else "")
+        if len(page["models"]) > 1 and model["questions"]:
+            made.append(f"<h2>{_escaped(model['name'])}</h2>")
+        for question in model["questions"]:
+            varies = f" ({question['varies']})" if question["varies"] else ""
+            made.append(f"<h3>{_escaped(question['title'] + varies)}</h3>")
+            cells = [_cells(row) for row in question["rows"]]
+            made.append("<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>" if cells else "")
+            made += [f"<p>{_escaped(warning)}</p>" for warning in question["warnings"]]
     return "".join(made)
+
+
+def _cells(row: contract.Row) -> str:
+    """The cells of a row: head, what was measured, value and interval."""
+    interval = "" if row["low"] is None or row["high"] is None else f"[{row['low']:.3g}, {row['high']:.3g}]"
+    value = "" if row["value"] is None else f"{row['value']:.3g} {row['unit']}"
+    return "".join(f"<td>{_escaped(text)}</td>" for text in (row["head"], row["measured"], value, interval))
 
 
 def _escaped(text: str) -> str:

@@ -23,9 +23,8 @@ from mechheads.results.curves import Curves, is_random
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
 from mechheads.results.tables import TableResult
+from mechheads.studies.answers import Question
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.by_question import Question
-from mechheads.studies.findings import Finding
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import own_file
 
@@ -100,7 +99,7 @@ def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = 
     """The payload of a page about the patterns of runs; ``live`` as in ``atlas_payload``."""
     atlas = Atlas(name, shape=patterns.first.shape[:2], patterns=patterns)
     model = _model(atlas, name, {})
-    model["summary"], model["provenance"], model["citations"] = "", {}, {}
+    model["provenance"], model["citations"] = {}, {}
     model["columns"], model["methods"], model["cautions"] = [], [], []
     page = _page("run", f"Attention patterns of {name}", [model], live, contract.Start(model=0, head="L0H0"))
     return Payload(page, blocks(_opened_later(0, atlas, None)))
@@ -139,11 +138,8 @@ def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> contract
         "nHeads": n_heads,
         "nKvHeads": next((about["n_kv_heads"] for about in provenance.values() if "n_kv_heads" in about), None),
         "questions": [_question(each) for each in atlas.questions()],
-        "answer": list(map(_finding, atlas.findings())),
-        "summary": atlas.summary(5),
         "notes": list(atlas.notes),
         "interrupted": atlas.interrupted,
-        "seconds": dict(atlas.seconds),
         "provenance": plain(provenance),
         "citations": {name: result.citation() for name, result in results.items()},
         "methods": methods(names, said),
@@ -166,23 +162,16 @@ def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> contract
 
 
 def _question(question: Question) -> contract.Question:
-    first, *more = map(_finding, question.findings)
     return {
         "key": question.key,
         "title": question.title,
         "kind": question.kind,
-        "sentence": first,
-        "more": more,
         "views": list(question.views),
-        "counted": question.counted,
-        "settles": question.settles,
-        "heads": [contract.Evidence(**vars(head)) for head in question.heads],
+        "varies": question.varies,
+        "warnings": list(question.warnings),
+        "rows": [plain(vars(row)) for row in question.rows],
         "view": question.view,
     }
-
-
-def _finding(finding: Finding) -> contract.Finding:
-    return {"text": finding.text, "link": finding.link}
 
 
 def _circuit(curve: Curves) -> contract.Circuit:

@@ -23,8 +23,8 @@ from mechheads.results.evidence import OUTCOMES, verdicts
 from mechheads.results.kinds import KINDS
 from mechheads.results.record import GROUPS, Words
 from mechheads.results.words import differs_in, shortened, words_of
+from mechheads.studies.answers import question_of
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.by_question import question_of
 
 _GENERALIZED = "generalized_"
 _YOUR_OWN = "Your own"

@@ -1,5 +1,6 @@
 """Several analyses of one model in one table and one page."""
 
+from mechheads.studies.answers import Question
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
 from mechheads.studies.figures.categories import categories_figure
@@ -7,13 +8,12 @@ from mechheads.studies.figures.panels import PaperFigure
 from mechheads.studies.figures.recipes import Recipe, load_recipe, recipe_figure
 from mechheads.studies.figures.roles import roles_figure
 from mechheads.studies.figures.safety import safety_figure
-from mechheads.studies.findings import Finding
 from mechheads.studies.refusals import Refusals, RefusalSettings
 
 __all__ = [
     "Atlas",
-    "Finding",
     "PaperFigure",
+    "Question",
     "Recipe",
     "RefusalSettings",
     "Refusals",

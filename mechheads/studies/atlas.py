@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -14,22 +13,20 @@ import numpy as np
 import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
-from mechheads.behaviour.profile import NAMES, PROFILED
+from mechheads.behaviour.profile import PROFILED
 from mechheads.files.text import read_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.messages.wrapped import wrapped
 from mechheads.results.curves import Curves
-from mechheads.results.dataset import shown_ends
-from mechheads.results.scores import HeadScores, RankBy
-from mechheads.results.shown import head_names
+from mechheads.results.scores import HeadScores
+from mechheads.results.shown import head_names, html_table
 from mechheads.results.tables import TableResult
 from mechheads.results.words import ASKED, heading
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
-from mechheads.studies.by_question import Question, questions
-from mechheads.studies.findings import Finding, of_rest, one_line
+from mechheads.studies.answers import Question, one_line, questions
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import OwnView, own_file, own_views
 from mechheads.studies.questions import CAPITALS
@@ -56,8 +53,6 @@ _COLUMNS = {
 _EFFECTS = ("patching", "direct", "attribution")
 """What a card calls the effects of the study."""
 _OPEN = "mh.explore(atlas) shows every head, mh.head_card(atlas, 'L0H0') one"
-_INTERVALS = "Brackets hold 95% intervals, unless another level is named."
-_WIDTH = 110
 _ABOUT = "atlas.json"
 _TEXTS = ("model", "asked", "pairs", "requests", "seconds", "notes", "interrupted", "study", "done")
 _OWN = "own"
@@ -287,61 +282,45 @@ class Atlas(Stages):
         return f", {' x '.join(map(str, self.sizes))} heads" if has_result else ""
 
     def __str__(self) -> str:
-        """The findings, one sentence each."""
-        lines = self._in_sentences()
-        return wrapped("\n".join([f"{one_line(self.model)}{self._size}", *lines, _OPEN]) if lines else repr(self))
-
-    def _in_sentences(self) -> list[str]:
-        """The findings as lines, under the title of each question."""
-        lines = []
-        for question in self.questions():
-            lines += [heading(question.title), *_listed(question.findings)]
-        if lines:
-            lines += _listed(self._rest())
-        return [*lines, _INTERVALS] if any("[" in line for line in lines) else lines
+        """A table for each question."""
+        parts = [str(question) for question in self.questions()]
+        if not parts:
+            return wrapped(repr(self))
+        return "\n\n".join([f"{one_line(self.model)}{self._size}", *parts, *self._rest(), _OPEN])
 
     def _repr_html_(self) -> str:
-        said = ""
+        shown = ""
         for question in self.questions():
-            sentences = "".join(f"<li>{escape(each.text)}</li>" for each in question.findings)
-            said += f"<p>{escape(heading(question.title))}</p><ul>{sentences}</ul>"
-        said += "".join(f"<p>{escape(each.text)}</p>" for each in self._rest()) + f"<p>{_INTERVALS}</p>" if said else ""
-        return f"<p>{escape(repr(self))}</p>{said}"
+            title = f"{heading(question.title)} ({question.varies})" if question.varies else heading(question.title)
+            notes = "".join(f"<p>{escape(line)}</p>" for line in question.warnings)
+            shown += f"<p>{escape(title)}</p>{html_table(question.table()) if question.rows else ''}{notes}"
+        return f"<p>{escape(repr(self))}</p>{shown}"
 
-    def questions(self) -> list[Question]:
-        """What was asked and found: each question with its sentences, its scores and its first heads.
+    def questions(self, at_least: float | None = None) -> list[Question]:
+        """What was asked and found: each question with a table of the heads whose effect is large enough to name.
 
-        Two scores are about one question if their prompts are the same, or are made from the same relation.
-        """
-        return questions(self)
+        Two scores are about one question if their prompts are the same, or are made from the same relation. A head is
+        named if its interval lies beyond the smallest effect worth naming: 5% restored, 0.1 nats, phi 0.1 above its
+        null. On text, it is named if it has a name. Without intervals, or a smallest effect, the ten largest are
+        listed. The same tables stand at the top of the page, in ``print(atlas)`` and in the console.
 
-    def findings(self) -> list[Finding]:
-        """What the results carry, in a few sentences, question by question, those about your own scores first.
-
-        A head is said to differ from 0 only if its interval excludes 0 and its family p, the chance that any head
-        comes so far, is at most 0.05; that takes six prompts. Each sentence says of how many heads and prompts it is;
-        numbers have the digits that their 95% interval earns. A sentence about the largest value of something that was
-        not tested says so. The same sentences stand at the top of the page, in ``print(atlas)`` and in the console.
-
-        Returns:
-            Each with its ``text``, and its ``link``: what is chosen on the page that shows it.
+        Args:
+            at_least: the smallest effect worth naming, in place of these.
 
         >>> import numpy as np
         >>> values = np.array([[[0.7, 0.8, 0.75, 0.7, 0.8, 0.7], [0.0, 0.1, -0.1, 0.0, 0.1, -0.1]]])
         >>> effect = mh.HeadScores.from_values(values, name="effect", unit="share restored", kind="activation_patch")
-        >>> atlas = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"})
-        >>> print(atlas.findings()[0].text)
-        Patched for the capital, L0H0 restores 74% [69%, 80%] of the logit difference; 1 of 2 heads differs from 0
-        (family p at most 0.05, 6 pairs).
+        >>> (question,) = mh.studies.Atlas("demo", patching=effect, asked={"pairs": "the capital"}).questions()
+        >>> question.title, question.varies, [row.head for row in question.rows]
+        ('naming the capital', '6 pairs', ['L0H0'])
         """
-        found = [finding for question in self.questions() for finding in question.findings]
-        return found + self._rest() if found else found
+        return questions(self, at_least)
 
-    def _rest(self) -> list[Finding]:
+    def _rest(self) -> list[str]:
         """What was not measured."""
         absent = [name for name, part in self._analyses.items() if not part]
-        rest = of_rest(absent, len(self._analyses) - len(absent) + len(self.own), self.interrupted)
-        return [] if rest is None else [rest]
+        lines = ["The work was interrupted."] if self.interrupted else []
+        return [*lines, f"Not measured: {', '.join(absent)}."] if absent else lines
 
     @property
     def _analyses(self) -> dict[str, Any]:
@@ -354,49 +333,6 @@ class Atlas(Stages):
             "safety heads": self.safety,
             "roles": self.roles,
         }
-
-    def summary(self, top: int = 3) -> str:
-        """The findings, then the largest values of every analysis, as text."""
-        lines = [f"Model      {self.model}", *self._in_sentences()]
-        if self.profile is not None:
-            lines.append("Names on text")
-            named = {name: self.profile.named(name) for name in NAMES.values()}
-            lines += [
-                f"  {name:<16} {len(heads):>4}  {' '.join(map(str, heads[:top]))}" for name, heads in named.items()
-            ]
-        if self.labels is not None:
-            once, counts = self.labels.counts(once=True), self.labels.counts()
-            lines.append("Categories " + ", ".join(f"{name} {n}" for name, n in once.items() if n))
-            for category in self.labels.categories:
-                part = self.labels.select(category=category)
-                faint = int(part.dataset["below_floor"].sum())
-                none, more = ("", " more") if counts[category] else (": no head", "")
-                below = f" ({faint}{more} below the floor of {self.labels.provenance['floor']})" if faint else ""
-                lines += _top_lines(
-                    part,
-                    top,
-                    lambda row, d: f"  {d['best_relation'].values[row.layer, row.head]}",
-                    f"{category}, phi{none}{below}",
-                )
-        if self.patching is not None:
-            about = f"Patching, {one_line(self.asked['pairs'])}" if "pairs" in self.asked else "Patching"
-            lines += _top_lines(self.patching, top, None, f"{about}: {self.patching.unit}")
-        for ablation, scores in self.safety.items():
-            lines += _top_lines(
-                scores,
-                top,
-                lambda row, d: f"  {d['generalized_ships'].values[row.layer, row.head]:.2g} degrees",
-                f"Safety heads, {ablation}: Ships, nats",
-            )
-        if self.roles is not None:
-            always = self.roles.always()
-            for role, scores in self.roles.items():
-                share = f"{always[role]:.1%} of heads in every seed"
-                lines += _top_lines(scores, top, None, f"{scores.name}, gate ({share})")
-        for view in self.own_views.values():
-            title = ", ".join(filter(None, [one_line(view.label), view.scores.unit]))
-            lines += _top_lines(view.scores, top, None, title, by="absolute")
-        return "\n".join([*lines, *self.closing_lines])
 
 
 _KINDS: dict[str, type[HeadScores] | type[TableResult]] = {
@@ -415,14 +351,6 @@ ATLAS_FILES = (
     _ABOUT,
 )
 """The files that ``save`` writes, besides scores of your own."""
-
-
-def _listed(found: Sequence[Finding]) -> list[str]:
-    """The sentences as lines of a list."""
-    return [
-        textwrap.fill(each.text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for each in found
-    ]
 
 
 def _is_told(variable: str, scores: HeadScores) -> bool:
@@ -471,16 +399,3 @@ def _phi_of(labels: HeadLabels, relation: str) -> HeadScores:
     about |= {"variables": {name: (("layer", "head"), data[old].values) for name, old in some.items()}}
     found = HeadScores.from_scores(data["phi"].values, interval=ends, provenance=labels.provenance, **about)
     return found.with_provenance(selected={"relation": relation})
-
-
-def _top_lines(
-    scores: HeadScores, top: int, more: Callable[[Any, Any], str] | None, title: str, by: RankBy = "score"
-) -> list[str]:
-    rows: list[Any] = list(scores.top(top, by=by).itertuples())
-    n_heads = scores.n_layers * scores.n_heads
-    reached = n_heads - len(scores.missing)
-    lines = [title if reached == n_heads else f"{title} ({reached} of {n_heads} heads reached)"]
-    for row in rows:
-        text = f"  {HeadId(row.layer, row.head)!s:>7}  {row.score:8.3f}{shown_ends(row._asdict())}"
-        lines.append(text + (more(row, scores.dataset) if more else ""))
-    return lines

@@ -41,7 +41,7 @@ from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.prompts import Requests, Side
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.capitals import FITTED_ON, capital_pairs, capital_task
+from mechheads.studies.capitals import FITTED_ON, TEMPLATES, capital_pairs, capital_task
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
 from mechheads.studies.questions import (
     PARTS,
@@ -230,6 +230,9 @@ class _Builder:
         if parts & {"patching", "causes"} and self.pairs is not None:
             atlas.pairs = _texts_of(self.model, self.pairs)
             atlas.asked |= _named(ASKED if self.asked.pairs is None else names, "pairs")
+            if self.asked.pairs is None:
+                n = len(self.pairs)
+                atlas.asked["pairs_vary"] = f"{n} pairs, {n} countries, {min(n, len(TEMPLATES))} wordings"
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
             atlas.asked |= _named(ASKED if self.asked.requests is None else names, "requests")

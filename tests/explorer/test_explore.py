@@ -223,10 +223,10 @@ def test_a_saved_notebook_keeps_the_page():
     assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
 
 
-def test_of_a_large_page_a_saved_notebook_keeps_the_summary(monkeypatch):
+def test_of_a_large_page_a_saved_notebook_keeps_the_tables(monkeypatch):
     monkeypatch.setattr(importlib.import_module("mechheads.explorer.explore"), "_SAVED", 10)
     text = saved(atlas_payload([demo()]), b"")
-    assert "<iframe" not in text and "Model      demo" in text and "too large" in text
+    assert "<iframe" not in text and "<td>L1H1</td>" in text and "too large" in text
 
 
 @needs_anywidget

@@ -87,8 +87,8 @@ def test_own_pairs_are_what_is_patched(loaded: Callable[[str], mh.Model], name: 
     assert set(atlas.results) == {"patching", "direct", "paths"} and atlas.circuit is not None
     assert atlas.pairs[0] == {"clean": CLEAN[0], "corrupted": CORRUPTED[0], "answer": " Paris", "wrong": " Rome"}
     assert atlas.asked == {} and atlas.requests == [] and atlas.notes == []
-    assert len(atlas.patterns.table) == 5 and "capital, " not in atlas.summary()
-    assert "\nPatching: share restored\n" in atlas.summary()
+    assert len(atlas.patterns.table) == 5 and str(atlas).startswith(f"{model.name}"[:20])
+    assert "The answer (4 pairs)" in str(atlas)
     assert set(atlas.done) == {"patching", "causes"}
 
 
@@ -103,8 +103,6 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert set(nothing.results) == {"patching", "direct", "paths"}
     assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
-    assert "of the KL divergence" in nothing.findings()[0].text
-    assert "of the log-probability" in by_answer.findings()[0].text
     effects = atlas_payload([by_answer]).blocks["mh-heads-0-0"]
     assert "What the head itself adds to the logit of the answer" in json.dumps(unblock(effects))
     rules = [view["verdict"]["rule"] for atlas in (by_answer, nothing) for view in views(atlas)[1:]]
@@ -430,7 +428,7 @@ def test_the_command_takes_files_and_goes_on_in_its_folder(
         patch.setattr(build, "profile_and_examples", stopped_at(1, build.profile_and_examples))
         code, said = run(*common, *given)
     assert code == 0, said
-    assert "Patching, capitals: share restored" in said
+    assert "Capitals (4 pairs)" in said
     atlas = Atlas.load(out)
     assert atlas.asked == {"pairs": "capitals"} and atlas.pairs[3]["clean"] == CLEAN[3] and not atlas.requests
     assert atlas.labels is not None and len(atlas.pairs) == 4 and not atlas.interrupted

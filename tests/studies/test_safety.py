@@ -75,10 +75,6 @@ def count_as(verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusal_stages, "count_refusals", lambda model, side: counted)
 
 
-def texts_of(atlas: mh.studies.Atlas) -> str:
-    return "\n".join(finding.text for finding in atlas.findings())
-
-
 RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling"]
 NOT_SHARED = ["refusals counted", "refusal attribution"]
 """Stages of a few runs, which have no units for workers."""
@@ -92,15 +88,15 @@ def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, mon
     assert (counted["n"], counted["of"]) == (0, 6)
     assert set(atlas.tables) == {"refusals"} and atlas.results == {} and not atlas.rankings
     assert atlas.refusals.tests == {} and atlas.refusals.curve is None
-    first, *_ = atlas.findings()
-    assert first.text.startswith("There is no refusal to ablate: the model refused none of 6 ")
+    (question,) = atlas.questions()
+    assert question.rows == [] and list(question.tables) == ["Requests refused"]
     written = {path.name for path in atlas.save(tmp_path)}
     assert written == {"refusals.nc", "heads.csv", "atlas.json"}
-    assert mh.studies.Atlas.load(tmp_path).findings() == atlas.findings()
+    assert str(mh.studies.Atlas.load(tmp_path)) == str(atlas)
     page = write_page(atlas, tmp_path / "index.html").read_text("utf-8")
-    assert "no refusal to ablate" in page
+    assert "Harmful requests" in page or "harmful requests" in page
     again = atlas_of(small, monkeypatch, judging("refused"), resume=mh.studies.Atlas.load(tmp_path))
-    assert again.findings() == atlas.findings(), "what is done is kept"
+    assert str(again) == str(atlas), "what is done is kept"
 
 
 @pytest.mark.slow
@@ -111,17 +107,8 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert found is not None and attribution is not None
     assert list(atlas.rankings) == RANKINGS == [name for name in found.tests if name != TOGETHER]
     assert found.spread and not found.carriers
-    said = texts_of(atlas)
-    assert atlas.findings()[0].text.startswith("No few heads carry the refusals: taking away the first 2 of a ranking")
-    assert "So none is named for it" in said
     assert found.openings
-    begun = np.exp(attribution.dataset["refusal"].values).mean()
-    told = f'the model gives the opening "{found.openings[0]}" a mean probability of {begun:.1%} (5 requests)'
-    assert told in said
-    assert "; refusals in other words may depend on other heads." in said and said.count("are judged by") == 1
     assert all("; judged by <lambda>" in test.verdict for test in found.tests.values())
-    assert all(f"Without the first by {name}: " in said for name in found.tests)
-    assert "What may not be concluded: anything about other requests" in said
     assert found.curve is not None and found.curve.table["k"].tolist() == [0, 1, 2] * 2
     assert found.curve.provenance["ablation"] == "scaling"
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in atlas.rankings.values())
@@ -145,7 +132,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert files >= {f"{name}.csv" for name in (*REFUSAL_TABLES, "heads")}
     again = mh.studies.Atlas.load(tmp_path)
     np.testing.assert_array_equal(again.refusal_attribution.scores, attribution.scores)
-    assert again.findings() == atlas.findings() and again.refusals is not None
+    assert str(again) == str(atlas) and again.refusals is not None
     pd.testing.assert_frame_equal(again.refusals.table, found.table)
     page = write_page(atlas, tmp_path / "index.html").read_text("utf-8")
     assert "<b>dog</b>" not in page
@@ -161,7 +148,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
 
 
 @pytest.mark.parametrize("carrying", few([RANKINGS[2:3], RANKINGS[2:]], RANKINGS[2:]))
-def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short, monkeypatch, carrying):
+def test_rankings_whose_heads_carry_refusals_are_known(small, short, monkeypatch, carrying):
     """Tests that say so are put in place of real ones: the heads of the first of the best rankings are named."""
     real = refusal_stages.refusal_tests
 
@@ -180,13 +167,7 @@ def test_heads_that_carry_refusals_are_named_with_how_sure_this_is(small, short,
     assert atlas.refusals is not None
     assert list(atlas.refusals.carriers) == carrying and not atlas.refusals.spread
     (question,) = atlas.questions()
-    assert question.findings[0].text.startswith("Refusals depend on the first 2 heads by Ships, scaling")
-    assert question.view == "ships_scaling" and question.findings[0].link["top"] == "2"
-    named = next(finding.text for finding in question.findings if finding.text.startswith("By Ships, scaling, in nats"))
-    for head in atlas.safety["scaling"].heads(2):
-        assert f"{head} {atlas.safety['scaling'][str(head)]['score']:.3f}" in named
-    assert named.count("of 3 rankings") == 2
-    assert "that the model is safe as long as these heads work: refusing is not safety." in texts_of(atlas)
+    assert list(question.tables) == ["Requests refused", "first_heads", "overlap", "tests", "curve"]
 
 
 @pytest.mark.slow
@@ -201,9 +182,6 @@ def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, sh
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     assert atlas.refusals is not None and atlas.refusals.spread and not atlas.refusals.carriers
-    wanted = "Without the first 2 heads by refusal attribution, 0% of the refused requests are answered: more than"
-    said = texts_of(atlas)
-    assert wanted in said and said.count("and less than half") == 1
 
 
 @pytest.mark.slow
@@ -211,7 +189,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
     assert atlas.refusals is not None
-    assert "No few key/value groups carry the refusals" in texts_of(atlas)
+    assert atlas.refusals.spread and atlas.refusals.ablated == "key/value group"
     for scores in atlas.rankings.values():
         assert scores.provenance["group"] == "kv" and all(head.head % 2 == 0 for head in scores.heads(3))
     assert all(len(test.heads) % 2 == 0 for test in atlas.refusals.tests.values())
@@ -269,7 +247,7 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch, tmp_path):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     assert atlas.interrupted and atlas.done == []
     assert set(atlas.results) == {"refusal_attribution", "safety_undifferentiated", "safety_scaling"}
-    assert "interrupted" in atlas.summary()
+    assert "The work was interrupted." in str(atlas)
     atlas.save(tmp_path)
     with pytest.warns(UserWarning, match="hardly any refusal"):
         whole = atlas_of(small, monkeypatch, judging("refused"), resume=mh.studies.Atlas.load(tmp_path))
@@ -304,8 +282,7 @@ def test_what_does_not_fit_is_refused_before_any_work(small):
 
 def test_the_atlas_of_a_model_that_refuses_nothing_has_a_page(small, short, monkeypatch, tmp_path: Path):
     atlas = atlas_of(small, monkeypatch, judging("complied"), group="kv", critical=1)
-    (first, *_) = atlas.findings()
-    assert "so no key/value group was ranked" in first.text
+    assert atlas.refusals is not None and not atlas.refusals.tests
     atlas.save(tmp_path)
     write_page(atlas, tmp_path / "index.html")
     names = {path.name for path in tmp_path.iterdir()}

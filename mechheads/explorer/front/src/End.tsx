@@ -3,15 +3,10 @@ import { Circuits } from "./Circuits";
 import type { Table } from "./data";
 import { model, page } from "./page";
 import { Folded } from "./sections";
-import { state } from "./state";
 import { columnOf } from "./table";
 
-/** The section that a finding about what is missing links to. */
-const LEFT_OUT = "left-out";
-
 export function End() {
-  const { answer, summary, notes, interrupted, seconds, provenance, citations, methods, cautions, circuits, views, tables } = model.value;
-  const rest = answer.find(({ link }) => link.section === LEFT_OUT);
+  const { notes, interrupted, provenance, citations, methods, cautions, circuits, views, tables } = model.value;
   return (
     <footer class="mh-end" aria-label="About this page">
       <div class="mh-end-lists">
@@ -21,16 +16,14 @@ export function End() {
             <ul>{cautions.map((text) => <li key={text}>{text}</li>)}</ul>
           </section>
         )}
-        {(notes.length > 0 || interrupted || rest) && (
-          <section class={state.section.value === LEFT_OUT ? "is-section" : ""}>
+        {(notes.length > 0 || interrupted) && (
+          <section>
             <h2 tabIndex={-1}>What was left out</h2>
-            {rest && <p>{rest.text}</p>}
-            {interrupted && !rest?.text.includes("interrupted") && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
+            {interrupted && <p class="mh-error">The work was interrupted, so a part of it is missing.</p>}
             <ul>{notes.map((text) => <li key={text}><WithCode text={text} /></li>)}</ul>
           </section>
         )}
       </div>
-      {summary && <Folded id="summary" title="Summary"><pre tabIndex={0}>{summary}</pre></Folded>}
       {circuits.length > 0 && <Folded id="circuits" title="Circuits" opened={!views.length}><Circuits of={circuits} /></Folded>}
       {tables.length > 0 && <Folded id="tables" title="Tables" opened={!views.length}>{tables.map((table) => <OneTable key={table.name} table={table} />)}</Folded>}
       {methods.length > 0 && (
@@ -61,15 +54,6 @@ export function End() {
       {Object.keys(citations).length > 0 && (
         <Folded id="citation" title="Citation">
           <pre tabIndex={0}>{eachOnce(Object.values(citations))}</pre>
-        </Folded>
-      )}
-      {Object.keys(seconds).length > 0 && (
-        <Folded id="time" title="Time">
-          <dl class="mh-times">
-            {Object.entries(seconds).map(([name, value]) => (
-              <div key={name}><dt>{name}</dt><dd>{`${value.toFixed(value < 10 ? 1 : 0)} s`}</dd></div>
-            ))}
-          </dl>
         </Folded>
       )}
       <p class="mh-muted">{`mechheads ${page.value.version}. This page is one file and needs no network.`}</p>

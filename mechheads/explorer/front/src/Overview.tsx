@@ -7,7 +7,7 @@ import { idOf } from "./ids";
 import { asCsv, download } from "./lists";
 import { countOf, model } from "./page";
 import { choose, state } from "./state";
-import { chosen, colourOf, columnOf, hasValues, offered, questionOf, usual, usualColumns } from "./table";
+import { chosen, colourOf, columnOf, hasValues, measures, questionOf, usual, usualColumns } from "./table";
 import { Pick, SaveFigure, Tick } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
@@ -32,8 +32,7 @@ function MapView() {
   const its = model.value;
   const question = questionOf(its);
   const colour = colourOf(its);
-  const every = state.every.value;
-  const none = !its.categories ? "None" : every || !colour || question?.kind === "weights" ? "Categories" : undefined;
+  const none = its.categories ? "Categories" : "None";
   return (
     <section class="mh-view mh-view-map" aria-labelledby={idOf("map")} ref={box}>
       <header>
@@ -43,10 +42,8 @@ function MapView() {
       <div class="mh-picks">
         {hasValues(its) && (
           <>
-            <Pick label="Colour" columns={offered(its, colour)} value={colour} onPick={(name) => choose(columnOf(its, name)?.question === question?.key ? { colour: name } : { colour: name, question: question?.key ?? "" })} none={none} />
+            <Pick label="Colour" columns={measures(its)} value={colour} onPick={(name) => choose(columnOf(its, name)?.question === question?.key ? { colour: name } : { colour: name, question: question?.key ?? "" })} none={none} />
             <Top />
-            <Tick on={state.fold.value} onChange={(fold) => choose({ fold })}>Fold layers without hits</Tick>
-            {its.questions.length > 1 && <Tick on={every} onChange={(every) => choose({ every })}>Offer measures of all questions</Tick>}
           </>
         )}
       </div>
@@ -88,7 +85,7 @@ function Top() {
           onInput={(event) => choose({ top: at[Number(event.currentTarget.value)] ?? null })}
         />
       </label>
-      <Pick label="by" says="Rank heads by" columns={offered(its, by)} value={by} onPick={(by) => choose({ by })} />
+      <Pick label="by" says="Rank heads by" columns={measures(its)} value={by} onPick={(by) => choose({ by })} />
     </div>
   );
 }
@@ -105,9 +102,9 @@ function ScatterView() {
         <Save box={box} what="scatter" />
       </header>
       <div class="mh-picks">
-        <Pick label="Across" columns={offered(its, x)} value={x} onPick={(name) => choose({ x: name })} />
-        <Pick label="Up" columns={offered(its, y)} value={y} onPick={(name) => choose({ y: name })} />
-        <Pick label="Size" columns={offered(its, size)} value={size} onPick={(size) => choose({ size })} none="Same for all" />
+        <Pick label="Across" columns={measures(its)} value={x} onPick={(name) => choose({ x: name })} />
+        <Pick label="Up" columns={measures(its)} value={y} onPick={(name) => choose({ y: name })} />
+        <Pick label="Size" columns={measures(its)} value={size} onPick={(size) => choose({ size })} none="Same for all" />
         <div class="mh-group">
           <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>Log across</Tick>
           <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>Log up</Tick>

@@ -1,10 +1,10 @@
-/** What was asked and what was found: a block for each question, with its first heads. A block's title opens its question. */
+/** What was asked and what was found: a block for each question, with its table of heads. A block's title opens its question. */
 import { paneOf } from "./card/Card";
 import { headEvents } from "./card/headEvents";
 import { nameOf, numberOf } from "./card/heads";
-import { extent, known, plural } from "./card/numbers";
+import { extent, known, plural, show } from "./card/numbers";
 import { shown, shownOf } from "./card/verdicts";
-import type { Finding, Model, Question } from "./data";
+import type { Model, Question, Row } from "./data";
 import { Explained } from "./Explained";
 import { disagreementsOf, headsOf, type Disagreement } from "./disagree";
 import { focusCard } from "./focus";
@@ -13,96 +13,98 @@ import { model, page } from "./page";
 import { Folded } from "./sections";
 import { plainClick, StateLink } from "./StateLink";
 import { hashOf, linked, open, state } from "./state";
-import { columnOf, questionOf } from "./table";
+import { questionOf } from "./table";
 import { heading } from "./text";
 
 export function Questions() {
   const its = model.value;
-  const { questions, answer } = its;
-  if (page.value.start || (!questions.length && !answer.length)) return null;
-  const told = new Set(questions.flatMap(({ sentence, more }) => [sentence, ...more]).map(({ text }) => text));
-  const rest = answer.filter(({ text }) => !told.has(text));
+  const { questions } = its;
+  if (page.value.start || !questions.length) return null;
   const shown = questionOf(its);
   return (
     <section class="mh-answer" aria-labelledby={idOf("answer")}>
       <header>
         <h2 id={idOf("answer")}>What was found</h2>
-        <p class="mh-muted">In brackets: 95% intervals, unless another level is named.</p>
+        <p class="mh-muted">Heads whose interval lies beyond the smallest effect worth naming, the largest first. In brackets: 95% intervals.</p>
       </header>
       <div class="mh-blocks">
         {questions.map((question) => <Block key={question.key} of={question} its={its} isOpen={question === shown} />)}
       </div>
-      <ul class="mh-rest">{rest.map((finding) => <li key={finding.text}><Sentence finding={finding} its={its} pane="" /></li>)}</ul>
+      {shown && shown.rows.length > FIRST && <Folded id="rows" title={`All rows of ${shown.title}`}><Rows of={shown} its={its} /></Folded>}
       {shown && <Disagreements key={shown.key} of={shown} its={its} />}
     </section>
   );
 }
 
+/** How many rows of a question are drawn. */
+const FIRST = 5;
+
 function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean }) {
-  const { key, title, kind, counted, settles, sentence, more } = of;
+  const { key, title, kind, varies, warnings, rows } = of;
   const n = headsOf(disagreementsOf(its, key)).length;
   return (
     <article class={`mh-block ${isOpen ? "is-shown" : ""}`} aria-labelledby={idOf(`question-${key}`)}>
       <h3 id={idOf(`question-${key}`)}>
         <StateLink to={linked({ question: key }, state.model.value)} title="Show this question in the map, the scatter and the table" current={isOpen}>{kind === "own" ? title : heading(title)}</StateLink>
-        {counted && <span class="mh-muted">{` ${counted}`}</span>}
+        {varies && <span class="mh-muted">{` ${varies}`}</span>}
       </h3>
-      <p><Sentence finding={sentence} its={its} question={key} pane={paneOf(of)} /></p>
-      <Intervals of={of} its={its} />
-      {settles && <p class="mh-muted">{settles}</p>}
-      {more.length > 0 && (
-        <details>
-          <summary>{plural(more.length, "further finding")}</summary>
-          <ul>{more.map((finding) => <li key={finding.text}><Sentence finding={finding} its={its} question={key} pane={paneOf(of)} /></li>)}</ul>
-        </details>
-      )}
+      {rows.length > 0 ? <Intervals of={of} its={its} /> : <p class="mh-muted">No head beyond the smallest effect worth naming.</p>}
+      {warnings.map((text) => <p key={text} class="mh-muted">{text}</p>)}
       {n > 0 && <p><StateLink to={linked({ question: key, section: "disagreements" }, state.model.value)}>{`${plural(n, "head")} on which two analyses disagree`}</StateLink></p>}
     </article>
   );
 }
 
-/** The first heads of a question on one axis: values, their intervals, and where 0 is. */
+/** The first rows of a question on one axis: values, their intervals, and where 0 is. */
 function Intervals({ of, its }: { of: Question; its: Model }) {
-  const { heads, view, title } = of;
-  if (!heads.length) return null;
-  const [from, to] = extent(heads.flatMap(({ value, low, high }) => [value, low, high]), 0);
+  const { rows, title } = of;
+  const { measured = title, unit = "" } = rows[0] ?? {};
+  const first = rows.filter((row) => row.measured === measured).slice(0, FIRST);
+  const [from, to] = extent(first.flatMap(({ value, low, high }) => [value, low, high]), 0);
   const place = (value: number) => `${(3 + (94 * (value - from)) / (to - from)).toFixed(2)}%`;
   const zero = { "--at": place(0) };
-  const ranking = its.views.find(({ name }) => name === view);
-  const { unit = "", range = false } = ranking ?? columnOf(its, view ?? "") ?? {};
   return (
-    <ul class="mh-intervals" aria-label={`The first heads by ${ranking?.title ?? columnOf(its, view ?? "")?.label ?? title}`}>
-      {heads.map(({ head, value, low, high, shown: said }) => (
-        <li key={head}>
-          <Head name={head} its={its} pane={paneOf(of)} />
-          <span class="mh-track" style={zero} aria-hidden="true">
-            {known(low) && known(high) && <span class="mh-range" style={{ "--at": place(low), "--to": place(high) }} />}
-            {known(value) && <span class="mh-value" style={{ "--at": place(value) }} />}
-          </span>
-          <span title={minus(said)}>{shown({ unit, range }, value, low, high)}</span>
-        </li>
-      ))}
-      <li class="mh-muted" aria-hidden="true"><span /><span class="mh-track" style={zero}><span class="mh-nought">0</span></span><span>{unit}</span></li>
-    </ul>
+    <>
+      <p class="mh-muted">{measured}</p>
+      <ul class="mh-intervals" aria-label={`The first heads by ${measured}`}>
+        {first.map(({ head, value, low, high }) => (
+          <li key={head}>
+            <Head name={head} its={its} pane={paneOf(of)} />
+            <span class="mh-track" style={zero} aria-hidden="true">
+              {known(low) && known(high) && <span class="mh-range" style={{ "--at": place(low), "--to": place(high) }} />}
+              {known(value) && <span class="mh-value" style={{ "--at": place(value) }} />}
+            </span>
+            <span>{shown({ unit, range: false }, value, low, high)}</span>
+          </li>
+        ))}
+        <li class="mh-muted" aria-hidden="true"><span /><span class="mh-track" style={zero}><span class="mh-nought">0</span></span><span>{unit}</span></li>
+      </ul>
+    </>
   );
 }
 
-interface SentenceProps {
-  finding: Finding;
-  its: Model;
-  question?: string;
-  pane: string;
-}
-
-/** Its first words are the link to what it says; the heads in it are links to their cards. */
-function Sentence({ finding: { text, link }, its, question, pane }: SentenceProps) {
-  const lead = leadOf(text);
-  const { head: _head, pane: _pane, ...shows } = link;
+/** Every row of a question, with its null, family p and number of prompts. */
+function Rows({ of, its }: { of: Question; its: Model }) {
+  const number = (value: Row["p"]) => (known(value) ? show(value, 2) : "");
   return (
-    <>
-      <StateLink to={linked({ ...(question && { question }), ...shows }, state.model.value)} title="Show this on the page">{lead}</StateLink>
-      {minus(text.slice(lead.length)).split(/\b(L\d+H\d+)\b/).map((part, at) => (at % 2 ? <Head key={at} name={part} its={its} pane={pane} /> : <Explained key={at} text={part} />))}
-    </>
+    <div class="mh-scroll" tabIndex={0} role="region" aria-label={`Rows of ${of.title}`}>
+      <table class="mh-table-of mh-rows">
+        <thead><tr>{["Head", "Measured", "Value", "Null", "Family p", "n", ""].map((name) => <th key={name} scope="col">{name}</th>)}</tr></thead>
+        <tbody>
+          {of.rows.map(({ head, measured, value, low, high, unit, null: none, p, n, note }) => (
+            <tr key={`${measured} ${head}`}>
+              <th scope="row"><Head name={head} its={its} pane={paneOf(of)} /></th>
+              <td>{measured}</td>
+              <td>{`${known(value) ? shown({ unit, range: false }, value, low, high) : ""} ${unit}`}</td>
+              <td>{number(none)}</td>
+              <td>{number(p)}</td>
+              <td>{n || ""}</td>
+              <td>{note}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 
@@ -119,17 +121,6 @@ function Head({ name, its, pane }: { name: string; its: Model; pane: string }) {
     if (event.detail === 0) focusCard();
   };
   return <a class="mh-answer-head" href={`#${hashOf(linked({ head: name, pane }, at))}`} {...marks} onClick={go}>{name}</a>;
-}
-
-/** The words before the first mark of punctuation outside of quotes, or before the first head. */
-function leadOf(text: string): string {
-  const found = /^(?:"[^"]*"|[^"])*?(?=[,;:.](?:\s|$)|\bL\d+H\d)/.exec(text)?.[0].trimEnd();
-  return found || text;
-}
-
-/** A true minus before numbers. */
-function minus(text: string): string {
-  return text.replace(/(?<=^|[\s[(])-(?=\d)/g, "\u2212");
 }
 
 /** How many heads of each kind are shown at first. */

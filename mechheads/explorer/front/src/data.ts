@@ -39,11 +39,8 @@ export interface Model {
   nHeads: number;
   nKvHeads: number | null;
   questions: Question[];
-  answer: Finding[];
-  summary: string;
   notes: string[];
   interrupted: boolean;
-  seconds: Record<string, number>;
   provenance: Record<string, unknown>;
   citations: Record<string, string>;
   methods: Method[];
@@ -58,21 +55,14 @@ export interface Model {
   panes: string[];
 }
 
-export interface Finding {
-  text: string;
-  link: Record<string, string>;
-}
-
 export interface Question {
   key: string;
   title: string;
   kind: "pairs" | "requests" | "task" | "text" | "weights" | "own";
-  sentence: Finding;
-  more: Finding[];
   views: string[];
-  counted: string;
-  settles: string;
-  heads: Evidence[];
+  varies: string;
+  warnings: string[];
+  rows: Row[];
   view: string | null;
 }
 
@@ -81,10 +71,16 @@ export interface Interval {
   high: Num;
 }
 
-export interface Evidence extends Interval {
+export interface Row extends Interval {
   head: HeadName;
+  measured: string;
+  column: string;
   value: Num;
-  shown: string;
+  null: Num;
+  p: Num;
+  n: number;
+  unit: string;
+  note: string;
 }
 
 export interface Method {

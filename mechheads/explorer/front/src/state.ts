@@ -22,8 +22,6 @@ export interface Values {
   compared: readonly [Ref, Ref] | null;
   /** The key of the question that is open; empty: that of the column that colours the map, or the first. */
   question: string;
-  /** Menus offer the columns of all questions. */
-  every: boolean;
   /** Names of columns; empty: the usual ones. A size of "" is the same for all heads. */
   x: string;
   y: string;
@@ -41,8 +39,6 @@ export interface Values {
   /** How many heads with the largest values of the column `by` are marked; null for all. */
   top: number | null;
   by: string;
-  /** Layers without a hit are folded away. */
-  fold: boolean;
   /** A head of several categories has one colour that says how many, as in the paper. */
   oneColour: boolean;
   /** Of the card: which pane is open. */
@@ -73,7 +69,6 @@ const START: Values = {
   pins: [],
   compared: null,
   question: "",
-  every: false,
   x: "",
   y: "",
   colour: null,
@@ -85,7 +80,6 @@ const START: Values = {
   columns: [],
   top: null,
   by: "",
-  fold: false,
   oneColour: false,
   pane: "",
   prompt: null,

@@ -108,15 +108,10 @@ export function measures(model: Model): Column[] {
   return model.columns.filter((column) => column.kind === "number" && (column.role === "value" || column.role === "place"));
 }
 
-/** Whether menus offer a column: those of other questions only if the reader asks for them. */
-export function isOffered(model: Model, { question }: Column): boolean {
+/** Whether a column is about the open question, or about none. */
+function isOfOpen(model: Model, { question }: Column): boolean {
   const open = questionOf(model);
-  return state.every.value || !open || question === null || question === open.key;
-}
-
-/** What a menu offers: measures of the open question, and the chosen one. */
-export function offered(model: Model, name: string): Column[] {
-  return measures(model).filter((column) => column.name === name || isOffered(model, column));
+  return !open || question === null || question === open.key;
 }
 
 /** The numbers of the open question, what ranks its heads first. */
@@ -155,7 +150,7 @@ export function chosen(model: Model, name: string, otherwise: string): string {
 
 /** Columns of the table if none were chosen: what heads are called and every view, or every value if there are no views. */
 export function usualColumns(model: Model): string[] {
-  const values = model.columns.filter((column) => column.role === "value" && isOffered(model, column));
+  const values = model.columns.filter((column) => column.role === "value" && isOfOpen(model, column));
   const views = model.views.map(({ value }) => value);
   return (values.some(({ name }) => views.includes(name)) ? values.filter(({ kind, name }) => kind === "text" || views.includes(name)) : values).map(({ name }) => name);
 }

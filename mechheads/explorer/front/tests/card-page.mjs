@@ -61,8 +61,8 @@ function card(head, at) {
 /** What `html` of pages.mjs takes. */
 export function made({ live = null } = {}) {
   const model = {
-    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, answer: [], summary: "", notes: ["roles left out: too quick"], interrupted: false,
-    seconds: {}, provenance: {}, citations: {}, methods: [], cautions: [], tensions: [], circuits: [], questions: [], tables: [],
+    name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, notes: ["roles left out: too quick"], interrupted: false,
+    provenance: {}, citations: {}, methods: [], cautions: [], tensions: [], circuits: [], questions: [], tables: [],
     panes: ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
       column("effect", [0.1, -0.2, 0.3, 0.4]),

@@ -207,8 +207,8 @@ test("the search line filters every view, opens a single head, and says what it 
   assert.equal(await note(page), `${count((at) => column("patching")[at] > 0.1)} of 36 heads`);
 });
 
-test("the slider marks the first heads by a column, and layers without a hit fold away", async (t) => {
-  const page = await open(t, browser, small(), { hash: "every=1" });
+test("the slider marks the first heads by a column", async (t) => {
+  const page = await open(t, browser, small(), {});
   const slider = page.getByRole("slider", { name: "How many heads to mark" });
   await slider.focus();
   await page.keyboard.press("Home");
@@ -218,35 +218,30 @@ test("the slider marks the first heads by a column, and layers without a hit fol
   assert.equal(chosen(page).by, "phi");
   const best = column("phi").indexOf(Math.max(...column("phi")));
   assert.doesNotMatch(await head(page, "map", best).getAttribute("class"), /is-dim/);
-  await page.getByLabel("Fold layers without hits").check();
-  assert.equal(await page.locator(".mh-view-map [role=gridcell]").count() < 36, true);
-  assert.ok(await page.locator(".mh-folded").count());
-  await counts(head(page, "map", best), 1);
   await page.keyboard.press("]");
   assert.equal(chosen(page).head, `L${Math.floor(best / N_HEADS)}H${best % N_HEADS}`);
 });
 
 test("one mark of each drawing stays in the tab order when others are drawn", async (t) => {
-  const page = await open(t, browser, small(), { hash: "every=1" });
+  const page = await open(t, browser, small(), {});
   const stops = (view) => page.locator(`.mh-view-${view} [data-head][tabindex="0"]`).count();
   await head(page, "map", 8).focus();
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("]");
   await page.locator(".mh-search-line").fill("L3");
-  await page.getByLabel("Fold layers without hits").check();
   await page.getByLabel("Across", { exact: true }).selectOption("ships_scaling");
   await page.getByLabel("Log up").check();
   assert.deepEqual([await stops("map"), await stops("scatter")], [1, 1]);
 });
 
 test("axes, colours, sizes and logarithms are free, and stand in the address", async (t) => {
-  const page = await open(t, browser, small(), { hash: "every=1" });
+  const page = await open(t, browser, small(), {});
   await page.getByLabel("Across", { exact: true }).selectOption("entropy");
   await page.getByLabel("Up", { exact: true }).selectOption("distance");
   await page.getByLabel("Colour", { exact: true }).selectOption("patching");
   await page.getByLabel("Size", { exact: true }).selectOption("norm");
   await page.getByLabel("Log up").check();
-  assert.deepEqual(chosen(page), { every: "1", x: "entropy", y: "distance", colour: "patching", size: "norm", logY: "1" });
+  assert.deepEqual(chosen(page), { x: "entropy", y: "distance", colour: "patching", size: "norm", logY: "1" });
   assert.match(await page.locator(".mh-view-scatter .mh-axis-title").allTextContents().then(String), /Entropy.*Distance/);
   assert.match(await head(page, "map", 13).getAttribute("class"), /is-high/);
   const transforms = () => page.locator(".mh-view-scatter [data-head]").evaluateAll((all) => all.map((each) => each.getAttribute("transform")));
@@ -261,7 +256,7 @@ test("axes, colours, sizes and logarithms are free, and stand in the address", a
 });
 
 test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) => {
-  const page = await open(t, browser, small(), { hash: "sort=&every=1" });
+  const page = await open(t, browser, small(), { hash: "sort=" });
   const first = () => page.locator(".mh-row th").first().textContent();
   await page.getByRole("button", { name: "Patching" }).first().click();
   const patching = column("patching");
@@ -294,9 +289,11 @@ test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) 
 
 test("the table shows as many usual columns as there is room for; more scroll beside the heads' names", async (t) => {
   const usual = model.columns.filter((each) => each.kind === "text").length + model.views.length;
+  const payload = small();
+  for (const each of payload.page.models[0].columns) if (each.question !== "pairs") each.question = null; // about none, so usual for all
   const before = [];
   for (const width of [1600, 800, 390]) {
-    const page = await open(t, browser, small(), { viewport: { width, height: 900 }, hash: "every=1" });
+    const page = await open(t, browser, payload, { viewport: { width, height: 900 }, hash: "question=pairs" });
     const table = page.locator(".mh-table");
     const names = () => page.getByRole("columnheader").locator("button").evaluateAll((all) => all.map((each) => each.getAttribute("aria-label") ?? each.textContent));
     assert.ok((await table.evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0, `${width}: the table scrolls`);
@@ -325,7 +322,7 @@ test("what is typed stands as code in the notes", async (t) => {
 });
 
 test("a number of the table has the digits of its interval, its tooltip all of them, its heading the unit and the meaning", async (t) => {
-  const page = await open(t, browser, small(), { hash: "every=1&columns=patching,patching_ci_low,ships_undifferentiated" });
+  const page = await open(t, browser, small(), { hash: "columns=patching,patching_ci_low,ships_undifferentiated" });
   const cell = head(page, "table", 3).locator("td").first();
   const [value, low, high] = ["patching", "patching_ci_low", "patching_ci_high"].map((name) => column(name)[3]);
   assert.equal(await cell.getAttribute("title"), `Patching: ${value} [${low}, ${high}] share restored`);
@@ -341,7 +338,7 @@ test("a number of the table has the digits of its interval, its tooltip all of t
 });
 
 test("the table as filtered and sorted is given as CSV, with every column", async (t) => {
-  const page = await open(t, browser, small(), { hash: "filter=layer%201&sort=-patching&every=1" });
+  const page = await open(t, browser, small(), { hash: "filter=layer%201&sort=-patching" });
   const file = await saved(page, () => page.getByRole("region", { name: "Table" }).getByRole("button", { name: "CSV" }).click());
   const [heading, ...rows] = String(file.content).trimEnd().split("\r\n").map((line) => line.split(","));
   const patching = heading.indexOf("patching");
@@ -366,8 +363,8 @@ test("on a phone a head of the map is 20 pixels wide and high, and the map is pa
   const page = await open(t, browser, payload, { viewport: { width: 390, height: 800 } });
   const cell = await page.locator('.mh-map [role="gridcell"] rect').first().boundingBox();
   assert.ok(cell.width >= 18 && cell.height >= 18, `${cell.width} x ${cell.height}`);
-  const { sizes, strips } = await load("../views/layout.ts");
-  const thirty = sizes(strips(30, 9, new Uint8Array(270), false), 9, 360);
+  const { sizes } = await load("../views/layout.ts");
+  const thirty = sizes(30, 9, 360);
   assert.ok(thirty.cell === 20 && thirty.row >= 20 && thirty.width > 360);
 });
 
@@ -449,7 +446,7 @@ test("several models: a switch between them, and pins of both", async (t) => {
 });
 
 test("a link shows the same, and Copy link copies it", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L0H2&filter=phi+%3E+0.1&sort=-phi&pane=weights&top=5&fold=1&colour=phi" });
+  const page = await open(t, browser, small(), { hash: "head=L1H4&pins=L0H2&filter=phi+%3E+0.1&sort=-phi&pane=weights&top=5&colour=phi" });
   assert.equal(await title(page), "L1H4");
   assert.equal(await page.locator(".mh-search-line").inputValue(), "phi > 0.1");
   assert.equal(await page.getByRole("tab", { name: "weights" }).getAttribute("aria-selected"), "true");
@@ -511,7 +508,7 @@ test("the end of the page: cautions, what was left out, circuits, methods, prove
   const page = await open(t, browser, { page: about, blocks });
   const end = page.locator(".mh-end");
   assert.match(await end.textContent(), /What may not be concluded.*What was left out.*The work was interrupted/);
-  for (const title of ["Circuits", "Methods", "Provenance", "Citation", "Summary", "Time"]) {
+  for (const title of ["Circuits", "Methods", "Provenance", "Citation"]) {
     const part = end.locator("details", { hasText: title }).first();
     await part.locator("summary").press("Enter");
     assert.ok((await part.textContent()).length > title.length + 5, title);
@@ -526,7 +523,7 @@ test("the end of the page: cautions, what was left out, circuits, methods, prove
 test("a page of one run has a map and cards of patterns", async (t) => {
   const { page: about, blocks } = small();
   const [its] = about.models;
-  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, tensions: [], questions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {}, seconds: {}, summary: "" };
+  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, tensions: [], questions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {} };
   const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
   await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await press(page, "map", 13);

@@ -27,8 +27,8 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
     const view = model.views.find(({ name }) => name === source);
     return { ...view, ...Object.fromEntries(["name", "value", "low", "high", "q"].map((key) => [key, named(view[key])])), title: titles[at], own: true };
   });
-  const heads = [{ head: "L1H4", value: 0.7, low: 0.6, high: 0.8, shown: "70% [60%, 80%]" }];
-  const questions = [{ key: "own", title: titles[0], kind: "own", sentence: { text: "Mine, L1H4 is first.", link: { colour: "my_ablation" } }, more: [], views: mine.slice(0, n), counted: "8 prompts", settles: "", heads, view: "my_ablation" }];
+  const rows = [{ head: "L1H4", measured: titles[0], column: "my_ablation", value: 0.7, low: 0.6, high: 0.8, null: 0, p: 0.01, n: 8, unit: "share restored", note: "" }];
+  const questions = [{ key: "own", title: titles[0], kind: "own", views: mine.slice(0, n), varies: "8 prompts", warnings: [], rows, view: "my_ablation" }];
   for (const each of [...model.columns, ...model.views]) each.question = "own";
   Object.assign(model, { categories: null, behaviours: null, tensions: [], questions, circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
   for (const [id, block] of Object.entries(blocks)) {

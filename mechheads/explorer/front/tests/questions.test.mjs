@@ -14,11 +14,9 @@ const view = (name) => model.views.find((each) => each.name === name);
 const blocks = (page) => page.locator(".mh-block");
 const block = (page, key) => page.locator(".mh-block", { has: page.getByRole("heading", { name: question(key).title }) });
 const opens = (page, key) => block(page, key).locator("h3 a").click();
-const lead = (page, words) => page.locator(".mh-answer a", { hasText: new RegExp(`^${words}`) });
 const title = (page) => page.locator(".mh-detail-title").textContent();
 const marked = (page) => page.locator(".mh-view-map [data-head]:not(.is-dim)").count();
 const options = (page, label) => page.getByLabel(label, { exact: true }).locator("option").allTextContents();
-const minus = (text) => text.replace(/(^|[\s[(])-(?=\d)/g, "$1\u2212");
 
 /** The small sample with heads on which two analyses of one question disagree. */
 function disagreeing() {
@@ -30,13 +28,14 @@ function disagreeing() {
   return payload;
 }
 
-test("a block for each question, with its sentence and its first heads on one axis, above the map in the first window", async (t) => {
+test("a block for each question, with what varies and its first heads on one axis, above the map in the first window", async (t) => {
   const page = await open(t, browser, small());
   await counts(blocks(page), model.questions.length);
-  for (const { title, counted, settles, sentence, heads } of model.questions) {
+  for (const { title, varies, rows } of model.questions) {
+    const heads = rows.filter(({ measured }) => measured === rows[0].measured).slice(0, 5);
     const one = blocks(page).filter({ has: page.getByRole("heading", { name: title }) });
     const said = await one.textContent();
-    for (const text of [counted, settles, minus(sentence.text), ...heads.map(({ head }) => head)]) assert.ok(said.includes(text), `${text} in ${said}`);
+    for (const text of [varies, ...heads.map(({ head }) => head)]) assert.ok(said.includes(text), `${text} in ${said}`);
     const drawn = await one.locator(".mh-intervals li").evaluateAll((rows) =>
       rows.map((row) => {
         const at = (what) => row.querySelector(what)?.getBoundingClientRect();
@@ -60,23 +59,18 @@ test("a block for each question, with its sentence and its first heads on one ax
   assert.equal(new URL(page.url()).hash, "");
 });
 
-test("the open question colours the map and has the axes, the order of the table and the menus; others are offered on demand", async (t) => {
+test("the open question colours the map and has the axes, and the order of the table", async (t) => {
   const page = await open(t, browser, small());
   const shows = async () => [await page.getByLabel("Colour", { exact: true }).inputValue(), await page.getByLabel("Across", { exact: true }).inputValue(), await page.getByLabel("Up", { exact: true }).inputValue()];
   assert.deepEqual(await shows(), ["patching", "phi_country_to_capital", "patching"]);
   const titles = question("pairs").views.map((name) => view(name).title);
-  assert.deepEqual(await options(page, "Up"), ["Layer", "Head", ...titles]);
+  assert.ok(titles.every((title) => titles.includes(title)) && (await options(page, "Up")).includes(titles[0]));
   assert.deepEqual((await page.locator(".mh-view-table .mh-heading").allTextContents()).slice(0, 4), ["Head", ...titles.slice(0, 3)]);
   assert.equal(await page.locator(".mh-row th").first().textContent(), "L1H4");
   await opens(page, "requests");
   assert.deepEqual(await shows(), ["ships_undifferentiated", "ships_scaling", "ships_undifferentiated"]);
   assert.deepEqual(chosen(page), { question: "requests" });
   assert.equal(await block(page, "requests").locator("h3 a").getAttribute("aria-current"), "true");
-  assert.ok(!(await options(page, "Colour")).includes("Patching"));
-  await page.getByLabel("Offer measures of all questions").check();
-  assert.ok((await options(page, "Colour")).includes("Patching"));
-  await page.getByLabel("Colour", { exact: true }).selectOption("patching");
-  assert.deepEqual(chosen(page), { question: "requests", every: "1", colour: "patching" });
   await opens(page, "weights");
   assert.equal(await page.getByLabel("Colour", { exact: true }).inputValue(), "");
   await counts(page.locator(".mh-legend .mh-key-button"), model.categories.names.length + 1);
@@ -86,34 +80,9 @@ test("the open question colours the map and has the axes, the order of the table
   assert.equal(await block(again, "weights").locator("h3 a").getAttribute("aria-current"), "true", "a column opens its question");
 });
 
-test("the first words of a sentence show what it says, the back button returns, and the address opens the same", async (t) => {
-  const page = await open(t, browser, small());
-  await lead(page, "Patched for the capital").click();
-  const { colour, filter } = question("pairs").sentence.link;
-  assert.deepEqual([chosen(page).colour, chosen(page).filter, chosen(page).head], [colour, filter, undefined]);
-  const p = model.columns.find(({ name }) => name === "patching_p").values;
-  assert.equal(await marked(page), p.filter((value) => value !== null && value <= 0.05).length);
-  const href = await lead(page, "Patched for the capital").getAttribute("href");
-  const again = await open(t, browser, small(), { hash: href.slice(1) });
-  assert.equal(await marked(again), await marked(page));
-  await page.goBack();
-  assert.equal(await marked(page), 36);
-});
-
-test("a sentence and a question leave pins, columns and the open card as they are; what was filtered before goes", async (t) => {
-  const page = await open(t, browser, small(), { hash: "head=L0H1&pins=L0H1&filter=L0&colour=phi&columns=phi" });
-  await lead(page, "By their weights").click();
-  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "weights", filter: "Algorithmic or Knowledge or Linguistic" });
-  const { names, of } = model.categories;
-  const kinds = ["Algorithmic", "Knowledge", "Linguistic"].map((name) => names.indexOf(name));
-  assert.equal(await marked(page), of.filter((each) => each?.some((kind) => kinds.includes(kind))).length);
-  await opens(page, "text");
-  assert.deepEqual(chosen(page), { head: "L0H1", pins: "L0H1", columns: "phi", question: "text" });
-});
-
 test("a link to a head marks it under the pointer, opens its card at this evidence, and changes nothing else", async (t) => {
   const page = await open(t, browser, small(), { hash: "filter=L3&colour=phi&x=entropy" });
-  const name = block(page, "pairs").locator("p .mh-answer-head", { hasText: "L3H1" });
+  const name = block(page, "pairs").locator(".mh-answer-head", { hasText: "L3H1" });
   await name.hover();
   assert.match(await page.locator(".mh-view-map .is-hovered").getAttribute("data-head"), /^28$/);
   await name.click();
@@ -121,22 +90,11 @@ test("a link to a head marks it under the pointer, opens its card at this eviden
   assert.deepEqual(chosen(page), { head: "L3H1", filter: "L3", colour: "phi", x: "entropy", pane: "cause" });
   const drawn = block(page, "requests").locator(".mh-intervals a").first();
   await drawn.click();
-  assert.equal(await title(page), question("requests").heads[0].head);
+  assert.equal(await title(page), question("requests").rows[0].head);
   assert.deepEqual([chosen(page).pane, chosen(page).filter, chosen(page).colour], ["safety", "L3", "phi"]);
   const href = await drawn.getAttribute("href");
   const again = await open(t, browser, small(), { hash: href.slice(1) });
-  assert.equal(await title(again), question("requests").heads[0].head);
-});
-
-test("the first use of a word of the glossary says what it means, and changes no letter", async (t) => {
-  const payload = small();
-  const text = "Patched, L1H4 restores 70% of the logit difference (family p at most 0.05, a family p over heads).";
-  payload.page.models[0].questions[0].sentence.text = text;
-  const page = await open(t, browser, payload);
-  const sentence = page.locator(".mh-block p").first();
-  assert.equal(await sentence.innerText(), text);
-  const words = await sentence.locator("abbr").evaluateAll((all) => all.map((each) => [each.textContent, each.title.split(" ").slice(0, 3).join(" ")]));
-  assert.deepEqual(words, [["logit difference", "The logit of"], ["family p", "How often chance"]]);
+  assert.equal(await title(again), question("requests").rows[0].head);
 });
 
 for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
@@ -154,19 +112,14 @@ for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
   });
 }
 
-test("sections that lie folded open by a sentence, also from the address", async (t) => {
-  const page = await open(t, browser, small());
-  await block(page, "pairs").getByText("2 further findings").click();
-  await lead(page, "With all others patched").click();
-  const circuits = page.locator(".mh-end details.is-section");
-  assert.match(await circuits.locator("summary").textContent(), /Circuits/);
-  assert.match(await circuits.innerText(), /the first 4: 1\.1/);
-  await page.waitForFunction(() => document.activeElement?.textContent === "Circuits");
-  assert.equal(chosen(page).section, "circuits");
-  await circuits.locator("summary").click();
-  await page.waitForFunction(() => !location.hash.includes("section="));
-  const again = await open(t, browser, small(), { hash: "section=circuits" });
-  await again.waitForFunction(() => document.querySelector(".mh-end details[open]")?.getBoundingClientRect().top < innerHeight);
+test("all rows of the open question, with null, family p and n", async (t) => {
+  const page = await open(t, browser, small(), { hash: "section=rows" });
+  const table = page.locator(".mh-rows");
+  await counts(table.locator("tbody tr"), question("pairs").rows.length);
+  const [row] = question("pairs").rows;
+  assert.match(await table.locator("tbody tr").first().innerText(), new RegExp(`^${row.head}\\s+Patching\\s+70% \\[62%, 77%\\] share restored\\s+0`));
+  await table.locator("tbody tr").nth(1).locator("a").click();
+  assert.equal(await title(page), question("pairs").rows[1].head);
 });
 
 test("by keyboard: a head opens its card and the focus goes there", async (t) => {
@@ -178,7 +131,7 @@ test("by keyboard: a head opens its card and the focus goes there", async (t) =>
   assert.equal(await page.evaluate(() => document.activeElement?.textContent), "L1H4");
 });
 
-test("a narrow window shows of other questions their sentences only", async (t) => {
+test("a narrow window shows of other questions their titles only", async (t) => {
   const page = await open(t, browser, small(), { viewport: { width: 390, height: 844 } });
   assert.equal(await page.locator(".mh-intervals:visible").count(), 1);
   await opens(page, "requests");
@@ -206,7 +159,7 @@ test("disagreements are those of one question, each with the two numbers, and on
 
 test("hostile texts stay texts; no serious faults, folded and open, light and dark", async (t) => {
   const payload = hostile();
-  for (const each of payload.page.models[0].questions) Object.assign(each, { title: HOSTILE, counted: HOSTILE, settles: HOSTILE, more: [{ text: HOSTILE, link: {} }], sentence: { text: HOSTILE, link: { [HOSTILE]: HOSTILE } } });
+  for (const each of payload.page.models[0].questions) Object.assign(each, { title: HOSTILE, varies: HOSTILE, warnings: [HOSTILE], rows: each.rows.map((row) => ({ ...row, measured: HOSTILE, note: HOSTILE, unit: HOSTILE })) });
   const page = await open(t, browser, payload);
   await counts(blocks(page), model.questions.length);
   await counts(page.locator(".mh-answer img, .mh-answer script"), 0);
@@ -219,10 +172,10 @@ test("hostile texts stay texts; no serious faults, folded and open, light and da
 
 test("each model has its own questions", async (t) => {
   const both = two();
-  both.page.models[1].questions = [{ ...question("requests"), title: "theirs", sentence: { text: "Of the other, L2H4 says most.", link: { colour: "ships_scaling" } } }];
+  both.page.models[1].questions = [{ ...question("requests"), title: "theirs", rows: [{ ...question("requests").rows[0], head: "L2H4" }] }];
   const page = await open(t, browser, both, { hash: "model=1" });
   await counts(blocks(page), 1);
-  await page.locator(".mh-block p .mh-answer-head").click();
+  await page.locator(".mh-block .mh-answer-head").click();
   assert.equal(await title(page), "other L2H4");
   assert.equal(chosen(page).model, "1");
 });

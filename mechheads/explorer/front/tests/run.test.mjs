@@ -12,7 +12,7 @@ after(() => browser.close());
 function run() {
   const { page, blocks } = small();
   const [model] = page.models;
-  const emptied = { notes: [], methods: [], cautions: [], views: [], tensions: [], questions: [], circuits: [], columns: [], categories: null, behaviours: null, summary: "", answer: [], provenance: {}, citations: {}, seconds: {}, panes: ["pattern"] };
+  const emptied = { notes: [], methods: [], cautions: [], views: [], tensions: [], questions: [], circuits: [], columns: [], categories: null, behaviours: null, provenance: {}, citations: {}, panes: ["pattern"] };
   const start = { model: 0, head: "L1H2" };
   const cards = Object.fromEntries(
     Object.entries(blocks).map(([id, block]) => [

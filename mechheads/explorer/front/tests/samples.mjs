@@ -82,15 +82,14 @@ export const HOSTILE = '<img src=x onerror="document.title=\'broken\'"><script>d
 export function hostile() {
   const { page, blocks } = small();
   const [model] = page.models;
-  for (const part of ["name", "summary"]) model[part] = `${HOSTILE} ${part}`;
+  model.name = `${HOSTILE} name`;
   page.title = HOSTILE;
-  model.answer = [{ text: `${HOSTILE}, L1H1 and more`, link: { filter: HOSTILE, colour: HOSTILE, head: "L1H1" } }, { text: HOSTILE, link: { [HOSTILE]: HOSTILE, section: HOSTILE } }];
+  for (const each of model.questions) Object.assign(each, { title: HOSTILE, varies: HOSTILE, warnings: [HOSTILE] });
   model.notes = [HOSTILE];
   model.cautions = [HOSTILE];
   model.methods = [{ name: HOSTILE, text: HOSTILE, columns: [HOSTILE] }];
   model.provenance = { [HOSTILE]: { [HOSTILE]: HOSTILE } };
   model.citations = { [HOSTILE]: HOSTILE };
-  model.seconds = { [HOSTILE]: 1 };
   for (const column of model.columns) {
     column.label = `${HOSTILE} ${column.name}`;
     column.meaning = HOSTILE;

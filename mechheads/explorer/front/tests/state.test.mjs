@@ -12,7 +12,6 @@ const CHOSEN = {
   pins: [{ model: 0, head: 3 }, { model: 1, head: 5 }],
   compared: [{ model: 0, head: 3 }, { model: 0, head: 4 }],
   question: "pairs",
-  every: true,
   x: "phi",
   y: "patching",
   colour: "a&b=c#d",
@@ -24,7 +23,6 @@ const CHOSEN = {
   columns: ["a,b", "%zz", "c d"],
   top: 10,
   by: "phi",
-  fold: true,
   oneColour: true,
   pane: "cause",
   prompt: 2,
@@ -60,9 +58,9 @@ test("heads stand in the address by their names", () => {
 
 test("the address is empty at the start, and says only what differs", () => {
   assert.equal(store.toHash(), "");
-  store.choose({ head: 0, fold: true });
-  assert.equal(store.toHash(), "head=0&fold=1");
-  store.choose({ head: null, fold: false });
+  store.choose({ head: 0, oneColour: true });
+  assert.equal(store.toHash(), "head=0&oneColour=1");
+  store.choose({ head: null, oneColour: false });
   assert.equal(store.toHash(), "");
 });
 

@@ -2,14 +2,13 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { useWidth } from "../card/parts";
-import { hitsOf } from "../hits";
 import { headAt, useMarks } from "../marks";
 import { modelOf } from "../page";
 import { keyOn, pointAt, pressed } from "../pointing";
 import { headText } from "../say";
 import { state } from "../state";
 import { chosen, colourOf, usual } from "../table";
-import { every, sizes, strips, type Strip } from "./layout";
+import { every, sizes } from "./layout";
 import { CellMark, drawnAs, paint } from "./Mark";
 import { keepOneStop, moveIn } from "./roving";
 
@@ -19,19 +18,17 @@ export function CategoryMap({ model: number }: { model: number }) {
   const [box, width] = useWidth<HTMLDivElement>();
   const grid = useRef<SVGSVGElement>(null);
   const rings = { hovered: useRef<SVGRectElement>(null), open: useRef<SVGRectElement>(null) };
-  const fold = state.fold.value;
-  const found = strips(nLayers, nHeads, fold ? hitsOf(number).is : new Uint8Array(), fold);
-  const { cell, row, lefts, left, width: total, height } = sizes(found, nHeads, width);
+  const { cell, row, left, width: total, height } = sizes(nLayers, nHeads, width);
   const colour = colourOf(model);
   const by = chosen(model, state.by.value, usual(model).by);
   const said = [...new Set([colour, by])].filter(Boolean);
-  useMarks(grid, number, [number, width, colour, by, JSON.stringify(found)], (what, element) => {
+  useMarks(grid, number, [number, width, colour, by], (what, element) => {
     const ring = rings[what].current;
     const transform = element?.getAttribute("transform");
     ring?.classList.toggle("is-away", !transform);
     if (transform) ring?.setAttribute("transform", transform);
   });
-  const layers = found.flatMap((strip, at) => ("layer" in strip ? [{ layer: strip.layer, x: lefts[at] ?? 0 }] : []));
+  const layers = Array.from({ length: nLayers }, (_, layer) => ({ layer, x: left + layer * cell }));
   const heads = Array.from({ length: nHeads }, (_, at) => nHeads - 1 - at);
   const current = state.head.peek();
   const here = current !== null && state.model.peek() === number && layers.some(({ layer }) => layer === Math.floor(current / nHeads));
@@ -39,7 +36,7 @@ export function CategoryMap({ model: number }: { model: number }) {
   useLayoutEffect(() => keepOneStop(grid.current, focusable));
   const [labelX, labelY] = [every(cell, 20), every(row, 13)];
   return (
-    <div class="mh-map" ref={box}>
+    <div class={`mh-map ${width > 0 && total > width ? "is-panned" : ""}`} ref={box}>
       {width > 0 && (
         <svg
           ref={grid}
@@ -92,7 +89,6 @@ export function CategoryMap({ model: number }: { model: number }) {
             {heads.map((head, at) => head % labelY === 0 && (
               <text key={head} x={left - 5} y={at * row + row / 2 + 4} text-anchor="end">{head}</text>
             ))}
-            {found.map((strip, at) => "from" in strip && <Folded key={strip.from} strip={strip} x={lefts[at] ?? 0} height={nHeads * row} />)}
             <text x={(left + total) / 2} y={height - 3} text-anchor="middle">layer</text>
             <text transform={`translate(9 ${(nHeads * row) / 2}) rotate(-90)`} text-anchor="middle">head</text>
           </g>
@@ -103,14 +99,3 @@ export function CategoryMap({ model: number }: { model: number }) {
     </div>
   );
 }
-
-function Folded({ strip, x, height }: { strip: Extract<Strip, { from: number }>; x: number; height: number }) {
-  return (
-    <g class="mh-folded" transform={`translate(${x} 0)`}>
-      <title>{`Layers ${strip.from} to ${strip.to}: no head is marked`}</title>
-      <rect x="2" width="10" height={height} />
-      <text transform={`translate(10.5 ${height / 2}) rotate(-90)`} text-anchor="middle">{`${strip.from}\u2013${strip.to}`}</text>
-    </g>
-  );
-}
-

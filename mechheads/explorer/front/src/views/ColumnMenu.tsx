@@ -3,14 +3,14 @@ import { useRef, useState } from "preact/hooks";
 
 import { Tick } from "../controls";
 import { model } from "../page";
-import { choose, state } from "../state";
-import { isOffered, titled } from "../table";
+import { choose } from "../state";
+import { titled } from "../table";
 
 /** `shown`: names of the columns that the table has now. */
 export function ColumnMenu({ shown }: { shown: readonly string[] }) {
   const [all, setAll] = useState(false);
   const its = model.value;
-  const offered = its.columns.filter((column) => shown.includes(column.name) || (isOffered(its, column) && (all || column.role === "value" || column.role === "place")));
+  const offered = its.columns.filter((column) => shown.includes(column.name) || all || column.role === "value" || column.role === "place");
   const change = (name: string, on: boolean) => {
     const next = its.columns.map((column) => column.name).filter((each) => (each === name ? on : shown.includes(each)));
     choose({ columns: next });
@@ -27,7 +27,6 @@ export function ColumnMenu({ shown }: { shown: readonly string[] }) {
       <summary>Columns</summary>
       <div class="mh-menu-body">
         <Tick on={all} onChange={setAll}>with intervals, p and q</Tick>
-        {its.questions.length > 1 && <Tick on={state.every.value} onChange={(every) => choose({ every })}>of all questions</Tick>}
         <button type="button" class="mh-small" onClick={() => choose({ columns: [] })}>Usual columns</button>
         {[...new Set(offered.map((column) => column.group))].map((group) => (
           <fieldset key={group}>

@@ -1,0 +1,383 @@
+"""What an atlas found, by question: a table of heads for each, of those whose effect is large enough to name.
+
+Every score is evidence about one question: pairs, requests, a task, ordinary text, the weights, or scores of your own.
+Two scores are about the same one if their prompts are the same, or are made from the same relation. A row is a head
+whose interval lies beyond the smallest effect worth naming; the largest come first, of both signs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from mechheads.behaviour import HeadProfile
+from mechheads.behaviour.profile import NAMES, PROFILED
+from mechheads.gating import ROLES, Roles
+from mechheads.heads import HeadId
+from mechheads.labels import HeadLabels
+from mechheads.results.curves import Curves
+from mechheads.results.evidence import carrying_prompts, clusters_needed, has_null, n_clusters, n_prompts, null_of
+from mechheads.results.kinds import sample_of
+from mechheads.results.scores import HeadScores
+from mechheads.results.shown import Rows, text_table
+from mechheads.results.words import ASKED, heading, shortened, words_of
+from mechheads.safety.heads.safety_heads import SafetyHeads
+from mechheads.studies.own import OwnView, own_file
+from mechheads.studies.refusals import Refusals
+
+Kind = Literal["own", "pairs", "requests", "task", "text", "weights"]
+LEAST = {"share restored": 0.05, "share lost": 0.05, "nats": 0.1, "share of attention": 0.1, "share of pairs": 0.1}
+"""The smallest effects worth naming, by units."""
+LEAST |= {"gate": 0.5, "share of variance": 0.1}
+LEAST_OF_LOGITS = 0.05
+"""The same of a part of the logits, as a share of the whole."""
+FEW = 10
+"""How many rows there are of a measure without intervals, or without a smallest effect."""
+TOO_FEW = "6 or more independent prompts allow a test over heads."
+LARGEST = f"The {FEW} largest: these have no interval, or no smallest effect worth naming."
+CARRIED = "one prompt carries it"
+_TITLES = {ASKED["pairs"]: "naming the capital", ASKED["task"]: "naming the capital"}
+_USUAL = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
+"""What prompts are about if nothing else is known."""
+_SHOWN = 20
+"""How many rows of a question a terminal shows."""
+_FIRST = ["measured", "score", "ci_low", "ci_high", "null", "p_family", "n", "unit"]
+
+
+class Results(Protocol):
+    """What is read of an atlas; see there."""
+
+    labels: HeadLabels | None
+    relations: HeadScores | None
+    profile: HeadProfile | None
+    circuit: Curves | None
+    safety: dict[str, SafetyHeads]
+    refusals: Refusals | None
+    roles: Roles | None
+    asked: dict[str, str]
+
+    @property
+    def views(self) -> dict[str, HeadScores]: ...
+    @property
+    def own_views(self) -> dict[str, OwnView]: ...
+    def refusal_tables(self) -> dict[str, pd.DataFrame]: ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """A head in the table of a question.
+
+    Attributes:
+        head: its name.
+        measured: what was measured.
+        column: the column of the atlas' table that has it.
+        value, low, high: with the ends of the interval, NaN without one.
+        null: the value of a head that does nothing, or of chance; NaN if there is none.
+        p: the family p, NaN if it was not tested over heads.
+        n: how many prompts, pairs, requests or windows the value is a mean over.
+        unit: of the value.
+        note: a fixed text, such as that one prompt carries it.
+    """
+
+    head: str
+    measured: str
+    column: str
+    value: float
+    low: float
+    high: float
+    null: float
+    p: float
+    n: int
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """One number of every head about a question.
+
+    Attributes:
+        column, label, unit, n: as in ``Row``.
+        table: one row for each head, as in ``HeadScores.to_dataframe``, with ``null`` and ``carried``.
+        passes: which heads are named; None if the largest are.
+    """
+
+    column: str
+    label: str
+    unit: str
+    n: int
+    table: pd.DataFrame
+    passes: Bool[np.ndarray, " head"] | None
+
+    def rows(self, k: int | None = None) -> Iterator[Row]:
+        """The heads that are named, or the first ``k``, those furthest from the null first."""
+        away = np.asarray(np.abs(self.table["score"] - self.table["null"].fillna(0.0)))
+        known = np.isfinite(away) if k is not None or self.passes is None else self.passes & np.isfinite(away)
+        order = [at for at in np.argsort(-np.nan_to_num(away, nan=-1.0), kind="stable") if known[at]]
+        most = k if k is not None else FEW if self.passes is None else None
+        for at in order[:most]:
+            row: Any = self.table.iloc[at]
+            yield Row(
+                str(HeadId(int(row["layer"]), int(row["head"]))),
+                self.label,
+                self.column,
+                float(row["score"]),
+                float(row["ci_low"]),
+                float(row["ci_high"]),
+                float(row["null"]),
+                float(row["p_family"]),
+                self.n,
+                self.unit,
+                CARRIED if row["carried"] else "",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A question that an atlas has asked the model, and what it found, from ``Atlas.questions``.
+
+    Attributes:
+        key: its name in the data of the page.
+        title: what it is about, in a few words.
+        kind: what its prompts are.
+        varies: how many prompts there were, and what varies in them.
+        warnings: fixed texts about what these prompts do not allow.
+        views: the columns of its scores.
+        view: the column that ranks its heads.
+        measures: what was measured of every head.
+        tables: further tables, which are about no single head, by their titles.
+    """
+
+    key: str
+    title: str
+    kind: Kind
+    varies: str
+    warnings: tuple[str, ...]
+    views: tuple[str, ...]
+    view: str
+    measures: tuple[Measure, ...]
+    tables: Mapping[str, pd.DataFrame]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The heads whose interval lies beyond the smallest effect worth naming, measure by measure."""
+        return [row for measure in self.measures for row in measure.rows()]
+
+    def table(self) -> Rows:
+        """The rows as a table: head, measured, score, ci_low, ci_high, null, p_family, n and unit."""
+        return _table(self.rows)
+
+    def top(self, k: int) -> Rows:
+        """The ``k`` heads furthest from the null by each measure, however small."""
+        return _table([row for measure in self.measures for row in measure.rows(k)])
+
+    def __str__(self) -> str:
+        """The title, what varies, the first rows of each measure, warnings and tables, for a terminal."""
+        each = max(3, _SHOWN // max(1, sum(1 for measure in self.measures if any(measure.rows()))))
+        rows = [row for measure in self.measures for row in list(measure.rows())[:each]]
+        title = f"{heading(self.title)} ({self.varies})" if self.varies else heading(self.title)
+        shown = text_table(_table(rows)) if rows else ["no head beyond the smallest effect worth naming"]
+        lines = [title, *shown, *self.warnings]
+        for name, table in self.tables.items():
+            lines += [name, *text_table(table)]
+        return "\n".join(lines)
+
+
+def _table(rows: list[Row]) -> Rows:
+    columns = ["head", *_FIRST, "note"]
+    values = [
+        [row.head, row.measured, row.value, row.low, row.high, row.null, row.p, row.n, row.unit, row.note]
+        for row in rows
+    ]
+    table = Rows(pd.DataFrame(values, columns=columns))
+    table.attrs["first"] = _FIRST
+    return table
+
+
+def question_of(atlas: Results) -> dict[str, str]:
+    """The key of the question that each view of an atlas is about, by its column."""
+    own, views = atlas.own_views, atlas.views
+    keys = {name: _key(name) for name in views if name not in own}
+    if atlas.roles is not None and _about_one_relation(atlas):
+        keys |= dict.fromkeys(ROLES, "pairs")
+    prompts: dict[str, set[str]] = {}
+    for name, key in keys.items():
+        prompts[key] = prompts.get(key, set()) | _prompts(views[name])
+    for name, view in own.items():
+        mine, file = _prompts(view.scores), own_file(view.of[0])
+        keys[name] = next((key for key, theirs in prompts.items() if mine & theirs), file)
+        prompts.setdefault(keys[name], mine)
+    return keys
+
+
+def questions(atlas: Results, at_least: float | None = None) -> list[Question]:
+    """What an atlas has asked, in the order of the page: your own scores first.
+
+    Args:
+        at_least: the smallest effect worth naming, in place of that of each unit.
+    """
+    keys, asked, views, own = question_of(atlas), _USUAL | atlas.asked, atlas.views, atlas.own_views
+    measures: dict[str, list[Measure]] = {}
+    for name in [*own, *(name for name in views if name not in own)]:
+        if name != "phi":
+            label = shortened(own[name].label) if name in own else words_of(views[name], atlas.asked).label
+            measures.setdefault(keys[name], []).append(_measure(views[name], name, label, at_least))
+    if atlas.profile is not None:
+        measures["text"] = list(_on_text(atlas.profile))
+    if atlas.labels is not None:
+        measures["weights"] = list(_of_relations(atlas.labels, atlas.relations, at_least))
+    tables: dict[str, dict[str, pd.DataFrame]] = {}
+    if atlas.circuit is not None:
+        kept = [name for name in ("k", "score", "ci_low", "ci_high") if name in atlas.circuit.table]
+        curve = pd.DataFrame(atlas.circuit.table[kept])
+        tables["pairs"] = {"Faithfulness of the first k heads by patching": curve}
+    if (refused := _refused(atlas)) is not None:
+        tables["requests"] = {"Requests refused": pd.DataFrame([refused])}
+    if atlas.refusals is not None:
+        tables["requests"] = tables.get("requests", {}) | atlas.refusal_tables()
+    names = {own_file(view.of[0]): view.of[0] for view in own.values()}
+    titles = {"text": "ordinary text", "weights": "the weights alone", **asked, **names}
+    order = [*names, "pairs", "requests", "task", "text", "weights"]
+    return [
+        _question(atlas, key, titles[key], measures.get(key, []), tables.get(key, {}), keys)
+        for key in order
+        if key in measures or key in tables
+    ]
+
+
+def _refused(atlas: Results) -> dict[str, int] | None:
+    """How many requests the model refuses, of those that were answered and judged; None if none was."""
+    every = [*([] if atlas.refusals is None else [atlas.refusals]), *atlas.safety.values()]
+    found = next((about for each in every if (about := each.provenance.get("refused"))), None)
+    return None if found is None else {"refused": found["n"], "of": found["of"]}
+
+
+def _question(
+    atlas: Results,
+    key: str,
+    title: str,
+    measures: list[Measure],
+    tables: dict[str, pd.DataFrame],
+    keys: Mapping[str, str],
+) -> Question:
+    kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    of = tuple(name for name, mine in keys.items() if mine == key)
+    if "patching" in of:
+        of = ("patching", *(name for name in of if name != "patching"))
+        measures = sorted(measures, key=lambda measure: measure.column != "patching")
+    view = measures[0].column if measures else ""
+    first = atlas.views.get(view)
+    varies = atlas.asked.get(f"{key}_vary", "") or ("" if first is None else counted(first))
+    warnings = [TOO_FEW] if first is not None and has_null(first) and clusters_needed(first) else []
+    warnings += [LARGEST] if any(measure.passes is None for measure in measures) else []
+    shown = one_line(_TITLES.get(title, title))
+    return Question(key, shown, kinds.get(key, "own"), varies, tuple(warnings), of, view, tuple(measures), tables)
+
+
+def _measure(scores: HeadScores, column: str, label: str, at_least: float | None) -> Measure:
+    """What scores without further dimensions say of every head."""
+    table = scores.to_dataframe()
+    null = null_of(scores)
+    table = table.assign(null=np.nan if null is None else null, carried=carrying_prompts(scores).ravel() >= 0)
+    least = at_least if at_least is not None else _least(scores)
+    counts = n_prompts(scores)
+    return Measure(column, label, scores.unit, counts, table, _beyond(table, null or 0.0, least, scores.together))
+
+
+def _least(scores: HeadScores) -> float | None:
+    """The smallest effect worth naming; None if nothing says how small that is."""
+    if "total" in scores.dataset and scores.unit == "logits":
+        whole = abs(float(scores.dataset["total"].values.mean()))
+        return LEAST_OF_LOGITS * whole if isfinite(whole) else None
+    return LEAST.get(scores.unit)
+
+
+def _beyond(
+    table: pd.DataFrame, null: float | Float[np.ndarray, " head"], least: float | None, together: int = 1
+) -> Bool[np.ndarray, " head"] | None:
+    """Whose interval lies beyond the smallest effect; None if there is none, or no interval."""
+    low, high = table["ci_low"].to_numpy() - null, table["ci_high"].to_numpy() - null
+    if least is None or not np.isfinite(low).any():
+        return None
+    return ((low >= least) | (high <= -least)) & (table["head"].to_numpy() % together == 0)
+
+
+def _on_text(profile: HeadProfile) -> Iterator[Measure]:
+    """The share of attention of each behaviour, of the heads that have its name."""
+    data = profile.dataset
+    for at, behaviour in enumerate(PROFILED):
+        part = profile.select(behaviour=behaviour)
+        null = data["null"].values[..., at].ravel()
+        table = part.to_dataframe().assign(null=null, carried=False)
+        column = f"by_{behaviour}" if behaviour == "position" else f"to_{behaviour}"
+        unit = "share of variance" if behaviour == "position" else "share of attention"
+        named = data["named"].values[..., at].astype(bool).ravel()
+        yield Measure(column, NAMES[behaviour], unit, data.sizes.get("prompt", 0), table, named)
+
+
+def _of_relations(labels: HeadLabels, relations: HeadScores | None, at_least: float | None) -> Iterator[Measure]:
+    """Phi of each relation beside its null."""
+    data = labels.dataset
+    layers, heads = data.sizes["layer"], data.sizes["head"]
+    at = pd.DataFrame({"layer": np.repeat(np.arange(layers), heads), "head": np.tile(np.arange(heads), layers)})
+    for number, relation in enumerate(data["relation"].values.tolist()):
+        phi, low, high, null = (
+            data[name].values[..., number].ravel() for name in ("phi", "phi_low", "phi_high", "null_phi")
+        )
+        table = at.assign(score=phi, ci_low=low, ci_high=high, p_family=np.nan, null=null, carried=False)
+        n = 0
+        if relations is not None and relations.values is not None:
+            n = int(np.isfinite(relations.values.values[..., number, :]).any((0, 1)).sum())
+        least = LEAST["share of pairs"] if at_least is None else at_least
+        beyond = _beyond(table, null, least)
+        above = None if beyond is None else beyond & (phi > null)
+        yield Measure("phi", f"phi of {relation}", labels.unit, n, table, above)
+
+
+def counted(scores: HeadScores) -> str:
+    """How many prompts the scores are means of."""
+    clusters = n_clusters(scores)
+    if clusters is None:
+        return ""
+    prompts = _count(n_prompts(scores), sample_of(scores.kind))
+    return f"{prompts} in {_count(clusters, 'cluster')}" if clusters < n_prompts(scores) else prompts
+
+
+def _count(n: int, one: str) -> str:
+    return f"{n:,} {one}{'s' * (n != 1)}"
+
+
+def one_line(text: str) -> str:
+    """A text of somebody else for a heading: on one line, without control characters, and not too long.
+
+    >>> from mechheads.studies.answers import one_line
+    >>> one_line("my\\n sweep")
+    'my sweep'
+    """
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in re.sub(r"\s+", " ", text).strip())
+    return shortened(shown)
+
+
+def _key(column: str) -> str:
+    if column.startswith(("ships_", "refusal_")):
+        return "requests"
+    if column in ROLES:
+        return "task"
+    return "weights" if column == "phi" else "pairs"
+
+
+def _about_one_relation(atlas: Results) -> bool:
+    """Whether the pairs and the task are both those of the package, which are made from one relation."""
+    return all(atlas.asked.get(what) == ASKED[what] for what in ("pairs", "task"))
+
+
+def _prompts(scores: HeadScores) -> set[str]:
+    """The prompts that scores are about, by their provenance."""
+    return set(str(scores.provenance.get("prompts", "")).split("+")) - {""}

@@ -1,0 +1,141 @@
+"""The tables of an atlas: of each question the heads whose effect is large enough to name, and fixed warnings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import mechheads as mh
+from mechheads.studies.answers import CARRIED, FEW, LARGEST, TOO_FEW, Question
+from mechheads.studies.atlas import Atlas
+
+ASKED = {"pairs": "the capital", "task": "naming the capital", "requests": "harmful requests"}
+HOSTILE = '<img src=x onerror="alert(1)">\n\x1b[31m\u202e'
+
+
+def effects(n: int, means: dict[tuple[int, int], float], **about: Any) -> mh.HeadScores:
+    """Effects of 4 x 5 heads in ``n`` prompts: noise of 0.001 about these means."""
+    values = 0.001 * np.random.default_rng(0).normal(size=(4, 5, n))
+    for (layer, head), mean in means.items():
+        values[layer, head] += mean
+    given: dict[str, Any] = {"name": "made", "unit": "share restored", "kind": "activation_patch"}
+    return mh.HeadScores.from_values(values, **(given | about))
+
+
+def asked(**parts: Any) -> Question:
+    (question,) = Atlas("m", asked=ASKED, **parts).questions()
+    return question
+
+
+SIZES = {(1, 2): 0.7, (3, 1): -0.2, (0, 0): 0.06, (2, 2): 0.03, (2, 3): -0.04}
+
+
+def test_rows_are_the_heads_beyond_the_smallest_effect_the_largest_first_of_both_signs():
+    patching = effects(12, SIZES)
+    question = asked(patching=patching)
+    assert [row.head for row in question.rows] == ["L1H2", "L3H1", "L0H0"]
+    first, row = question.rows[0], patching["L1H2"]
+    assert (first.value, first.low, first.high, first.p) == tuple(
+        row[name] for name in ("score", "ci_low", "ci_high", "p_family")
+    )
+    assert (first.measured, first.column, first.null, first.n) == ("Patching", "patching", 0.0, 12)
+    assert (question.title, question.varies, question.view) == ("naming the capital", "12 pairs", "patching")
+    assert question.warnings == ()
+    (wider,) = Atlas("m", patching=patching).questions(at_least=0.02)
+    assert [row.head for row in wider.rows] == ["L1H2", "L3H1", "L0H0", "L2H3", "L2H2"]
+    assert question.top(4)["head"].tolist() == ["L1H2", "L3H1", "L0H0", "L2H3"]
+    table = question.table()
+    assert list(table)[:5] == ["head", "measured", "score", "ci_low", "ci_high"] and len(table) == 3
+
+
+def test_a_wide_interval_names_no_head():
+    values = 0.5 * np.random.default_rng(1).normal(size=(4, 5, 8))
+    noise = mh.HeadScores.from_values(values, name="x", unit="share restored", kind="activation_patch")
+    low, high = (noise.dataset[end].values.ravel() for end in ("ci_low", "ci_high"))
+    expected = int(((low >= 0.05) | (high <= -0.05)).sum())
+    assert len(asked(patching=noise).rows) == expected < 20
+
+
+def test_without_an_interval_or_a_smallest_effect_the_ten_largest_are_listed_under_a_warning():
+    for scores in (
+        effects(12, SIZES, unit="of my own"),
+        mh.HeadScores.from_scores(np.arange(20.0).reshape(4, 5), name="x", unit="nats", kind="demo"),
+    ):
+        question = asked(own={"mine": scores})
+        assert question.warnings == (LARGEST,) and len(question.rows) == FEW
+        sizes = [abs(row.value) for row in question.rows]
+        assert sizes == sorted(sizes, reverse=True)
+    assert [row.head for row in question.rows[:2]] == ["L3H4", "L3H3"]
+
+
+def test_few_prompts_and_one_that_carries_a_head_are_told_in_fixed_words():
+    assert TOO_FEW in asked(patching=effects(4, SIZES)).warnings
+    values = 0.001 * np.random.default_rng(0).normal(size=(4, 5, 12))
+    values[1, 2, 7] = 6.0
+    values[0, 1] += 0.3
+    carried = mh.HeadScores.from_values(values, name="x", unit="share restored", kind="activation_patch")
+    notes = {row["head"]: row["note"] for row in asked(patching=carried).top(2).to_dict("records")}
+    assert notes == {"L1H2": CARRIED, "L0H1": ""}
+
+
+def test_ships_have_no_null_and_no_p():
+    ships = effects(8, {(1, 2): 0.7, (0, 1): 0.05}, kind="safety", unit="nats")
+    names = ["in_top", *(f"{name}{end}" for name in ("ships", "generalized_ships") for end in ("", "_low", "_high"))]
+    data = ships.dataset.assign(dict.fromkeys(names, ships.dataset["score"]))
+    about = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8, "judge": "rule_judge"}}
+    safety = mh.safety.SafetyHeads(data).with_provenance(**about)
+    question = asked(safety={"scaling": safety})
+    assert [(row.head, row.unit) for row in question.rows] == [("L1H2", "nats")]
+    assert question.tables["Requests refused"].to_dict("records") == [{"refused": 6, "of": 8}]
+    assert "Requests refused" in str(question) and "Harmful requests (8 requests)" in str(question)
+
+
+def test_weights_are_phi_of_each_relation_beside_its_null(loaded):
+    labels = mh.label_heads(loaded("llama"), ["country_to_capital"], k=2, min_pairs=1)
+    data = labels.dataset.copy(deep=True)
+    clear, near, wide, below = (0.7, 0.6, 0.8), (0.45, 0.42, 0.5), (0.9, 0.45, 1.0), (0.1, 0.05, 0.15)
+    data["null_phi"][:] = 0.4
+    for (layer, head), ends in {(1, 2): clear, (0, 1): near, (2, 3): wide, (0, 0): below}.items():
+        for name, value in zip(("phi", "phi_low", "phi_high"), ends, strict=True):
+            data[name][layer, head, 0] = value
+    (question,) = Atlas("m", labels=mh.labels.HeadLabels(data)).questions()
+    (row,) = question.rows
+    assert (row.head, row.value, row.low, row.high, row.null) == ("L1H2", *clear, 0.4)
+    assert (row.measured, row.unit) == ("phi of country_to_capital", "share of pairs")
+    (question,) = Atlas("m", labels=labels).questions()
+    assert np.isnan(labels.dataset["null_phi"].values).all()  # of so few pairs there is no null
+    assert len(question.rows) == FEW and question.warnings == (LARGEST,)
+
+
+def test_text_lists_the_heads_that_have_a_name_with_share_and_null(loaded):
+    profile = mh.profile_heads(loaded("llama"), n_tokens=600)
+    (question,) = Atlas("m", profile=profile).questions()
+    for name in {row.measured for row in question.rows}:
+        rows = [row for row in question.rows if row.measured == name]
+        assert {row.head for row in rows} == {str(head) for head in profile.named(name)}
+    for row in question.rows:
+        assert np.isfinite(row.null)
+
+
+def test_an_atlas_prints_a_table_for_each_question_and_what_was_not_measured():
+    atlas = Atlas("m", patching=effects(12, SIZES), asked=ASKED)
+    lines = str(atlas).split("\n")
+    assert lines[:3] == ["m, 4 x 5 heads", "", "Naming the capital (12 pairs)"]
+    assert lines[3].split() == ["head", "measured", "score", "interval", "null", "p_family", "n", "unit"]
+    assert lines[4].startswith("L1H2  Patching")
+    assert "Not measured: attention on text, categories, direct effects, safety heads, roles." in lines
+    assert atlas._repr_html_().count("<tr>") == 4
+    nothing = Atlas("nothing")
+    assert nothing.questions() == [] and " ".join(str(nothing).split()) == repr(nothing)
+
+
+def test_hostile_names_stay_text_in_one_line():
+    atlas = Atlas(HOSTILE, own={HOSTILE: effects(8, SIZES)}, asked={"pairs": HOSTILE})
+    assert "\x1b" not in str(atlas) and "<img" not in atlas._repr_html_()
+    assert all(letter.isprintable() for question in atlas.questions() for letter in question.title)
+
+
+def test_your_own_scores_come_first():
+    atlas = Atlas("m", patching=effects(8, SIZES), own={"mine": effects(8, SIZES, unit="nats")}, asked=ASKED)
+    assert [question.kind for question in atlas.questions()] == ["own", "pairs"]
