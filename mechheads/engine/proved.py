@@ -1,8 +1,8 @@
 """One changed head of a sweep's first wave, claimed to be what one plain forward pass with hooks gives.
 
-It is the unit with the largest change in the shortest or the longest prompt, whose cached runs are proved in the same
-passes, in the row in which the sweep computed it. Where even this change
-is too small to show anything, the same head's z set to zero is proved in its place.
+It is the unit and the prompt with the largest change, in the row in which the sweep computed it: what a change outside
+makes wrong in some rows only is mostly large there. If even this change is too small to show anything, the same head's
+z set to zero is proved in its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mechheads.heads import HeadId, Node, kv_head
 from mechheads.interventions.basic import Patch, Zero
 from mechheads.interventions.new_z import Finite, apply
 from mechheads.metrics.base import read_positions
-from mechheads.model.proof import SHOWS, Claim, PlainHook, apart, shortest_and_longest, tolerance
+from mechheads.model.proof import SHOWS, Claim, PlainHook, apart, tolerance
 from mechheads.runs.head_cache import KEY_SITES
 
 
@@ -54,10 +54,8 @@ def prove_wave(
         proofs.prove()
         return
     size = torch.stack([(each - job.evaluator.base_states).flatten(2).float().norm(dim=-1) for each in finals])
-    ends = shortest_and_longest(job.tokens.on_cpu.lengths)
-    size = size[:, :, ends].nan_to_num(0)
-    entry, unit, end = (int(i) for i in torch.unravel_index(size.argmax(), size.shape))
-    prompt = ends[end]
+    size = size.nan_to_num(0)
+    entry, unit, prompt = (int(i) for i in torch.unravel_index(size.argmax(), size.shape))
     claim = _claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])
     proofs.prove([claim, *_of_the_source(job, units[unit], prompt)])
     base = _read(job, prompt, job.evaluator.base_states[prompt])
