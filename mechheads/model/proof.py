@@ -36,9 +36,10 @@ _OF_SIZE = 0.02
 _LEAST = 0.05
 """The least interquartile range of log-probabilities, where hardly any token has a logit."""
 _ROOM = 4
-"""In half precision and with experts, differences may be so many times as large as those that were seen at loading."""
-_TRIED, _MOST = 3, 0.1
-"""How many prompts are tried at loading, and how much of a difference there counts as rounding at most."""
+"""Differences may be so many times as large as those that were seen at loading."""
+_TRIED, _MOST, _MOST_IN_FLOAT32 = 3, 0.1, 1e-2
+"""How many prompts are tried at loading, and how much of a difference there counts as rounding at most: sharp attention
+rounds more than ``TOLERANCE`` in float32 too."""
 _UNDO = "Undo the change, or load or wrap the model as it is now"
 _LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads"}
 """Libraries whose hooks and forwards belong to a model as they load it."""
@@ -284,8 +285,9 @@ def tolerance(backend: Backend) -> float:
     """How far results of this model may be apart by rounding, as ``apart`` measures it."""
     if torch.get_float32_matmul_precision() != "highest":
         return _MOST
-    wide = backend.parameter.dtype.itemsize < 4 or backend.has_experts
-    return max(TOLERANCE, _ROOM * backend.rounding) if wide else TOLERANCE
+    limit = max(TOLERANCE, _ROOM * backend.rounding)
+    narrow = backend.parameter.dtype.itemsize >= 4 and not backend.has_experts
+    return min(limit, _MOST_IN_FLOAT32) if narrow else limit
 
 
 def likely_reason(backend: Backend) -> str:

@@ -204,7 +204,7 @@ def planted_model(
     >>> planted
     <PlantedModel of 48 heads, seed 0: 12 implements, 2 suppresses, 1 unattended, 1 in context, 1 tags>
     >>> planted.relations[0]
-    <Relation 'capitals' (Knowledge): 36 pairs, sofo -> sofoburg, ...>
+    <Relation 'capitals' (Knowledge): 36 pairs, sofo -> sofoburg, ...; made up>
     >>> labels = mh.label_heads(planted.model, planted.relations, rule="maps")
     >>> all(labels.of(head) == planted.categories.get(head, ()) for head in planted.looks_at)
     True
