@@ -34,7 +34,7 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.interventions.base import Context, Site
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
-from mechheads.messages.interrupted import stop_if
+from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.base import name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
@@ -201,7 +201,7 @@ def test_program(
         n_tokens: how many tokens to read; ``None`` for all.
 
     Returns:
-        A row for each head, with intervals over texts.
+        A row for each head, with intervals over texts. After Ctrl-C, of the windows until then.
 
     Raises:
         ValueError: if an argument is not valid, or a program gives no weights.
@@ -232,9 +232,11 @@ def test_program(
         seen.append((windows, found))
         bar.update(windows.ids.numel())
 
-    with Bar(total=n_tokens, desc="programs", unit="token") as bar:
+    with until_interrupted() as interrupts, Bar(total=n_tokens, desc="programs", unit="token") as bar:
         stop_if(each_batch(model, windows_of(model, rows, window, n_tokens), partial(_measured, sets), see))
     read = [row for windows, _ in seen for row in windows.ids.tolist()]
+    interrupts.stop_unless(len(read) > 1)
+    interrupts.warn(f"{sum(map(len, read))} tokens", "the test is of these")
     fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
     names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
@@ -255,6 +257,7 @@ def test_program(
             programs=dict(zip(heads, names, strict=True)),
             window=window,
             n_tokens=sum(map(len, read)),
+            interrupted=interrupts.interrupted,
         ),
     )
 

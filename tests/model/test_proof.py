@@ -129,7 +129,7 @@ EVERY = {name: change for name, (change, _) in CHANGES.items()} | {each.__name__
 def test_after_a_change_numbers_are_right_or_refused(
     tiny: Callable[[str], Path], name: str, family: str, prepared: bool
 ) -> None:
-    model = mh.load(tiny(family))
+    model = mh.load(tiny(family), backend="bridge")
     job = mh.prepare(model, PAIRS) if prepared else None
     measured(model, PAIRS)
     change, undo = EVERY[name], None
@@ -150,7 +150,7 @@ def test_after_a_change_numbers_are_right_or_refused(
 
 
 def test_what_is_said(tiny: Callable[[str], Path]) -> None:
-    model = mh.load(tiny("llama"))
+    model = mh.load(tiny("llama"), backend="bridge")
     mean_over_tokens(outside(model))
     said = r"prompt \d .* differ by [\d.]+ of the interquartile range .*\. A torch hook is on .*mlp.*\. Undo the change"
     with pytest.raises(NotProved, match=said):
@@ -162,7 +162,7 @@ def test_what_is_said(tiny: Callable[[str], Path]) -> None:
 def test_a_wave_that_is_wrong_is_noticed(
     tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, family: str, site: Any
 ) -> None:
-    model, run = mh.load(tiny(family)), Wave.run
+    model, run = mh.load(tiny(family), backend="bridge"), Wave.run
     analyses: list[Callable[[], Any]] = [
         lambda: mh.activation_patch(model, PAIRS, site=site),
         lambda: mh.activation_patch(model, PAIRS, site=site, given=["L0H1"]),
@@ -179,7 +179,7 @@ def test_a_wave_that_is_wrong_is_noticed(
 def test_no_change_that_shows_something_proves_zero_in_its_place(
     tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, zeroed = mh.load(tiny("llama")), []
+    model, zeroed = mh.load(tiny("llama"), backend="bridge"), []
     monkeypatch.setattr(UnitRuns, "zeroed", lambda self: zeroed.append(1) or UnitRuns(proved.zero_of(self.job)))
     mh.ablate(model, CLEAN, intervention="zero")
     assert not zeroed
@@ -202,7 +202,7 @@ def test_how_far_two_results_are_apart() -> None:
 
 @pytest.mark.parametrize("change", [steer_the_last, mean_over_tokens, some_rows], ids=lambda change: change.__name__)
 def test_text_of_a_changed_model_is_refused(tiny: Callable[[str], Path], change: Callable[[Any], None]) -> None:
-    model = mh.load(tiny("llama"))
+    model = mh.load(tiny("llama"), backend="bridge")
     mh.generate(model, CLEAN, 4)
     change(outside(model))
     with pytest.raises(NotProved, match="is not that of the model's own forward pass"):
@@ -210,7 +210,7 @@ def test_text_of_a_changed_model_is_refused(tiny: Callable[[str], Path], change:
 
 
 def test_text_with_heads_off_is_proved_by_hooks(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = mh.load(tiny("llama"))
+    model = mh.load(tiny("llama"), backend="bridge")
     off = [HeadChange(1, 2, "z", lambda z: 0 * z)]
     generate_under(model, CLEAN, [(), off], Sampling(4))
     monkeypatch.setattr(Columns, "update", _doubled(Columns.update))
