@@ -34,7 +34,7 @@ def needle_prompts() -> dict[str, Prompts]:
     Gema, Alex & Minervini 2026 (arXiv 2607.01002), whose controls are parametric recall and arithmetic.
 
     >>> prompts = mh.behaviour.needle_prompts()["retrieved"]
-    >>> prompts.items[0][-28:], prompts.answer[0]
+    >>> prompts.items[0][-27:], prompts.answer[0]
     ('The secret word of James is', ' silver')
     """
     given = content("needles", "needles")

@@ -100,6 +100,19 @@ def test_the_site(tmp_path: Path) -> None:
     assert [page.name for page in pages if elsewhere.search(page.read_text("utf-8"))] == []
 
 
+def test_what_the_readme_shows_is_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Heads and columns are the same, and numbers to the rounding of other processors."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)[0]
+    exec(code, {})
+    shown = [line.removeprefix("# ") for line in code.splitlines() if line.startswith("# ")]
+    printed = capsys.readouterr().out.splitlines()
+    number = re.compile(r"-?\d*\.\d+")
+    assert [number.sub("", line).split() for line in printed] == [number.sub("", line).split() for line in shown]
+    assert [float(each) for each in number.findall("".join(printed))] == pytest.approx(
+        [float(each) for each in number.findall("".join(shown))], abs=0.04
+    )
+
+
 SHARED = {
     mechheads: ("load", "relation_scores"),
     mechheads.behaviour: ("head_examples",),
