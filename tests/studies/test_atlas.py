@@ -90,11 +90,16 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
     assert set(atlas.results) == others | set(ROLES)
     direct = mh.behaviour.logit_attribution(small, pairs)
     np.testing.assert_allclose(atlas.direct.values, direct.values, atol=1e-6)
-    first = mh.patching.faithfulness(small, pairs, alone.heads(4))
+    first = mh.patching.faithfulness(small, pairs, alone.heads(4, by="absolute"))
     kept = atlas.circuit.table.set_index("k").loc[4]
     assert kept["score"] == pytest.approx(first.score, abs=1e-4)
     assert kept["ci_low"] == pytest.approx(first.ci_low, abs=1e-4, nan_ok=True)  # two pairs have none
-    assert atlas.circuit.heads[:4] == alone.heads(4) and atlas.circuit.table["k"].tolist() == [1, 2, 4, 8]
+    assert atlas.circuit.heads[:4] == alone.heads(4, by="absolute") and atlas.circuit.table["k"].tolist() == [
+        1,
+        2,
+        4,
+        8,
+    ]
     assert atlas.pairs[0]["clean"] == pairs.clean[0] and atlas.pairs[0]["wrong"] == pairs.wrong[0]
     task = relation_task(small, "country_to_capital", shots=0, n=8)
     tried = fit_gates(small, task, seeds=6, updates=(2, 1, 1), **build.SHORT_FIT).losses
@@ -285,7 +290,7 @@ def test_command_prints_a_summary_and_names_its_files(tiny, few, tmp_path):
         done = CliRunner().invoke(main, ["atlas", "--model", str(tiny("llama")), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     for part in (
-        ", labels ",
+        "labels ...",
         "Naming the capital (",
         "Patching",
         "Faithfulness of the first k heads by patching",

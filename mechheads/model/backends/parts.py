@@ -39,7 +39,7 @@ def has_user_hooks(point: Any) -> bool:
     )
 
 
-def settings_of(configuration: Mapping[str, Any]) -> list[str]:
+def settings_of(configuration: Mapping[Any, Any]) -> list[str]:
     """The names of the settings that are given, also inside parts of a configuration."""
     inner = [name for value in configuration.values() if isinstance(value, Mapping) for name in settings_of(value)]
     return [*(str(name) for name, value in configuration.items() if value), *inner]
