@@ -37,7 +37,7 @@ _LEAST = 0.05
 """The least interquartile range of log-probabilities, where hardly any token has a logit."""
 _ROOM = 4
 """Differences may be so many times as large as those that were seen at loading."""
-_TRIED, _MOST, _MOST_IN_FLOAT32 = 3, 0.1, 1e-2
+_TRIED, _MOST, _MOST_IN_FLOAT32 = 3, 0.1, 0.05
 """How many prompts are tried at loading, and how much of a difference there counts as rounding at most: sharp attention
 rounds more than ``TOLERANCE`` in float32 too."""
 _UNDO = "Undo the change, or load or wrap the model as it is now"

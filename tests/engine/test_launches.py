@@ -133,12 +133,13 @@ ONE_WAVE = mh.patching.Limits(tokens=2**30)
 
 
 ANALYSES: dict[str, tuple[Callable[[mh.Model], Any], int]] = {
-    "activation patching": (lambda model: mh.activation_patch(model, PAIRS, metric=mh.logit_diff), 6_900),
-    "activation patching, KL": (lambda model: mh.activation_patch(model, PAIRS, metric=mh.kl_divergence), 6_900),
-    "paths": (lambda model: mh.path_patch(model, PAIRS, metric=mh.logit_diff), 6_700),
-    "Ships": (lambda model: mh.ships(model, mh.Prompts(TEXTS[0])), 6_600),
+    "activation patching": (lambda model: mh.activation_patch(model, PAIRS, metric=mh.logit_diff), 8_200),
+    "activation patching, KL": (lambda model: mh.activation_patch(model, PAIRS, metric=mh.kl_divergence), 8_200),
+    "paths": (lambda model: mh.path_patch(model, PAIRS, metric=mh.logit_diff), 9_900),
+    "Ships": (lambda model: mh.ships(model, mh.Prompts(TEXTS[0])), 8_200),
 }
-"""Each analysis, and the most operations that it may start; some 4,000 are those of the blocks."""
+"""Each analysis, and the most operations that it may start; some 4,000 are those of the blocks, 1,300 to 3,100 those of
+the one proof of a call."""
 OF_FILES = {
     "engine/evaluate.py": 30,
     "engine/frozen_heads.py": 750,
@@ -157,8 +158,8 @@ def test_operations_are_started_for_layers_and_waves_not_for_heads(analysis: str
     with mh.settings(budget=ONE_WAVE), warnings.catch_warnings(), Launches() as counted:
         warnings.simplefilter("ignore", AnswerWarning)  # a random model prefers wrong answers
         run(many_heads)
-    assert counted.waits.total() <= 10, counted.waits
-    assert counted.started.total() <= most
+    assert counted.waits.total() <= 10 + 30, counted.waits  # the second for the one proof of a call, of any size
+    assert counted.started.total() <= most, counted.started
     assert {file: counted.started[file] for file, few in OF_FILES.items() if counted.started[file] > few} == {}
 
 
