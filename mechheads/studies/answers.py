@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal, Protocol, get_args
 
@@ -48,6 +48,7 @@ _USUAL = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
 _SHOWN = 20
 """How many rows of a question a terminal shows."""
+_PHI_OF = "phi of "
 _FIRST = ["measured", "score", "ci_low", "ci_high", "null", "p_family", "n", "unit"]
 
 
@@ -225,14 +226,18 @@ def questions(atlas: Results, at_least: float | None = None) -> list[Question]:
     """
     keys, asked, views, own = question_of(atlas), _USUAL | atlas.asked, atlas.views, atlas.own_views
     measures: dict[str, list[Measure]] = {}
+    weights = [] if atlas.labels is None else list(_of_relations(atlas.labels, atlas.relations, at_least))
+    of_one_relation = {f"phi_{measure.label.removeprefix(_PHI_OF)}": measure for measure in weights}
     for name in [*own, *(name for name in views if name not in own)]:
         if name != "phi":
             label = shortened(own[name].label) if name in own else words_of(views[name], atlas.asked).label
-            measures.setdefault(keys[name], []).append(_measure(views[name], name, label, at_least))
+            measure = of_one_relation.get(name) if name not in own else None
+            found = _measure(views[name], name, label, at_least) if measure is None else measure
+            measures.setdefault(keys[name], []).append(replace(found, column=name, label=label))
     if atlas.profile is not None:
         measures["text"] = list(_on_text(atlas.profile))
-    if atlas.labels is not None:
-        measures["weights"] = list(_of_relations(atlas.labels, atlas.relations, at_least))
+    if weights:
+        measures["weights"] = weights
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     if atlas.circuit is not None:
         kept = [name for name in ("k", "score", "ci_low", "ci_high") if name in atlas.circuit.table]
@@ -338,7 +343,7 @@ def _of_relations(labels: HeadLabels, relations: HeadScores | None, at_least: fl
         least = LEAST["share of pairs"] if at_least is None else at_least
         beyond = _beyond(table, null, least)
         above = None if beyond is None else beyond & (phi > null)
-        yield Measure("phi", f"phi of {relation}", labels.unit, n, table, above)
+        yield Measure("phi", f"{_PHI_OF}{relation}", labels.unit, n, table, above)
 
 
 def counted(scores: HeadScores) -> str:
