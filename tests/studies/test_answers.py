@@ -108,6 +108,16 @@ def test_weights_are_phi_of_each_relation_beside_its_null(loaded):
     assert len(question.rows) == FEW and question.warnings == (LARGEST,)
 
 
+def test_phi_of_the_capital_has_the_null_and_the_pairs_of_its_relation(loaded):
+    relations = mh.relation_scores(loaded("llama"), ["country_to_capital"], k=2, min_pairs=1)
+    data = mh.label_heads(relations).dataset.copy(deep=True)
+    for name, value in {"null_phi": 0.1, "phi": 0.7, "phi_low": 0.6, "phi_high": 0.8}.items():
+        data[name][:] = value
+    atlas = Atlas("m", labels=mh.labels.HeadLabels(data), relations=relations)
+    n = int(relations.dataset["n_pairs"][0])
+    assert {(row.null, row.n) for question in atlas.questions() for row in question.rows} == {(0.1, n)} and n > 0
+
+
 def test_text_lists_the_heads_that_have_a_name_with_share_and_null(loaded):
     profile = mh.profile_heads(loaded("llama"), n_tokens=600)
     (question,) = Atlas("m", profile=profile).questions()
