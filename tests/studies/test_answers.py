@@ -113,9 +113,11 @@ def test_phi_of_the_capital_has_the_null_and_the_pairs_of_its_relation(loaded):
     data = mh.label_heads(relations).dataset.copy(deep=True)
     for name, value in {"null_phi": 0.1, "phi": 0.7, "phi_low": 0.6, "phi_high": 0.8}.items():
         data[name][:] = value
-    atlas = Atlas("m", labels=mh.labels.HeadLabels(data), relations=relations)
-    n = int(relations.dataset["n_pairs"][0])
-    assert {(row.null, row.n) for question in atlas.questions() for row in question.rows} == {(0.1, n)} and n > 0
+    effect = mh.HeadScores.from_scores(np.ones((3, 4)), name="effect", unit="share restored", kind="activation_patch")
+    atlas = Atlas("m", labels=mh.labels.HeadLabels(data), relations=relations, patching=effect, asked=ASKED)
+    rows = [(question.key, row) for question in atlas.questions() for row in question.rows]
+    phi = {(key, row.null, row.n) for key, row in rows if "apital" in row.measured}
+    assert phi == {(key, 0.1, int(relations.dataset["n_pairs"][0])) for key in ("pairs", "weights")}
 
 
 def test_text_lists_the_heads_that_have_a_name_with_share_and_null(loaded):
