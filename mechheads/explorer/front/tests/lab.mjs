@@ -17,7 +17,7 @@ const PATIENCE = 90_000;
 const CELLS = [
   `import numpy as np
 import mechheads as mh
-from mechheads.testing.checks import tiny_model
+from mechheads.testing.check import tiny_model
 
 model = tiny_model()
 scores = mh.HeadScores.from_scores(np.arange(8.0).reshape(2, 4), name="effect", kind="activation_patch")
@@ -108,7 +108,7 @@ async function drawnAndClicked(page) {
   await output(page, PLOT).locator(".jp-RenderedPlotly :is(.main-svg, .plot-img)").first().waitFor();
   const patterns = framed(page, PATTERNS);
   await opensACard(patterns, 2, "L0H2");
-  await counts(patterns.locator(".mh-view-map .mh-cell.is-scaled"), 8);
+  await counts(patterns.locator(".mh-view-map .mh-cell"), 8);
   await opensACard(framed(page, EXPLORER), 5, "L1H1");
 }
 
