@@ -38,7 +38,6 @@ FLOORS: list[set[str]] = [
 """A file may import from its own room and from the floors before it, lazily and for types too."""
 
 UPWARD = {
-    ("io/rows.py", "files"): "texts and cells are read there",
     ("model/model.py", "runs"): "Model.cache gives a HeadCache",
     ("model/load.py", "engine"): "a model is tried once it is loaded",
 }

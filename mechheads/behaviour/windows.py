@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechheads.data import folder
 from mechheads.engine.each import IndependentUnits, in_order
-from mechheads.files.text import read_text
+from mechheads.io.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model

@@ -22,8 +22,8 @@ from mechheads.explorer import contract
 from mechheads.explorer.contract import Attention, HeadName
 from mechheads.explorer.encode import plain
 from mechheads.explorer.head_payload import attention
-from mechheads.files.text import check_unicode
 from mechheads.heads import HeadId, check_head
+from mechheads.io.text import check_unicode
 from mechheads.limits import settings
 from mechheads.model.analysis import analysis
 from mechheads.prompts.encoding import token_strings

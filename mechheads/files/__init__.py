@@ -1,1 +1,1 @@
-"""Reading and writing files: text and tables. A file is written completely or not at all."""
+"""Writing files: each is written completely or not at all."""

@@ -1,4 +1,4 @@
-"""Reading the rows of files: ``mechheads.io.rows``."""
+"""Reading files: ``mechheads.io.rows`` for tables, and what reads text, JSON and cells."""
 
 from mechheads.io.rows import rows
 

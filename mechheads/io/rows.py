@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechheads.files.columns import cell_text, described, whole_number
-from mechheads.files.text import parse_json, read_text
+from mechheads.io.columns import cell_text, described, whole_number
+from mechheads.io.text import parse_json, read_text
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """How the names of files with rows end."""

@@ -14,9 +14,9 @@ from textwrap import shorten
 from typing import Any
 
 from mechheads.data import content, names
-from mechheads.files.columns import cell_text, columns_of, described
-from mechheads.files.text import check_unicode, read_json
+from mechheads.io.columns import cell_text, columns_of, described
 from mechheads.io.rows import KINDS, Table
+from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.wrapped import Wrapped
 

@@ -22,7 +22,7 @@ import torch
 
 from mechheads._version import __version__
 from mechheads.files.replacing import write_file
-from mechheads.files.text import read_json
+from mechheads.io.text import read_json
 from mechheads.model.backends.base import Backend
 from mechheads.model.sources.converted_models import cache_directory, file_mark
 

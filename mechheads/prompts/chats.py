@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mechheads.files.text import check_unicode
+from mechheads.io.text import check_unicode
 from mechheads.limits import current
 from mechheads.messages.warn import warn
 from mechheads.prompts.encoding import text_ids

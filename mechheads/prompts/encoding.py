@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mechheads.files.text import check_unicode
+from mechheads.io.text import check_unicode
 
 _CONTEXTS = (":", "(", "\n", "a")
 """Where a piece stands if nobody says where; the first of them that is a token of its own before the piece is used."""

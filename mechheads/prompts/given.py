@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mechheads.files.columns import columns_of, described, is_table_column, listed, opened, whole_number
+from mechheads.io.columns import columns_of, described, is_table_column, listed, opened, whole_number
 from mechheads.prompts.chats import is_chat
 
 _OF_TOKENIZERS = {

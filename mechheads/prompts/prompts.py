@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Literal
 
-from mechheads.files.columns import described, labels, opened
+from mechheads.io.columns import described, labels, opened
 from mechheads.io.rows import Table
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mechheads.files.columns import described, whole_number
-from mechheads.files.text import check_unicode
+from mechheads.io.columns import described, whole_number
+from mechheads.io.text import check_unicode
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import chat_tokens, is_chat

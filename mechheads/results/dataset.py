@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from mechheads.files.text import check_unicode, parse_json
+from mechheads.io.text import check_unicode, parse_json
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.warn import warn
 from mechheads.results import netcdf

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from mechheads.files.replacing import write_file
-from mechheads.files.text import parse_json
+from mechheads.io.text import parse_json
 from mechheads.messages.warn import warn
 
 _ENCODED = "json:"

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from mechheads.files.text import parse_json
 from mechheads.heads import HeadId
+from mechheads.io.text import parse_json
 from mechheads.results import netcdf
 from mechheads.results.dataset import SCHEMA_VERSION, read
 from mechheads.results.kinds import EXPLORER, citation, draw, kind_of

@@ -14,9 +14,9 @@ import pandas as pd
 
 from mechheads.behaviour import HeadExamples, HeadProfile
 from mechheads.behaviour.profile import PROFILED
-from mechheads.files.text import read_json
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId, check_heads
+from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
 from mechheads.messages.wrapped import wrapped
 from mechheads.results.curves import Curves

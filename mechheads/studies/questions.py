@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_of
-from mechheads.files.text import file_sha256
 from mechheads.gating.tasks.load_task import task_of
 from mechheads.gating.tasks.task import Task
 from mechheads.io.rows import columns_called
+from mechheads.io.text import file_sha256
 from mechheads.labels.relations import Relation, Relations, load_relations
 from mechheads.labels.usable_pairs import check_any, keep_pairs
 from mechheads.ledger.key import mark

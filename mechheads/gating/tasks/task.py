@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.files.columns import labels
-from mechheads.files.text import check_unicode
+from mechheads.io.columns import labels
+from mechheads.io.text import check_unicode
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings

@@ -20,7 +20,7 @@ from filelock import FileLock
 from gguf import GGUFReader
 from safetensors import SafetensorError
 
-from mechheads.files.text import file_sha256
+from mechheads.io.text import file_sha256
 from mechheads.model.sources.reading import no_progress_bars, read_model
 from mechheads.model.sources.source import ModelSourceError
 

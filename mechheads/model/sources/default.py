@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mechheads.files.text import file_sha256
 from mechheads.heads import HeadId
+from mechheads.io.text import file_sha256
 from mechheads.model.deltas import Delta, shipped
 from mechheads.model.sources.converted_models import cache_directory, convert, kept_folder
 from mechheads.model.sources.source import ModelSourceError

@@ -14,7 +14,7 @@ import torch
 import transformers
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
-from mechheads.files.text import check_unicode, read_json
+from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.against_transformers import logits_off, trial_of
 from mechheads.model.backends.on_disk import take_over

@@ -16,7 +16,7 @@ import transformers
 from safetensors import safe_open
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from mechheads.files.text import read_json
+from mechheads.io.text import read_json
 from mechheads.model.sources.source import ModelSourceError
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")

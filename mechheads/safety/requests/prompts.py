@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mechheads.files import columns
-from mechheads.files.columns import described
 from mechheads.generation.generate import Generated
+from mechheads.io import columns
+from mechheads.io.columns import described
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model

@@ -8,7 +8,7 @@ from html import escape
 from typing import Literal, overload
 
 from mechheads.data import content
-from mechheads.files.columns import opened
+from mechheads.io.columns import opened
 
 Split = Literal["train", "test"]
 

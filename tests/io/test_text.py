@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mechheads as mh
-from mechheads.files.text import check_unicode, parse_json, read_json, read_text
+from mechheads.io.text import check_unicode, parse_json, read_json, read_text
 from mechheads.safety import load_requests
 
 DEEP = "[" * 100_000
