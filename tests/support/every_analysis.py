@@ -179,7 +179,7 @@ FURTHER: dict[str, Analysis] = {
             model, [list(range(3, 60)), *_ROWS], {"L1H2": "induction", "L0H1": "previous"}, window=20
         ),
         _OF_THESE,
-        0.6,
+        0.75,
         of_fewer=True,
         read="windows.fit",
     ),
