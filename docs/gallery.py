@@ -77,7 +77,7 @@ GALLERY: dict[str, Shown] = {
         "Why a head looks there",
         'mh.behaviour.attention_attribution(model, prompts, "L17H5", query=15, key=6).plot()',
         "The parts of the query go down, those of the keys across, the largest first.",
-        "attention",
+        "one_head",
         ("mh.plots.pair_map",),
     ),
     "curves": Shown(

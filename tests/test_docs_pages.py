@@ -70,6 +70,12 @@ def test_notebooks_use_the_public_face_only() -> None:
                 assert set(names.split(", ")) <= public, f"{notebook.name}: {names}"
 
 
+def test_the_pages_stay_short() -> None:
+    """At most 32,000 words in all: a page that grows takes something away from another."""
+    words = {path.name: len(path.read_text("utf-8").split()) for path in DOCS.glob("*.md")}
+    assert sum(words.values()) <= 32_000, words
+
+
 def texts_for_users() -> dict[str, str]:
     """The docs; notebooks; what is said of results; commands; the explorer's page."""
     files = [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "notebooks").glob("*.py")]

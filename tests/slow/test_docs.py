@@ -41,7 +41,13 @@ assert effect.heads(1) == (mh.HeadId(23, 4),)
 assert abs(effect["L23H4"]["score"] - 0.938) < 0.01
 assert again.dataset.identical(effect.dataset)
 """,
-    "behaviour": """
+    "first_experiment": """
+assert [abs(effect[head]["score"] - said) < 0.02 for head, said in zip(few, (0.69, 0.22, 0.07, 0.0))] == [True] * 4
+assert [effect[head]["p_family"] < 0.05 for head in few] == [True, True, True, False]
+assert [round(float(lost[head]["score"]), 1) for head in few[:2]] == [-4.8, -1.6]
+assert round(float(direct["L23H4"]["score"]), 1) == -11.6
+""",
+    "one_head": """
 assert all(before > after + 1000 for before, after in zip(ranks["23_pre"], ranks["24_pre"]))
 assert ranks["final_post"] == [0, 0]
 """,

@@ -31,7 +31,7 @@ AGREEMENT = {
 }
 """The least and the largest precision or recall of the rules against labels from reading: on the held-back half of the
 package's own answers of small models, and on five sets of 200 or 450 answers of chat models to XSTest's prompts, which
-were not read while the rules were written (docs/safety_measured.md)."""
+were not read while the rules were written (benchmarks/safety.md)."""
 _CALLED = {"refused": "refusals", "complied": "answers called complied"}
 AnswerJudge = Callable[[str, str], str]
 """A judge is a function of a request and its answer that returns a ``Verdict``.

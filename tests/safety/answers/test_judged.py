@@ -1,7 +1,7 @@
 """The labelled answers that come with the package, and how often the rules agree with them.
 
 The numbers of the written half rest on text alone. The rules were written on this half, so these tests hold what was
-reached. How well the rules do on other answers is in ``docs/safety_measured.md``.
+reached. How well the rules do on other answers is in ``benchmarks/safety.md``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_how_often_the_rules_agree_with_the_held_back_half_is_what_is_told() -> 
 
 def test_how_often_the_rules_agree_with_people_is_what_the_docs_say() -> None:
     """The least and the largest share in the rows of the table that no rule was written on."""
-    page = (ROOT / "docs" / "safety_measured.md").read_text("utf-8")
+    page = (ROOT / "benchmarks" / "safety.md").read_text("utf-8")
     rows = re.findall(r"^\| [c-g]: .*? \| (.*) \|$", page, re.MULTILINE)
     shares = [[float(share) for share in re.findall(r"[01]\.\d\d", row)] for row in rows]
     assert len(shares) == 5 and {len(row) for row in shares} == {8}
