@@ -35,10 +35,11 @@ from mechheads.model.proof import tolerance
 from mechheads.prompts.tokens import Tokens
 
 _BY_REPR = (
-    *(types.NoneType, types.EllipsisType, bool, int, float, complex, str, bytes, range, slice),
+    *(types.NoneType, types.EllipsisType, bool, int, float, complex, str, bytes, range, slice, enum.Enum),
     *(torch.dtype, torch.device, np.dtype, re.Pattern),
 )
-_CACHED = type(functools.cache(len))
+_AROUND = (staticmethod, classmethod, types.MethodType, property, functools.partial, type(functools.cache(len)))
+_INSIDE = ("__func__", "__self__", "fget", "fset", "func", "args", "keywords", "__wrapped__")
 _BY_PYTHON = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _MODEL_FILES = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf")
 _SAMPLES, _SAMPLE = 64, 2**16
@@ -51,19 +52,8 @@ _SAMPLED = 4096
 def mark(thing: object, what: str = "thing") -> str:
     """A hash of a metric, an intervention or a plain value: 64 hexadecimal digits, the same in every process.
 
-    Plain values count by their content, tensors and arrays by their bytes, dataclasses by their fields and the code of
-    their class, functions by their name, source, defaults and what they capture, a library's function by its name.
-
-    Args:
-        what: the name of the thing in messages, such as ``"metric"``.
-
     Raises:
-        ValueError: if it is, or captures, anything else.
-
-    >>> from mechheads.ledger.key import mark
-    >>> half, quarter = mh.patching.Scale(0.5), mh.patching.Scale(0.25)
-    >>> mark(half) == mark(mh.patching.Scale(0.5)) != mark(quarter)
-    True
+        ValueError: if it is, or captures, anything but plain values, tensors, dataclasses and functions.
     """
     try:
         content = repr(_content(thing, what, {}))
@@ -80,40 +70,30 @@ def _content(thing: Any, where: str, seen: dict[int, int]) -> object:
         return _content(part, where if step is None else f"{where} > {step}", seen)
 
     if isinstance(thing, _BY_REPR):
-        return [kind.__name__, repr(thing)]
+        return [kind.__qualname__, repr(thing)]
     if isinstance(thing, (torch.Tensor, np.ndarray, np.generic)):
         return _bytes(thing, where)
-    if isinstance(thing, enum.Enum):
-        return [kind.__qualname__, thing.name]
-    if isinstance(thing, types.ModuleType):
-        return ["module", thing.__name__]
     if isinstance(thing, (tuple, list)):
         return [kind.__name__, *map(inside, thing)]
     if isinstance(thing, (set, frozenset)):
         return [kind.__name__, sorted(repr(inside(part)) for part in thing)]
     if isinstance(thing, Mapping):
         return [kind.__name__, sorted(repr([inside(key), inside(part, key)]) for key, part in thing.items())]
-    if isinstance(thing, functools.partial):
-        return ["partial", *map(inside, (thing.func, thing.args, thing.keywords))]
-    if isinstance(thing, (staticmethod, classmethod, types.MethodType)):
-        return [kind.__name__, inside(thing.__func__), inside(getattr(thing, "__self__", None))]
-    if isinstance(thing, property):
-        return ["property", *map(inside, (thing.fget, thing.fset))]
     if isinstance(thing, types.CodeType):
         return ["code", thing.co_code, thing.co_names, *map(inside, thing.co_consts)]
     if id(thing) in seen:
         return ["seen", seen[id(thing)]]
     seen[id(thing)] = len(seen)
+    if isinstance(thing, _AROUND):
+        return [kind.__name__, *(inside(getattr(thing, name, None)) for name in _INSIDE)]
     if isinstance(thing, types.FunctionType):
         return _function(thing, inside)
-    if isinstance(thing, type):
-        return _class(thing, inside) if dataclasses.is_dataclass(thing) else [thing.__module__, thing.__qualname__]
-    if dataclasses.is_dataclass(thing):
+    if isinstance(thing, type) and dataclasses.is_dataclass(thing):
+        return _class(thing, inside)
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return [inside(kind), *(inside(getattr(thing, one.name), one.name) for one in dataclasses.fields(thing))]
-    if isinstance(thing, _CACHED):
-        return ["cached", inside(thing.__wrapped__)]
-    if callable(thing) and hasattr(thing, "__qualname__"):  # compiled
-        return [thing.__module__, thing.__qualname__]
+    if isinstance(thing, types.ModuleType) or (callable(thing) and hasattr(thing, "__qualname__")):  # or compiled
+        return [getattr(thing, "__module__", "module"), getattr(thing, "__qualname__", thing.__name__)]
     raise ValueError(
         f"{where} is an object of {kind.__module__}.{kind.__qualname__}, which a ledger cannot know again; keep plain "
         "values, tensors, functions or a @dataclass(frozen=True) of these in its place, or leave store out"
@@ -155,21 +135,15 @@ def _class(cls: type, inside: Any) -> list[object]:
     """What counts of a class: its name, its methods and the values that it holds, and those of its bases."""
     found: list[object] = [cls.__qualname__]
     for base in cls.__mro__:
-        if base.__module__ in ("builtins", "abc", "typing"):
-            continue
-        for name, value in sorted(vars(base).items()):
-            made = getattr(getattr(value, "__code__", None), "co_qualname", "").startswith("__create_fn__.")
-            named = name == "__call__" or not (name.startswith("__") or name == "_abc_impl")
-            if named and not made and not isinstance(value, _BY_PYTHON):
-                found.append([base.__qualname__, name, inside(value, name)])
+        if base.__module__ not in ("builtins", "abc", "typing"):
+            named = {it: value for it, value in vars(base).items() if it == "__call__" or it[:2] != "__"}
+            values = sorted((it, value) for it, value in named.items() if not isinstance(value, _BY_PYTHON))
+            found += [[base.__qualname__, it, inside(value, it)] for it, value in values if it != "_abc_impl"]
     return found
 
 
 def model_mark(model: ModelCore) -> str:
-    """A hash of what a model was made of: its name and revision, its configuration, its dtype, and its files.
-
-    Of a model that was not loaded from files, a sample of the numbers of each weight counts in their place.
-    """
+    """A hash of a model's name, revision, configuration and dtype, and samples of its files or else of its weights."""
     about = model.provenance() | {"device": arithmetic(model.device)}
     settings = json.dumps(model.backend.configuration, sort_keys=True, default=str)
     return mark([about, settings, weights_mark(model.model) if model.source is None else _files(model)], "model")
@@ -193,9 +167,8 @@ def _sample(file: Path) -> list[object]:
 
 def weights_mark(module: torch.nn.Module) -> str:
     """A hash of name, shape and a sample of the numbers of each weight, wherever it is."""
-    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     found = []
-    for name, weight in sorted(weights.items()):
+    for name, weight in sorted({**dict(module.named_parameters()), **dict(module.named_buffers())}.items()):
         values = stored_weight(module, weight).detach().reshape(-1)
         found.append([name, tuple(weight.shape), values[:: max(1, len(values) // _SAMPLED)].clone()])
     return mark(found, "weights")
@@ -205,9 +178,8 @@ def same_but_for_rounding(
     now: Float[np.ndarray, "*values"], then: Float[np.ndarray, "*values"], scale: float, backend: Backend
 ) -> bool:
     """Whether numbers of a model differ by no more than its rounding, as its proof allows it."""
-    share = tolerance(backend)
     off, known = np.abs(now - then), ~np.isnan(then)
-    return bool((off[known] <= share * scale).all() and np.isnan(now[~known]).all())
+    return bool((off[known] <= tolerance(backend) * scale).all() and np.isnan(now[~known]).all())
 
 
 def witness(model: ModelCore) -> list[float]:
@@ -226,43 +198,10 @@ def is_witness(model: ModelCore, then: list[float]) -> bool:
     return same_but_for_rounding(found, known, float(three_quarters - quarter), model.backend)
 
 
-def open_ledger(
-    path: str | PathLike[str], model: ModelCore, runs: Mapping[str, Tokens | None], **parts: object
-) -> Ledger:
-    """The ledger of one sweep, identified by its model, its prompts and everything else that decides its results.
-
-    Args:
-        path: the file; created if it does not exist.
-        runs: the prompts of the base run and of the source run.
-        parts: the intervention, the metric, the positions and so on.
-
-    Raises:
-        ValueError: if a ledger cannot know a part again, the file is not a ledger, or the model gives other numbers
-            than when the ledger was begun.
-    """
-    marks = {name: mark(part, name) for name, part in parts.items()}
-    prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
-    about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
-    ledger = Ledger(path, mark([model_mark(model), prompts, marks], "sweep"), about)
-    known = ledger.settings().get(WITNESS)
-    if known is None:
-        ledger.remember(WITNESS, witness(model))
-    elif not is_witness(model, known):
-        ledger.close()
-        raise ValueError(
-            f"store: {ledger.path} holds results of model {model.name!r} from when it gave other log-probabilities "
-            "than now: it carries a hook, or one of its weights was changed after it was loaded. Undo this, or give "
-            "another path"
-        )
-    return ledger
-
-
 class Store:
-    """The file in which an analysis stores its finished units; a context manager that closes it.
+    """The file in which an analysis stores its finished units, or None; a context manager that closes it.
 
-    Args:
-        path: the file; None stores nothing.
-        about: further settings that identify the analysis; one that ``open`` gets too replaces it there.
+    ``about`` identifies the analysis further; what ``open`` gets too is replaced by it.
     """
 
     def __init__(self, path: str | PathLike[str] | None, **about: object) -> None:
@@ -277,11 +216,30 @@ class Store:
             ledger.close()
 
     def open(self, model: ModelCore, runs: Mapping[str, Tokens | None], **parts: object) -> Ledger | None:
-        """The ledger of one sweep of the analysis, or None if nothing is stored; see ``open_ledger``."""
+        """The ledger of a sweep, known by its model, its prompts and its parts, such as the metric; None without file.
+
+        Raises:
+            ValueError: if a ledger cannot know a part again, the file is not a ledger, or the model gives other numbers
+                than when the ledger was begun.
+        """
         if self._path is None:
             return None
-        self._opened.append(open_ledger(self._path, model, runs, **parts | self._about))
-        return self._opened[-1]
+        parts |= self._about
+        marks = {name: mark(part, name) for name, part in parts.items()}
+        prompts = {name: None if tokens is None else tokens.fingerprint() for name, tokens in runs.items()}
+        about = {name: name_of(part) for name, part in parts.items()} | {"model": model.name, "prompts": prompts}
+        ledger = Ledger(self._path, mark([model_mark(model), prompts, marks], "sweep"), about)
+        self._opened.append(ledger)
+        known = ledger.settings().get(WITNESS)
+        if known is None:
+            ledger.remember(WITNESS, witness(model))
+        elif not is_witness(model, known):
+            raise ValueError(
+                f"store: {ledger.path} holds results of model {model.name!r} from when it gave other log-probabilities "
+                "than now: it carries a hook, or one of its weights was changed after it was loaded. Undo this, or "
+                "give another path"
+            )
+        return ledger
 
 
 NO_STORE = Store(None)

@@ -27,11 +27,12 @@ VERSION = 3
 WITNESS = "log-probabilities"
 """The setting that holds what the model gave when the sweep was begun; they differ a little between machines."""
 MOVES_ON = "moves on"
-"""The setting of sweeps whose units move on (``StoredProgress``): merging keeps what is furthest."""
-PATIENCE = 60.0
+"""The setting of sweeps whose units move on (``StoredProgress``)."""
+_PATIENCE = 60.0
 """Seconds to wait while another process writes to the file."""
 
 _TABLES = f"""
+BEGIN IMMEDIATE;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 CREATE TABLE IF NOT EXISTS sweeps (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, about TEXT NOT NULL,
@@ -40,6 +41,7 @@ CREATE TABLE IF NOT EXISTS units (sweep INTEGER NOT NULL REFERENCES sweeps, name
     data BLOB NOT NULL, UNIQUE (sweep, name));
 CREATE TABLE IF NOT EXISTS settings (sweep INTEGER NOT NULL REFERENCES sweeps, name TEXT NOT NULL, value TEXT NOT NULL,
     UNIQUE (sweep, name));
+COMMIT;
 """
 _SWEEPS = """
 SELECT key, about, started, (SELECT count(*) FROM units WHERE sweep = sweeps.id) FROM sweeps ORDER BY id
@@ -56,7 +58,7 @@ class Ledger:
 
     Args:
         path: the file; created if it does not exist.
-        key: identifies this sweep among the others in the file; see ``mechheads.ledger.key``.
+        key: identifies this sweep among the others in the file.
         about: a description of the sweep that JSON can hold; the first one given is kept.
 
     Raises:
@@ -66,11 +68,10 @@ class Ledger:
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from mechheads.ledger.ledger import Ledger
     >>> path = Path(tempfile.mkdtemp()) / "sweeps.ledger"
-    >>> with Ledger(path, "a key", {"metric": "logit_diff"}) as ledger:
+    >>> with mh.scale.Ledger(path, "a key", {"metric": "logit_diff"}) as ledger:
     ...     kept = ledger.commit({"L0H0": np.array([0.5, 1.0])})
-    >>> with Ledger(path, "a key", {}) as ledger:
+    >>> with mh.scale.Ledger(path, "a key", {}) as ledger:
     ...     ledger.finished()
     {'L0H0': array([0.5, 1. ])}
     """
@@ -78,36 +79,23 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str], key: str, about: Mapping[str, Any]) -> None:
         self.path = Path(path).resolve()
         self.check(self.path)
+        row = (key, json.dumps(about), datetime.now(UTC).isoformat(timespec="seconds"))
         with _explained(self.path):
             self._file = _connect(self.path, "rwc")
             try:
-                self._create()
+                if not self.path.stat().st_size:
+                    self._file.executescript(_TABLES)
+                # only now the file -wal, so that the file itself says what it is
+                with suppress(sqlite3.OperationalError):  # another process that opens it for the first time does this
+                    self._file.execute("PRAGMA journal_mode = wal")
+                self._file.execute("PRAGMA synchronous = normal")
                 with self._transaction():
-                    self._file.execute(
-                        "INSERT OR IGNORE INTO sweeps (key, about, started) VALUES (?, ?, ?)",
-                        (key, json.dumps(about), datetime.now(UTC).isoformat(timespec="seconds")),
-                    )
-                    ((self._sweep,),) = self._file.execute("SELECT id FROM sweeps WHERE key = ?", (key,))
+                    self._file.execute("INSERT OR IGNORE INTO sweeps (key, about, started) VALUES (?, ?, ?)", row)
+                ((self._sweep, first),) = self._file.execute("SELECT id, about FROM sweeps WHERE key = ?", (key,))
             except BaseException:
                 self._file.close()
                 raise
-
-    def _create(self) -> None:
-        """Create the tables in an empty file; only then the file ``-wal``, so that the file itself says what it is."""
-        if not self.path.stat().st_size:
-            with self._transaction():
-                for statement in _TABLES.split(";"):
-                    self._file.execute(statement)
-        until = time.monotonic() + PATIENCE
-        while True:  # sqlite waits for no other process that opens the file for the first time too
-            try:
-                self._file.execute("PRAGMA journal_mode = wal")
-                break
-            except sqlite3.OperationalError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-        self._file.execute("PRAGMA synchronous = normal")
+        self.about: dict[str, Any] = json.loads(first)
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> None:
@@ -119,20 +107,20 @@ class Ledger:
         path = Path(path).resolve()
         if not path.parent.is_dir():
             raise ValueError(f"there is no folder {path.parent} for the ledger {path}; create it first")
-        if not os.path.lexists(path):
-            return
         if path.is_dir():
             raise ValueError(f"{path} is a folder; a ledger is a file, such as {path / 'sweeps.ledger'}")
-        if not path.is_file():
+        if path.exists() and not path.is_file():
             raise _foreign(path, "not a regular file")
-        if not path.stat().st_size:  # a process was killed before it made the tables
+        if not path.exists() or not path.stat().st_size:  # a process was killed before it made the tables
             return
         # sqlite reads the header: opening the file otherwise would drop the locks that this process has on it
         with _explained(path), closing(_connect(path, "rw")) as file:
-            ((application,),) = file.execute("PRAGMA application_id")
+            ((application,), (version,)) = (
+                *file.execute("PRAGMA application_id"),
+                *file.execute("PRAGMA user_version"),
+            )
             if application != APPLICATION_ID:
                 raise _foreign(path, "a sqlite file without the mark of a ledger")
-            ((version,),) = file.execute("PRAGMA user_version")
             if version != VERSION:
                 age = "a newer" if version > VERSION else "an older"
                 raise ValueError(f"the ledger {path} is from {age} mechheads and was not changed; give another path")
@@ -152,25 +140,9 @@ class Ledger:
             raise ValueError(f"there is no ledger {path}; check the path")
         Ledger.check(path)
         with _explained(path), closing(_connect(path, "rw")) as file:
-            rows = file.execute(_SWEEPS).fetchall()
-        return [{"key": k, "about": json.loads(a), "started": s, "units": n} for k, a, s, n in rows]
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str], key: str) -> Ledger:
-        """A sweep of an existing file, to read.
-
-        Raises:
-            ValueError: if there is no such file or sweep in it, or it is not a ledger.
-        """
-        if not any(sweep["key"] == key for sweep in cls.list(path)):
-            raise ValueError(f"the ledger {path} holds no sweep with the key {key!r}")
-        return cls(path, key, {})
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The description of the sweep."""
-        ((about,),) = self._file.execute("SELECT about FROM sweeps WHERE id = ?", (self._sweep,))
-        return json.loads(about)
+            return [
+                {"key": k, "about": json.loads(a), "started": s, "units": n} for k, a, s, n in file.execute(_SWEEPS)
+            ]
 
     def settings(self) -> dict[str, Any]:
         """Every setting of this sweep; see ``remember``."""
@@ -182,8 +154,11 @@ class Ledger:
         rows = self._file.execute("SELECT name, shape, data FROM units WHERE sweep = ? ORDER BY rowid", (self._sweep,))
         return {name: _array(shape, data) for name, shape, data in rows}
 
-    def commit(self, units: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def commit(self, units: Mapping[str, np.ndarray], *, moving: bool = False) -> dict[str, np.ndarray]:
         """Add finished units, all or none. Once this returns, they survive the end of the process.
+
+        Args:
+            moving: whether units are states whose first number says how far they are; the furthest one stays.
 
         Returns:
             The units as they are stored. If another process has committed a unit before, its values count, so that
@@ -196,51 +171,25 @@ class Ledger:
         kept = {}
         with self._transaction():
             for name, values in units.items():
-                self._put("INSERT OR IGNORE", name, values)
-                kept[name] = self._unit(name)
+                if values.dtype != np.float64:
+                    raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
+                row = (self._sweep, name, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
+                self._file.execute("INSERT OR IGNORE INTO units VALUES (?, ?, ?, ?)", row)
+                of_unit = "SELECT shape, data FROM units WHERE sweep = ? AND name = ?"
+                kept[name] = _array(*self._file.execute(of_unit, row[:2]).fetchone())
                 if kept[name].shape != values.shape:
                     shape = list(kept[name].shape)
                     raise ValueError(f"unit {name!r} is already in {self.path} with the shape {shape}")
+                if moving and kept[name][0] < values[0]:
+                    self._file.execute("REPLACE INTO units VALUES (?, ?, ?, ?)", row)
         return kept
 
-    def advance(self, name: str, values: Float[np.ndarray, " value"]) -> None:
-        """Store how far a unit has come, in place of what is stored of it, unless that is as far or further.
-
-        So two processes that do the same work never set each other back.
-
-        Args:
-            values: what the work goes on from; the first number says how far it is.
-
-        Raises:
-            ValueError, OSError: as ``commit`` does.
-        """
-        with self._transaction():
-            self._put("INSERT OR IGNORE", name, values)
-            if self._unit(name)[0] < values[0]:
-                self._put("REPLACE", name, values)
-
-    def _put(self, how: str, name: str, values: np.ndarray) -> None:
-        if values.dtype != np.float64:
-            raise ValueError(f"unit {name!r} is {values.dtype}; a ledger stores float64")
-        row = (self._sweep, name, json.dumps(values.shape), values.astype(_DTYPE, copy=False).tobytes())
-        self._file.execute(f"{how} INTO units (sweep, name, shape, data) VALUES (?, ?, ?, ?)", row)
-
-    def _unit(self, name: str) -> np.ndarray:
-        rows = self._file.execute("SELECT shape, data FROM units WHERE sweep = ? AND name = ?", (self._sweep, name))
-        return _array(*rows.fetchone())
-
     def remember(self, name: str, value: Any) -> Any:
-        """A setting of this sweep: the value given when it was first requested, in this process or an earlier one.
-
-        Args:
-            name: the name of the setting.
-            value: the value to store if there is none yet; anything that JSON can hold.
-        """
-        row = (self._sweep, name)
+        """A setting of this sweep, which JSON can hold: the first value given, in this process or an earlier one."""
+        row = (self._sweep, name, json.dumps(value))
         with self._transaction():
-            self._file.execute("INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", (*row, json.dumps(value)))
-            ((kept,),) = self._file.execute("SELECT value FROM settings WHERE sweep = ? AND name = ?", row)
-        return json.loads(kept)
+            self._file.execute("INSERT OR IGNORE INTO settings VALUES (?, ?, ?)", row)
+        return self.settings()[name]
 
     def close(self) -> None:
         """Move all units from the ``-wal`` file into the ledger, if no other process uses it, and close it."""
@@ -256,20 +205,16 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """All that is written in a block, or nothing of it."""
         try:
-            self._file.execute("BEGIN IMMEDIATE")
-            yield
-            self._file.execute("COMMIT")
-        except BaseException as error:
-            if self._file.in_transaction:
-                self._file.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise OSError(f"cannot write to the ledger {self.path}: {error}") from error
-            raise
+            with self._file:
+                yield
+        except sqlite3.OperationalError as error:
+            raise OSError(f"cannot write to the ledger {self.path}: {error}") from error
 
 
 def _connect(path: Path, mode: Literal["rw", "rwc"]) -> sqlite3.Connection:
-    file = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+    file = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level="IMMEDIATE")
     file.execute("PRAGMA trusted_schema = off")
     return file
 
@@ -324,51 +269,42 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from mechheads.ledger.ledger import Ledger
     >>> folder = Path(tempfile.mkdtemp())
     >>> for part in (1, 2):
-    ...     with Ledger(folder / f"part-{part}", "a key", {}) as ledger:
+    ...     with mh.scale.Ledger(folder / f"part-{part}", "a key", {}) as ledger:
     ...         kept = ledger.commit({f"L{part}H0 0": np.array([0.5])})
     >>> mh.scale.merge([folder / "part-1", folder / "part-2"], folder / "all").units
     2
     """
     if isinstance(parts, (str, os.PathLike)) or not parts:
         raise ValueError(f'parts is {parts!r}; give a list of ledgers, such as ["part-1.ledger", "part-2.ledger"]')
-    sweeps = {Path(part): Ledger.list(part) for part in parts}
+    sweeps = {Path(part): {sweep["key"]: sweep["about"] for sweep in Ledger.list(part)} for part in parts}
     first, *others = sweeps
-    keys = {sweep["key"] for sweep in sweeps[first]}
     for part in others:
-        if {sweep["key"] for sweep in sweeps[part]} != keys:
+        if sweeps[part].keys() != sweeps[first].keys():
             raise ValueError(
                 f"{part} does not hold the same sweeps as {first}: something that decides the numbers differed, such "
                 "as the model's files, the kind of device, or the version of a library; mh.scale.Ledger.list shows "
                 "what each holds. Run that part again with the same files and versions"
             )
-    new = 0
-    for part, held in sweeps.items():
-        for sweep in held:
-            new += _merge_sweep(part, Path(into), sweep["key"])
-    found = [sweep for sweep in Ledger.list(into) if sweep["key"] in keys]
-    return Merged(Path(into), len(found), sum(sweep["units"] for sweep in found), new)
+    new = sum(_merge_sweep(part, Path(into), *sweep) for part, held in sweeps.items() for sweep in held.items())
+    found = [sweep["units"] for sweep in Ledger.list(into) if sweep["key"] in sweeps[first]]
+    return Merged(Path(into), len(found), sum(found), new)
 
 
-def _merge_sweep(part: Path, into: Path, key: str) -> int:
+def _merge_sweep(part: Path, into: Path, key: str, about: Mapping[str, Any]) -> int:
     """Copy the units and settings of one sweep; returns how many units are new."""
-    with closing(Ledger.read(part, key)) as source, closing(Ledger(into, key, source.about)) as target:
-        before = set(target.finished())
-        units = source.finished()
-        for name, value in source.settings().items():
+    with Ledger(part, key, about) as source, Ledger(into, key, about) as target:
+        before, units, settings = target.finished().keys(), source.finished(), source.settings()
+        for name, value in settings.items():
             if target.remember(name, value) != value and name != WITNESS:
                 raise ValueError(
                     f"{part} was cut into other batches than the parts before it ({name}), so together they would not "
                     "be the whole: run it again into a new ledger, with the same number of parts, budget and workers"
                 )
-        if source.settings().get(MOVES_ON):
-            for name, values in units.items():
-                target.advance(name, values)
-            return len(units.keys() - before)
-        for name, values in target.commit(units).items():
-            if values.tobytes() != units[name].tobytes():
+        moving = settings.get(MOVES_ON, False)
+        for name, values in target.commit(units, moving=moving).items():
+            if not moving and values.tobytes() != units[name].tobytes():
                 raise ValueError(f"unit {name!r} of {part} is already in {into} with other values")
     return len(units.keys() - before)
 
@@ -394,11 +330,7 @@ def check_progress() -> None:
 
 
 class StoredProgress:
-    """How far the units of some work have come, written every few seconds and at the end of a ``with`` block.
-
-    Args:
-        ledger: the ledger of the work; None stores nothing.
-    """
+    """How far the units of some work have come, written every few seconds and at the end of a ``with`` block."""
 
     def __init__(self, ledger: Ledger | None) -> None:
         if ledger is not None:
@@ -422,8 +354,8 @@ class StoredProgress:
         """Store every state that was noted since the last time."""
         start = time.monotonic()
         if self._ledger is not None:
-            for name, (done, state) in self._unwritten.items():
-                self._ledger.advance(name, np.concatenate([[done], _to_row(state)]))
+            rows = {name: np.concatenate([[done], _to_row(state)]) for name, (done, state) in self._unwritten.items()}
+            self._ledger.commit(rows, moving=True)
         self._unwritten.clear()
         end = time.monotonic()
         self._next = end + max(_EVERY, (end - start) / _SHARE)
@@ -442,11 +374,10 @@ def _to_row(state: object) -> Float[np.ndarray, " value"]:
 
 def _from_row(row: Float[np.ndarray, " value"], like: State) -> State:
     """The state whose numbers these are, with the shapes, dtypes and devices of another."""
-    fields = vars(like)
-    tensors = [torch.as_tensor(value) for value in fields.values()]
+    tensors = [torch.as_tensor(value) for value in vars(like).values()]
     parts = torch.from_numpy(row).split([tensor.numel() for tensor in tensors])
     new: dict[str, Any] = {
         name: part.view(tensor.shape).to(tensor.dtype).to(tensor.device) if isinstance(value, Tensor) else int(part)
-        for (name, value), tensor, part in zip(fields.items(), tensors, parts, strict=True)
+        for (name, value), tensor, part in zip(vars(like).items(), tensors, parts, strict=True)
     }
     return replace(like, **new)  # type: ignore[type-var]

@@ -295,7 +295,7 @@ import torch
 
 import mechheads as mh
 from mechheads.behaviour import windows
-from mechheads.ledger import stored_progress
+from mechheads.ledger import ledger as stored_progress
 from mechheads.ledger.ledger import Ledger
 
 folder, file = sys.argv[1], Path(sys.argv[2])
@@ -320,7 +320,7 @@ for kill in range(10):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     for sweep in Ledger.list(file) if file.exists() else []:
-        with Ledger.read(file, sweep["key"]) as ledger:
+        with Ledger(file, sweep["key"], {}) as ledger:
             reached += [values[0] for values in ledger.finished().values()]
 again = mh.settings(store=file)(mh.profile_heads)(model, texts, **options)
 assert again.dataset.identical(whole.dataset)

@@ -21,7 +21,7 @@ def test_merging_copies_units_settings_and_descriptions_and_may_be_repeated(tmp_
     one, two = write(tmp_path / "1", "k", {"a": 1.0, "b": 2.0}), write(tmp_path / "2", "k", {"b": 2.0, "c": 3.0})
     merged = merge([one, two], tmp_path / "all")
     assert (merged.sweeps, merged.units, merged.new) == (1, 3, 3)
-    with Ledger.read(tmp_path / "all", "k") as ledger:
+    with Ledger(tmp_path / "all", "k", {}) as ledger:
         assert {name: values.tolist() for name, values in ledger.finished().items()} == {"a": [1], "b": [2], "c": [3]}
         assert ledger.about == {"metric": "kl"}
         assert ledger.settings() == {"waves": [1, 2]}

@@ -77,7 +77,7 @@ def test_of_two_processes_at_the_same_work_the_state_that_is_furthest_stays(tmp_
             assert torch.equal(found.logits, begin.logits + kept)
         assert StoredProgress(one).state("another fit", begin) is begin
         with pytest.raises(ValueError, match="unit 'a' is float32; a ledger stores float64"):
-            one.advance("a", np.ones(1, np.float32))
+            one.commit({"a": np.ones(1, np.float32)}, moving=True)
 
 
 def test_merging_keeps_the_state_that_is_furthest(tmp_path: Path) -> None:
