@@ -15,17 +15,7 @@ from mechheads.messages.warn import warn
 class until_interrupted:
     """Run a ``with`` block to its end or until Ctrl-C, and continue after it in both cases.
 
-    One object can guard several blocks, one after another. Other exceptions leave the block as usual, and so does a
-    second Ctrl-C before the code after the block is reached.
-
-    Attributes:
-        interrupted: whether Ctrl-C ended a block.
-
-    >>> from mechheads.messages.interrupted import until_interrupted
-    >>> with until_interrupted() as interrupts:
-    ...     raise KeyboardInterrupt
-    >>> interrupts.interrupted
-    True
+    ``interrupted`` says whether Ctrl-C ended a block; one object can guard several, one after another.
     """
 
     def __init__(self) -> None:
@@ -52,42 +42,21 @@ class until_interrupted:
 
 
 def interrupted_after(done: str, rest: str = "") -> str:
-    """How far interrupted work came, and what became of the rest.
-
-    >>> from mechheads.messages.interrupted import interrupted_after
-    >>> interrupted_after("12 of 40 heads", "the rest are NaN")
-    'interrupted after 12 of 40 heads; the rest are NaN'
-    """
+    """How far interrupted work came, and what became of the rest."""
     return f"interrupted after {done}; {rest}" if rest else f"interrupted after {done}"
 
 
 def stop_if(interrupted: bool) -> None:
-    """Stop the caller too, if an analysis that it called was interrupted and returned what it had.
-
-    Raises:
-        KeyboardInterrupt: if ``interrupted`` is true.
-    """
+    """Raise KeyboardInterrupt if an analysis that was called was interrupted and returned what it had."""
     if interrupted:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def first_ctrl_c_waits(message: str) -> Iterator[Callable[[], bool]]:
-    """A ``with`` block in which the first Ctrl-C is only noted, and the second one interrupts as usual.
+    """A block in which the first Ctrl-C prints the message, and the second one interrupts; it gives whether one came.
 
-    Outside of the main thread, which Ctrl-C does not reach, and with a handler of signals that is not Python's, this
-    changes nothing.
-
-    Args:
-        message: printed at the first Ctrl-C.
-
-    Returns:
-        A function that says whether Ctrl-C was pressed.
-
-    >>> from mechheads.messages.interrupted import first_ctrl_c_waits
-    >>> with first_ctrl_c_waits("waiting") as pressed:
-    ...     pressed()
-    False
+    Outside of the main thread, and with a handler of signals that is not Python's, it changes nothing.
     """
     seen: list[int] = []
     usual = signal.getsignal(signal.SIGINT)

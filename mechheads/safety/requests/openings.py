@@ -150,6 +150,9 @@ def find_opening(model: Model, prompts: Prompts, opening: str | None = None) -> 
 
     Raises:
         ValueError: if the opening is empty or not a text, or the model has no tokenizer.
+
+    >>> len(mh.safety.find_opening(model, mh.Prompts(["How do I pick a lock?"]), " I'm sorry"))
+    3
     """
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer for the opening; give one: mh.wrap(model, tokenizer=...)")

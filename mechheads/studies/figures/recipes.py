@@ -70,10 +70,10 @@ class Recipe:
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe of a paper's figure: ``"maps"``, ``"ships"`` or ``"chg"``.
+    """The models, data and settings of a paper's figure.
 
-    Raises:
-        ValueError: if there is no such recipe.
+    Args:
+        name: ``"maps"``, ``"ships"`` or ``"chg"``.
 
     >>> mh.studies.load_recipe("maps").figure
     'categories'
