@@ -37,7 +37,7 @@ class _SetRun:
 
     Attributes:
         at_once: how many sets go through the layers together.
-        z: what replaced heads give, by layer [prompt, head, pos, d_head].
+        z: the new z of the heads, by layer [prompt, head, pos, d_head].
     """
 
     def __init__(self, job: Job) -> None:
@@ -64,7 +64,7 @@ class _SetRun:
         return _SetRun(proved.zero_of(self.job))
 
     def _wave(self, begin: int) -> tuple[Wave, dict[HeadId, Edit]]:
-        """The wave of the prompts from ``begin`` on, and every head's edit in it; the last one is kept."""
+        """The wave of the prompts from ``begin`` on, and every head's edit in it; the latest is cached."""
         if self._ready is None or self._ready[0] != begin:
             job, rows = self.job, slice(begin, begin + self.job.plan.rows)
             window = job.window(self._first, rows)
@@ -86,7 +86,7 @@ class SetRuns:
 
     Attributes:
         at_once: how many sets go through the layers together.
-        z: what replaced heads give, by layer [prompt, head, pos, d_head].
+        z: the new z of the heads, by layer [prompt, head, pos, d_head].
 
     Args:
         spec: the request; ``spec.heads`` are the heads that sets may contain, None for all.
@@ -117,7 +117,7 @@ class SetRuns:
 
         Args:
             done: called with a number of sets whenever that many more are finished.
-            into: gets the values as they come, for callers that keep what is done after Ctrl-C.
+            into: an array that is filled as values come, for callers that return it after Ctrl-C.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C.

@@ -80,8 +80,8 @@ def path_patch(
         mlps: ``"recomputed"``: paths may go through MLPs; ``"frozen"``: direct edges only.
         positions: where the sender's z changes, as in ``mh.sweep``.
         normalize: as in ``mh.sweep``.
-        given: heads that are ablated all the time, in both runs of the pairs, as in ``mh.sweep``. They are no senders
-            and no receivers.
+        given: heads that are ablated all the time, in both runs of the pairs, as in ``mh.sweep``. They are neither
+            senders nor receivers.
 
     Returns:
         metric(patched) - metric(base) of each sender [layer, head(, pos), prompt], in the metric's unit. With
@@ -192,11 +192,11 @@ def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | No
         check_frozen(job.base, job.at)
         batches = _batches(job, question.groups)
         measured = measure(work, batches, groups=(len(groups),), bar="paths from ")
-    return _told(job, question, measured)
+    return _result(job, question, measured)
 
 
-def _told(job: Job, question: _Question, measured: Measured) -> HeadScores:
-    """The result."""
+def _result(job: Job, question: _Question, measured: Measured) -> HeadScores:
+    """The scores of what was measured, with their provenance."""
     one = question.kind == "path_patch"
     values = measured.heads
     more = {
@@ -336,7 +336,7 @@ def _receiver(name: str, model: Model) -> Receiver:
 
 
 def _meant(name: object) -> str:
-    """The sentence ``Did you mean "..."?`` for the receiver that a name may stand for, or nothing."""
+    """``Did you mean "..."?`` for the receiver that a name resembles; empty if there is none."""
     if not isinstance(name, str):
         return ""
     numbers, sites = re.findall(r"\d+", name), re.findall(r"[qkv](?=$|[^a-z])", name.lower())

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 LEAST_CLUSTERS = 3
 """The fewest clusters for an interval."""
 _CELLS_AT_ONCE = 2**18
-"""How many numbers an array has at most that is one of several: 2 MB."""
+"""The most numbers in each of several arrays: 2 MB."""
 _ORDINARY = 200
 """Rows whose largest number is between 2**-200 and 2**200 are not scaled: no sum or cube of theirs overflows."""
 
@@ -33,7 +33,7 @@ class Clustered:
     cube of the largest or smallest numbers is outside of what floating point holds.
 
     Attributes:
-        shape: of a statistic, one for each row.
+        shape: the shape of a statistic, one number for each row.
         finite: whether a row has no infinite value.
         measured: whether a row has any value.
     """

@@ -27,15 +27,15 @@ from mechheads.results.clusters import (
 )
 
 EXACT_UP_TO = 2**13
-"""Up to so many sign patterns, which 13 clusters have, are all tried; more are sampled."""
+"""Up to this many sign patterns (13 clusters), all are tried; of more, a sample is drawn."""
 ROUNDING = 2.0**-20
 """How far rounding in float32 goes, as a share of the numbers that a value is computed from: eight units in the last
 place, because a value is a difference of two metrics, which sum over many."""
 _SUMS_AT_ONCE = 2**20
-"""How many sums of sign patterns are kept at most, one for each row and pattern: 8 MB."""
+"""The most sums of sign patterns in memory, one for each row and pattern: 8 MB."""
 _SIGNS_AT_ONCE, _PATTERNS_AT_ONCE = 2**19, 1024
 _KEPT_SIGNS = 2**23
-"""How many signs are kept for all rows, 8 MB; more are drawn again for each part of the rows."""
+"""The most signs in memory for all rows, 8 MB; more are drawn again for each part of the rows."""
 _NEARLY_ONE = 1 - 1e-12
 
 

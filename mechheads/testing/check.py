@@ -55,7 +55,7 @@ class CheckFailed(AssertionError):
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What was found of an intervention or a metric that is right; prints as a short list."""
+    """What ``check`` found of an intervention or a metric that passed; prints as a short list."""
 
     of: str
     found: tuple[str, ...]
@@ -163,7 +163,7 @@ class _Trial:
         self.site = site_of(self.rule)
 
     def report(self) -> Report:
-        """What was found; raises ``CheckFailed`` if something is wrong."""
+        """The report of a trial that passed; ``CheckFailed`` says what is wrong."""
         __tracebackhide__ = True
         try:
             self.check_positions()
@@ -184,7 +184,7 @@ class _Trial:
         return Report(self.name, tuple(found if self.is_metric else [*found, self.text()]))
 
     def run(self, compute: Callable[[], Any]) -> Any:
-        """What the engine gives."""
+        """The engine's result."""
         try:
             return compute()
         except ValueError as error:
@@ -242,7 +242,7 @@ class _Trial:
         return new
 
     def gap(self, new: dict[HeadId, Tensor], heads: Sequence[HeadId], ours: Any) -> float:
-        """How far changes of the metric are from those in full forward passes of each prompt alone."""
+        """How far the engine's changes of the metric are from those of full forward passes of each prompt alone."""
         furthest = 0.0
         for row, change in enumerate(ours.tolist()):
             one = self.tokens.rows(slice(row, row + 1))
@@ -284,7 +284,7 @@ class _Trial:
         return seen[0]
 
     def text(self) -> str:
-        """Whether text that is read and written agrees with full forward passes, if the intervention can be used so."""
+        """Whether text agrees with full forward passes, if the intervention can be used while text is written."""
         model, rows = self.model, [Unpadded(row) for row in self.tokens.unpadded]
         size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1
         firsts = dict.fromkeys(HeadId(head.layer, head.head // size * size) for head in self.heads)

@@ -18,21 +18,21 @@ from torch import Tensor
 from mechheads.model.backends.devices import moved
 
 _SHORTEST = 128
-"""So many tokens always, if the model takes them."""
+"""The fewest tokens of the trial, if the model's context is that long."""
 LONGEST = 1024
-"""No window and no context is tried beyond so many tokens."""
+"""The most tokens of the trial, however long windows and contexts are."""
 _BEYOND = 32
-"""So many tokens beyond a window or a context."""
+"""How many tokens the trial is longer than a window or a context."""
 _PLACES = 16
-"""At so many tokens the logits are compared: with all of them, a large vocabulary would take gigabytes."""
+"""How many tokens' logits are compared; those of all tokens would take gigabytes if the vocabulary is large."""
 _WINDOWS = ("sliding_window", "window_size", "attention_chunk_size", "local_attention")
 _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-"""The names that configs have for the size of a window, and for that of the context."""
+"""What configs call the attention window, and the context."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A prompt, and what transformers gives for it at some of its tokens."""
+    """A prompt, and transformers' logits at some of its tokens."""
 
     ids: Int[Tensor, "1 pos"]
     places: Int[Tensor, " place"]
@@ -50,12 +50,9 @@ def trial_tokens(d_vocab: int, rows: int, pos: int, device: torch.device) -> Int
 
 
 def trial_of(model: Any, first: Sequence[int] = ()) -> Trial | None:
-    """What a transformers model gives for one long prompt; None if it is on several devices.
+    """Transformers' logits of one long prompt that begins with ``first``; None if the model is on several devices.
 
-    The bridge changes the model in place, so this comes before.
-
-    Args:
-        first: tokens with which the prompt begins.
+    It runs before the bridge changes the model in place.
     """
     if hasattr(model, "hf_device_map"):
         return None
@@ -85,7 +82,7 @@ def _length(config: Any) -> int:
 def logits_off(trial: Trial, ours: Float[Tensor, "1 place d_vocab"]) -> float | None:
     """How far log-probabilities are from those of transformers, in standard deviations of its logits.
 
-    None if these are not finite: the weights are damaged, which is said more clearly elsewhere.
+    None if these are not finite: another check names damaged weights.
     """
     theirs = trial.logits[:, : ours.shape[1]].float()
     if not theirs.isfinite().all():

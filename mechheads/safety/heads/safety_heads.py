@@ -165,7 +165,7 @@ def compare_ablations(
 
 
 def _default_score(requests: Requests, harmless: Requests) -> Score:
-    """The score that finds most of the heads that are known to refuse, of those that use everything that is given."""
+    """The score that finds most of the heads known to refuse, of the scores that use all arguments given."""
     if harmless is not None:
         return "refusal_contribution"
     return "refusal_attribution" if requests is None else "ships"
