@@ -82,6 +82,9 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
     """Every figure of the gallery by its name."""
     name, known = "smollm2-135m-instruct", "smollm2-135m-refusal"
     model = mh.load(name)
+    safety = mh.studies.safety_figure([name, known], out=folder / "safety", quick=True).panels
+    roles = mh.studies.roles_figure(name, "country_to_capital", out=folder / "roles", quick=True).figure
+    gates = mh.gating.Gates.load(next((folder / "roles").rglob("gates.nc")))
     return {
         "heatmap": atlas.patching.plot(),
         "attention": model.cache(["The capital of France is"]).attention.plot("L23H4"),
@@ -90,12 +93,10 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
         "path_map": atlas.paths.plot(),
         "pair_map": induction(model).plot(),
         "curves": atlas.circuit.plot(),
-        "safety_map": mh.plots.safety_map([*atlas.safety.values()]),
-        "safety_grid": mh.plots.safety_grid(
-            mh.studies.safety_figure([name, known], out=folder / "safety", quick=True).panels, columns=1
-        ),
-        "role_map": mh.plots.role_map(atlas.roles),
-        "roles_figure": mh.studies.roles_figure(name, "country_to_capital", out=folder / "roles", quick=True).figure,
+        "safety_map": mh.plots.safety_map([*safety.values()][-1]),
+        "safety_grid": mh.plots.safety_grid(safety, columns=1),
+        "role_map": mh.plots.role_map(mh.head_roles(gates)),
+        "roles_figure": roles,
     }
 
 
