@@ -322,7 +322,8 @@ def activity_of(
     pattern: Float[Tensor, "window head pos pos"],
 ) -> tuple[Float[Tensor, "window head pos"], Float[Tensor, "window head pos pos"], Float[Tensor, "window head pos"]]:
     """The norm of what each key offers, the attention to all keys but the first, and the activity at each query."""
-    size = norm_of(values_of(model, v), written_by(model, layer)).permute(0, 2, 1)
+    W_O = written_by(model, layer)
+    size = norm_of(values_of(model, v), W_O @ W_O.mT).permute(0, 2, 1)
     others = pattern.clone()
     others[..., 0] = 0
     norms = resid_pre.norm(dim=-1).clamp_min(torch.finfo(pattern.dtype).tiny)

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.behaviour.programs import PROGRAMS, fit_of, patterns_of
+from mechheads.behaviour.programs import PROGRAMS, fits_of, patterns_of
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.model import Model
 
@@ -108,7 +108,7 @@ class _Measures:
     def __init__(self, model: Model, ids: Tensor, weights: Tensor, has: Tensor) -> None:
         self._model, self._ids = model, ids
         self._of_pattern = PatternMeasures(weights, torch.cat([has, has], dim=1))
-        self._programs = patterns_of(ids)
+        self._programs = [each if name == "uniform" else each.to_sparse() for name, each in patterns_of(ids).items()]
         self._read = model.W_U[:, ids].float() * model.final_scale()[:, None, None]  # [d_model, window, pos]
         shape = (len(MEASURES), model.n_layers, model.n_heads, len(ids))
         self.found = torch.full(shape, torch.nan, dtype=torch.float64, device=ids.device)
@@ -118,7 +118,8 @@ class _Measures:
         """Measure a layer."""
         model = self._model
         W_O = written_by(model, layer)
-        size = norm_of(values_of(model, v), W_O).permute(0, 2, 1)[..., None]
+        squares = W_O @ W_O.mT
+        size = norm_of(values_of(model, v), squares).permute(0, 2, 1)[..., None]
         moved = pattern * size.mT
         moved /= (pattern @ size).clamp_min(torch.finfo(moved.dtype).tiny)
         n = 2 * len(BEHAVIOURS)
@@ -127,20 +128,19 @@ class _Measures:
         at_distance, found = self._of_pattern.at_distance(pattern)
         self.at_distance[layer] = at_distance.sum(0)
         found["entropy"] = entropy(pattern)
-        found["norm"] = (norm_of(z, W_O) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
+        found["norm"] = (norm_of(z, squares) / resid_pre.norm(dim=-1)[..., None])[:, 1:].mean(1)
         found["copying"] = self._copying(pattern, z, W_O)
-        found |= zip(FITS, (fit_of(pattern, weights[:, None]) for weights in self._programs.unbind(1)), strict=True)
+        found |= zip(FITS, fits_of(pattern, self._programs), strict=True)
         for name, values in found.items():
             self.found[MEASURES.index(name), layer] = values.T.double()
 
     def _copying(self, pattern: Tensor, z: Tensor, W_O: Tensor) -> Float[Tensor, "window head"]:
         """How often the head raises the logit of the token it attends to most above that of another of the window."""
-        queries = torch.arange(2, pattern.shape[2], _EVERY, device=pattern.device)
-        seen = pattern[:, :, queries] * self._of_pattern.middle[queries]
-        attended = seen.argmax(-1, keepdim=True)
-        raised = torch.einsum("hde,ewk->whdk", W_O, self._read)
-        logits = torch.einsum("wqhd,whdk->whqk", z[:, queries], raised)
+        queries = slice(2, None, _EVERY)
         middle = self._of_pattern.middle[queries]
+        attended = (pattern[:, :, queries] * middle).argmax(-1, keepdim=True)
+        raised = (W_O.flatten(0, 1) @ self._read.flatten(1)).view(*W_O.shape[:2], *self._ids.shape)
+        logits = (z[:, queries].permute(2, 0, 1, 3) @ raised.transpose(1, 2)).transpose(0, 1)
         token = self._ids[:, None].expand(-1, pattern.shape[1], -1).gather(-1, attended[..., 0])
         same = self._ids[:, None, None] == token[..., None]
         below = torch.where(same, 0.5, (logits < logits.gather(-1, attended)).float()) * middle
@@ -272,8 +272,8 @@ def values_of(model: Model, v: Float[Tensor, "window pos kv d_head"]) -> Float[T
 
 
 def norm_of(
-    states: Float[Tensor, "window pos head d_head"], W_O: Float[Tensor, "head d_head d_model"]
+    states: Float[Tensor, "window pos head d_head"], squares: Float[Tensor, "head d_head d_head"]
 ) -> Float[Tensor, "window pos head"]:
     """The norm of states times W_O, from W_O W_O^T."""
     by_head = states.transpose(1, 2)
-    return ((by_head @ (W_O @ W_O.mT)) * by_head).sum(-1).clamp_min(0).sqrt().transpose(1, 2)
+    return ((by_head @ squares) * by_head).sum(-1).clamp_min(0).sqrt().transpose(1, 2)

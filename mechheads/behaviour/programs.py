@@ -17,7 +17,7 @@ A token without such keys attends to the first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -58,24 +58,35 @@ _SHOWN = 12
 """How many tokens of a window are shown."""
 
 
-def patterns_of(ids: Int[Tensor, "window pos"]) -> Float[Tensor, "window program pos pos"]:
+def patterns_of(ids: Int[Tensor, "window pos"]) -> dict[str, Float[Tensor, "window pos pos"]]:
     """The weights of the programs of the package, for tokens or any numbers that tell tokens apart."""
-    position = torch.arange(ids.shape[1], device=ids.device)
-    query, key = position[:, None], position
+    key = torch.arange(ids.shape[1], device=ids.device)
+    query = key[:, None]
     same = (ids[:, :, None] == ids[:, None]) & (key < query)
     follows = pad(same[:, :, :-1], (1, 0)) & (key < query)
     fixed = [key == 0 * query, key == (query - 1).clamp_min(0), key == query, key <= query]
-    keys = torch.stack([*(mask.expand_as(same) for mask in fixed), same, follows], dim=1)
+    keys = torch.stack([*(mask.expand_as(same) for mask in fixed), same, follows])
     keys[..., 0] |= ~keys.any(-1)
-    return keys / keys.sum(-1, keepdim=True)
+    return dict(zip(PROGRAMS, keys / keys.sum(-1, keepdim=True), strict=True))
 
 
-def fit_of(
-    pattern: Float[Tensor, "*batch pos pos"], weights: Float[Tensor, "*#batch pos pos"]
-) -> Float[Tensor, "*batch"]:
-    """J: the sum of the smaller of two weights over the sum of the larger, over all queries and keys."""
-    shared = torch.minimum(pattern, weights).sum((-1, -2))
-    return shared / (pattern.sum((-1, -2)) + weights.sum((-1, -2)) - shared)
+def fits_of(
+    pattern: Float[Tensor, "window head pos pos"], programs: Iterable[Float[Tensor, "window pos pos"]]
+) -> list[Float[Tensor, "window head"]]:
+    """J of each program: the sum of the smaller of two weights over the sum of the larger, over queries and keys.
+
+    Of sparse weights, only their own keys are read: the smaller of two weights is 0 elsewhere.
+    """
+    both, found = pattern.sum((-1, -2)) + pattern.shape[2], []
+    for weights in programs:
+        if weights.is_sparse:
+            window, query, key = weights.indices()
+            smaller = torch.minimum(pattern[window, :, query, key], weights.values()[:, None])
+            shared = torch.zeros_like(both).index_add_(0, window, smaller)
+        else:
+            shared = torch.minimum(pattern, weights[:, None]).sum((-1, -2))
+        found.append(shared / (both - shared))
+    return found
 
 
 @dataclass(frozen=True)
@@ -120,8 +131,7 @@ class AttentionProgram:
             ValueError: if the program gives no weights of this shape that sum to 1 over the tokens so far.
         """
         if isinstance(self.program, str):
-            ids = torch.tensor([[tokens.index(text) for text in tokens]])
-            return patterns_of(ids)[0, PROGRAMS.index(self.program)]
+            return patterns_of(torch.tensor([[tokens.index(text) for text in tokens]]))[self.program][0]
         n, wrong = len(tokens), None
         try:
             found = torch.as_tensor(np.asarray(self.program(list(tokens)), dtype=np.float32))
@@ -217,9 +227,8 @@ def test_program(
             f"programs is {programs!r}; give a dict of heads and programs, such as {{'L16H0': 'previous'}}"
         )
     check_heads(list(programs), model.n_layers, model.n_heads)
-    rules = {HeadId.parse(head): AttentionProgram(program) for head, program in programs.items()}
-    sets = [{head: rules[head]} for head in sorted(rules)]
-    sets += [dict(sorted(rules.items()))] if len(rules) > 1 else []
+    rules = dict(sorted({HeadId.parse(head): AttentionProgram(of) for head, of in programs.items()}.items()))
+    sets = [{head: rule} for head, rule in rules.items()] + [rules] * (len(rules) > 1)
     if "pattern" in model.backend.read_only:
         raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
     window = check_window(model, window, usual=128)
@@ -240,10 +249,9 @@ def test_program(
     fit, *others, by_program, by_uniform = torch.cat([found for _, found in seen], dim=-1).numpy()
     heads = [" ".join(map(str, rules)) for rules in sets]
     names = [" ".join(rule.name for rule in rules.values()) for rules in sets]
-    tried = [
-        [of[at] for other, of in zip(OTHERS, others, strict=True) if other != names[at]] for at in range(len(sets))
-    ]
-    excess = fit - np.stack([max(fits, key=np.mean) for fits in tried])
+    is_own = np.array(OTHERS)[:, None] == names
+    best = np.where(is_own, -1, mean_over_prompts(np.stack(others))).argmax(0)
+    excess = fit - np.stack(others)[best, range(len(sets))]
     measured = {"fit": fit, "excess": excess, "program_loss": by_program, "uniform_loss": by_uniform}
     cluster = [text for windows, _ in seen for text in windows.text]
     begins = ["".join(token_strings(row[:_SHOWN], model.tokenizer)) for row in read]
@@ -285,37 +293,33 @@ def _statistics(
 def _measured(
     sets: Sequence[Mapping[HeadId, AttentionProgram]], model: Model, ids: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "measure set window"]:
-    """The fit of the programs of each set and of ``OTHERS``, and the losses with the programs and with uniform."""
-    texts = [token_strings(row, model.tokenizer) for row in ids.tolist()]
-    others = dict(zip(PROGRAMS, patterns_of(ids).unbind(1), strict=True))
+    """The fit of the programs of each set and of ``OTHERS``, and the losses with the programs and with uniform.
+
+    Args:
+        sets: the last one has all heads.
+    """
+    texts, shipped = [token_strings(row, model.tokenizer) for row in ids.tolist()], patterns_of(ids)
+    weights = {head: torch.stack(list(map(rule.weights, texts))).to(ids.device) for head, rule in sets[-1].items()}
     patterns: dict[HeadId, Tensor] = {}
 
-    def note(value: Tensor, hook: Any, head: HeadId) -> None:
-        patterns[head] = value[:, head.head].float()
-
-    hooks = [(model.hook_name("pattern", head.layer), partial(note, head=head)) for head in set().union(*sets)]
-    intact = model.backend.under(hooks, partial(_loss, model, ids, {}))
-    found = []
-    for rules in sets:
-        weights = {head: torch.stack(list(map(rule.weights, texts))).to(ids.device) for head, rule in rules.items()}
-        seen = torch.cat([patterns[head] for head in rules], dim=1)
-        tried = [torch.cat(list(weights.values()), dim=1), *(others[name].repeat(1, len(rules), 1) for name in OTHERS)]
-        losses = [_loss(model, ids, put) - intact for put in (weights, dict.fromkeys(rules, others["uniform"]))]
-        found.append(torch.stack([*(fit_of(seen, each).double().cpu() for each in tried), *losses]))
-    return torch.stack(found, dim=1)
-
-
-def _loss(
-    model: Model, ids: Int[Tensor, "window pos"], patterns: Mapping[HeadId, Float[Tensor, "window pos pos"]]
-) -> Float[Tensor, " window"]:
-    """The mean of -log p of each next token with these patterns of heads, in nats, on the CPU."""
-
-    def put(value: Tensor, hook: Any, head: HeadId) -> Tensor:
+    def put(value: Tensor, hook: Any, head: HeadId, new: Mapping[HeadId, Tensor]) -> Tensor:
+        patterns.setdefault(head, value[:, head.head].float())  # the first run is intact
         value = value.clone()
-        value[:, head.head] = patterns[head].to(value)
+        value[:, head.head] = new.get(head, patterns[head]).to(value)
         return value
 
-    hooks = [(model.hook_name("pattern", head.layer), partial(put, head=head)) for head in patterns]
-    final = model.backend.run(ids, hooks)[:, :-1]
-    losses = [cross_entropy(model.backend.unembed(row).float(), of[1:]) for row, of in zip(final, ids, strict=True)]
-    return torch.stack(losses).double().cpu()
+    def loss(new: Mapping[HeadId, Tensor], heads: Iterable[HeadId]) -> Float[Tensor, " window"]:
+        """The mean of -log p of each next token with new patterns of heads, in nats, on the CPU."""
+        hooks = [(model.hook_name("pattern", head.layer), partial(put, head=head, new=new)) for head in heads]
+        final = model.backend.run(ids, hooks)[:, :-1]
+        rows = zip(final, ids[:, 1:], strict=True)
+        return torch.stack([cross_entropy(model.backend.unembed(row).float(), of) for row, of in rows]).double().cpu()
+
+    intact, found = loss({}, weights), []
+    for heads in sets:
+        seen = torch.cat([patterns[head] for head in heads], dim=1)[:, None]
+        tried = [torch.cat([weights[head] for head in heads], dim=1)]
+        tried += [shipped[name].repeat(1, len(heads), 1) for name in OTHERS]
+        losses = [loss(new, heads) - intact for new in (weights, dict.fromkeys(heads, shipped["uniform"]))]
+        found.append(torch.stack([*(fit[:, 0].double().cpu() for fit in fits_of(seen, tried)), *losses]))
+    return torch.stack(found, dim=1)

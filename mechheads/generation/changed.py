@@ -55,7 +55,6 @@ def changed_by(
     hooks = [(model.hook_name("resid_pre", layer), _adding(model, layer, steer[layer])) for layer in steer]
     rule, heads = intervention_for("intervention", intervention, prompts), heads_off(model, off)
     if isinstance(rule, PatternOfTokens) and site_of(rule) == "pattern":
-        _check_growing(rule, prompts.tokens(model))
         return lambda texts: [*hooks, *(_attending(model, head, rule, texts) for head in heads)]
     changes = changes_of(model, prompts.tokens(model), heads, rule) if heads else []
     hooks += change_hooks(model, [(change, EVERYWHERE) for change in changes])
@@ -108,23 +107,8 @@ def _adding(model: Model, layer: int, direction: Tensor) -> Any:
     return lambda value, hook: value + direction.to(value)
 
 
-def _check_growing(rule: PatternOfTokens, tokens: Tokens) -> None:
-    """Check that tokens attend alike whatever comes after them.
-
-    Raises:
-        ValueError: if they do not.
-    """
-    for number, text in enumerate(tokens.strings):
-        half = (len(text) + 1) // 2
-        if not torch.allclose(rule.weights(text)[:half, :half], rule.weights(text[:half]), atol=1e-4):
-            raise ValueError(
-                f"intervention {rule} lets the first {half} tokens of prompt {number} attend in another way when later "
-                "tokens follow; text is written token by token, so weights must depend on earlier tokens alone"
-            )
-
-
 def _attending(model: Model, head: HeadId, rule: PatternOfTokens, texts: Texts) -> Hook:
-    """A hook that gives a head the pattern that the tokens so far say."""
+    """A hook that gives a head, for each new token, the last row of what the tokens so far say."""
 
     def put(value: Tensor, hook: Any) -> Tensor:
         value = value.clone()

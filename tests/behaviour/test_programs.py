@@ -261,15 +261,6 @@ def test_text_is_written_as_by_full_forwards_of_the_text_so_far(new: int, model:
             assert list(ids) == written[: len(ids)] and (ended or len(ids) == new)
 
 
-def test_a_program_that_reads_later_tokens_cannot_write_text(loaded: Any) -> None:
-    def of_the_length(tokens: list[str]) -> np.ndarray:
-        return slow("first" if len(tokens) > 3 else "self", tokens)
-
-    model = loaded("llama")
-    with pytest.raises(ValueError, match="attend in another way when later tokens follow"):
-        mh.generate(model, [" The capital of France"], 2, off="L0H1", intervention=AttentionProgram(of_the_length))
-
-
 def test_a_profile_has_the_fit_of_every_program_and_names_the_best(model: mh.Model) -> None:
     profile = mh.profile_heads(model, ROWS, window=16)
     run, tokens = model.cache(ROWS), [token_strings(ids, model.tokenizer) for ids in ROWS]
