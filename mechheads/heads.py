@@ -37,11 +37,7 @@ class HeadId:
 
     @classmethod
     def parse(cls, head: HeadLike) -> HeadId:
-        """Read ``"L9H6"``, ``(9, 6)`` or a ``HeadId``.
-
-        Raises:
-            ValueError: if it is none of these.
-        """
+        """Read ``"L9H6"``, ``(9, 6)`` or a ``HeadId``."""
         if isinstance(head, HeadId):
             return head
         if isinstance(head, str):
@@ -58,11 +54,7 @@ HeadLike = HeadId | str | tuple[int, int]
 
 
 def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
-    """Parse one head and check that a model of this size has it.
-
-    Raises:
-        ValueError: if it cannot be parsed or the model does not have it.
-    """
+    """Parse one head and check that a model of this size has it."""
     parsed = HeadId.parse(head)
     if parsed.layer >= n_layers or parsed.head >= n_heads:
         swapped = parsed.head < n_layers and parsed.layer < n_heads
@@ -74,23 +66,12 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
 
 
 def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
-    """Parse heads and check that a model of this size has them; ``None`` means every head.
-
-    Returns:
-        The heads in order of layer and head, each once.
-
-    Raises:
-        ValueError: if one cannot be parsed, if the model does not have it, or if ``heads`` is empty.
-    """
+    """Heads that a model of this size has, in order of layer and head, each once; ``None`` means every head."""
     return tuple(sorted(heads_as_given(heads, n_layers, n_heads)))
 
 
 def heads_as_given(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
-    """The same heads as ``check_heads`` gives, in the order in which they are named.
-
-    >>> heads_as_given(["L2H1", "L0H3", (2, 1)], 3, 4)
-    (HeadId(layer=2, head=1), HeadId(layer=0, head=3))
-    """
+    """The same heads as ``check_heads`` gives, in the order in which they are named."""
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
     one = isinstance(heads, (str, HeadId)) or _is_pair(heads) or not isinstance(heads, Iterable)
@@ -116,16 +97,7 @@ def matched_heads(
 ) -> tuple[HeadId, ...]:
     """Random heads for comparison, one for each given head: from its layer, or from the nearest layer with heads left.
 
-    Args:
-        excluded: heads that must not be drawn, including the given ones.
-        seed: seed of the random generator.
-
-    Raises:
-        ValueError: if too few other heads are left.
-
-    >>> heads = [HeadId(0, 0), HeadId(0, 1), HeadId(0, 2)]
-    >>> sorted(map(str, matched_heads(heads, heads, 2, 4, [0])))[0]
-    'L0H3'
+    ``excluded`` must not be drawn, and includes the given ones.
     """
     free = [head for head in check_heads(None, n_layers, n_heads) if head not in set(excluded)]
     if len(free) < len(heads):
@@ -144,24 +116,13 @@ def matched_heads(
 def random_sets(
     heads: Sequence[HeadId], excluded: Collection[HeadId], n_layers: int, n_heads: int, *, draws: int, seed: int
 ) -> dict[str, tuple[HeadId, ...]]:
-    """Several draws of ``matched_heads``, by the names "random 1", "random 2" and so on.
-
-    Raises:
-        ValueError: if too few other heads are left.
-
-    >>> list(random_sets([HeadId(0, 0)], [HeadId(0, 0)], 2, 4, draws=2, seed=0))
-    ['random 1', 'random 2']
-    """
+    """Several draws of ``matched_heads``, by the names "random 1", "random 2" and so on."""
     return {f"random {i + 1}": matched_heads(heads, excluded, n_layers, n_heads, [seed, i]) for i in range(draws)}
 
 
 @dataclass(frozen=True, order=True)
 class Mlp:
-    """The MLP of a layer; it prints as ``L9.mlp``.
-
-    >>> str(Mlp(9))
-    'L9.mlp'
-    """
+    """The MLP of a layer; it prints as ``L9.mlp``."""
 
     layer: int
 
@@ -174,23 +135,12 @@ N = TypeVar("N", bound=Node)
 
 
 def in_order(nodes: Iterable[N]) -> tuple[N, ...]:
-    """Nodes in the order in which a model computes them: by layer, heads before the MLP.
-
-    >>> [str(node) for node in in_order([Mlp(0), HeadId(1, 0), HeadId(0, 2)])]
-    ['L0H2', 'L0.mlp', 'L1H0']
-    """
+    """Nodes in the order in which a model computes them: by layer, heads before the MLP."""
     return tuple(sorted(nodes, key=lambda node: (node.layer, isinstance(node, Mlp), getattr(node, "head", 0))))
 
 
 def check_node(node: HeadLike | Mlp, n_layers: int, n_heads: int) -> Node:
-    """Parse a node and check that a model of this size has it.
-
-    Raises:
-        ValueError: if it cannot be parsed or the model does not have it.
-
-    >>> check_node("L2.mlp", 3, 4), check_node("L2H1", 3, 4)
-    (Mlp(layer=2), HeadId(layer=2, head=1))
-    """
+    """Parse a node and check that a model of this size has it."""
     if isinstance(node, str) and (match := _MLP.fullmatch(node.strip())):
         node = Mlp(int(match[1]))
     if not isinstance(node, Mlp):

@@ -21,14 +21,7 @@ _UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
 def budget_bytes(budget: int | str | None, name: str = "budget") -> int:
-    """A memory budget in bytes, from a number, ``"2 GB"``, or None for the default of 4 GB.
-
-    Args:
-        name: the argument's name, for messages.
-
-    Raises:
-        ValueError: if it is less than one byte, infinite, or cannot be read.
-    """
+    """A memory budget in bytes, from a number, ``"2 GB"``, or None for the default of 4 GB."""
     if budget is None:
         return DEFAULT_BUDGET
     size: float = -1
@@ -46,9 +39,7 @@ def budget_bytes(budget: int | str | None, name: str = "budget") -> int:
 class Replicas(Protocol):
     """Replicas of a model that compute units of an analysis: ``mh.scale.Ray``, which imports this file."""
 
-    def stop(self) -> None:
-        """Stop all of them."""
-        ...
+    def stop(self) -> None: ...
 
 
 Workers = int | str | Replicas
@@ -105,12 +96,7 @@ DEFAULT_LIMITS = Limits()
 
 
 def check_workers(workers: object) -> None:
-    """Check a ``workers`` argument, without the time that importing ray takes.
-
-    Raises:
-        ValueError: if it is neither a number, an address nor workers.
-        ImportError: if ray is not installed.
-    """
+    """Check a ``workers`` argument, without the time that importing ray takes."""
     if isinstance(workers, int):
         known = workers >= 1
     elif isinstance(workers, str):
@@ -126,11 +112,7 @@ def check_workers(workers: object) -> None:
 
 
 def check_ray() -> None:
-    """Check that ray is there.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
+    """Check that ray is installed."""
     if find_spec("ray") is None:
         raise ImportError('workers need ray: pip install "mechheads[ray]"; or leave workers out')
 
@@ -144,18 +126,7 @@ ControlTokens = Literal["tokens", "text"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How analyses run now; see ``settings``.
-
-    Attributes:
-        limits: the memory and the workers.
-        seed: for everything that an analysis draws.
-        progress: whether progress bars are shown.
-        store: the file that keeps finished units; None for none.
-        date: the date that a chat template gets, such as "2026-02-28"; None for the day on which the analysis begins.
-        control_tokens: whether control tokens in the messages of a chat are read as tokens or as text.
-        template_options: what chat templates get besides the chat.
-        device: where models are loaded; "auto" for a GPU if there is one.
-    """
+    """How analyses run now; see ``settings``. ``date`` is None for the day on which an analysis begins."""
 
     limits: Limits = DEFAULT_LIMITS
     seed: int = 0
@@ -242,19 +213,16 @@ class settings(ContextDecorator):
             check_workers(workers)
         self._memory = budget if budget is None or isinstance(budget, Limits) else budget_bytes(budget)
         self._workers = workers
-        self._others = {
-            name: value
-            for name, value in (
-                ("progress", progress),
-                ("store", store),
-                ("seed", seed),
-                ("date", _checked_date(date)),
-                ("control_tokens", control_tokens),
-                ("template_options", template_options),
-                ("device", device),
-            )
-            if value is not None
+        others = {
+            "progress": progress,
+            "store": store,
+            "seed": seed,
+            "date": _checked_date(date),
+            "control_tokens": control_tokens,
+            "template_options": template_options,
+            "device": device,
         }
+        self._others: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
         self._before: list[Token[Settings]] = []
 
     def __enter__(self) -> None:
@@ -307,14 +275,7 @@ def show_seconds(seconds: float) -> str:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Make many objects that stay, such as modules and lists: searching all of them again and again is slow.
-
-    >>> import gc
-    >>> from mechheads.limits import without_collecting
-    >>> with without_collecting():
-    ...     gc.isenabled()
-    False
-    """
+    """Make many objects that stay, such as modules and lists: searching all of them again and again is slow."""
     collecting = gc.isenabled()
     gc.disable()
     try:

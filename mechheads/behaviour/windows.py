@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from mechheads.data import folder
-from mechheads.engine.each import IndependentUnits, in_order
+from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.io.text import read_text
 from mechheads.limits import DEFAULT_BUDGET, current
 from mechheads.messages.arguments import check_at_least
@@ -137,16 +137,29 @@ def each_batch(
         for windows in batches:
             see(windows, compute(model, windows.ids))
         return False
-    each = IndependentUnits(model, partial(_of_batch, compute), limits)
+    setup = setup_of_each(model, partial(_of_batch, compute))
     while some := list(islice(batches, _BATCHES_A_WORKER * pool_of(limits.workers).replicas)):
         units = [replace(windows, ids=windows.ids.cpu()) for windows in some]
-        if each(units, in_order(partial(_see_one, some, see))):
+        if each_by_workers(limits.workers, setup, units, _in_order(partial(_see_one, some, see))):
             return True
     return False
 
 
 def _of_batch(compute: Callable[[Model, Tensor], T], model: Model, windows: Windows) -> T:
     return compute(model, windows.ids.to(model.device))
+
+
+def _in_order(take: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
+    """Takes values by their index, in whatever order they come."""
+    ready, taken = dict[int, Any](), [0]
+
+    def take_later(index: int, value: Any) -> None:
+        ready[index] = value
+        while taken[0] in ready:
+            take(taken[0], ready.pop(taken[0]))
+            taken[0] += 1
+
+    return take_later
 
 
 def _see_one(windows: list[Windows], see: Callable[[Windows, T], object], index: int, value: T) -> None:

@@ -1,4 +1,4 @@
-"""Giving batches to workers that have the same model until all are done."""
+"""Giving units to workers that have the same model until all are done."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mechheads.engine.memory import Chunks
 from mechheads.heads import in_order
 from mechheads.ledger.key import is_witness, witness
+from mechheads.limits import Workers
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.templates import as_here
-from mechheads.scale.ray_cluster import RETRIES, Lost, Ray, Ready, Request, Setup, library
+from mechheads.scale.ray_cluster import RETRIES, Lost, Ready, Setup, library, pool_of
 
 Values = Sequence[np.ndarray] | np.ndarray
 """The values of each unit of a batch."""
 
 _LOST = 3
-"""So many batches may be lost before one is computed."""
+"""So many requests may be lost before one is answered."""
+_ENDED = f"ended a worker {RETRIES + 1} times"
+_LESS = "Give a smaller budget or fewer workers if memory ran out, or leave workers out to compute in this process"
+_KEPT = "What is finished is kept. Give a smaller budget if memory ran out; with store=, the same call tries it again"
 _TICK = 1.0
 """The longest wait in seconds before Ctrl-C is looked at."""
 
@@ -33,8 +37,7 @@ _TICK = 1.0
 class Batch:
     """Units that are computed together, here or in another process, with the same bits in both.
 
-    Attributes:
-        waves: the units of each wave. A unit is anything that pickles and hashes, such as a head and a place.
+    A unit is anything that pickles and hashes, such as a head and a place; ``waves`` has those of each wave.
     """
 
     waves: tuple[tuple[Any, ...], ...]
@@ -43,87 +46,9 @@ class Batch:
     def units(self) -> list[Any]:
         return [unit for wave in self.waves for unit in wave]
 
-
-class Dispatch:
-    """Gives batches to workers, one at a time to each.
-
-    Ray starts a worker that ends again, and repeats its batch. What ends its worker each time is left out, with a
-    warning that names it.
-
-    Args:
-        setup: what workers need before they can compute.
-        chunks: how many units fit into memory together, as far as this was found out.
-        take: gets the units of each batch and their values.
-    """
-
-    def __init__(
-        self, workers: Ray, setup: Setup, chunks: Chunks, take: Callable[[Sequence[Any], Values], object]
-    ) -> None:
-        self._workers, self._setup, self._chunks, self._take = workers, setup, chunks, take
-        self._waiting: deque[Batch] = deque()
-        self._flying: dict[int, Batch] = {}
-        self._ready: set[int] = set()
-        self._lost = 0
-
-    def run(self, batches: Sequence[Batch]) -> bool:
-        """Compute all batches; after Ctrl-C only those in flight.
-
-        Returns:
-            Whether Ctrl-C stopped the work.
-
-        Raises:
-            RuntimeError: if batch after batch is lost and none is computed.
-        """
-        self._waiting.extend(batches)
-        with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
-            shared = self._workers.share(self._setup)
-            try:
-                while self._waiting or self._flying:
-                    self._send(shared)
-                    for replica, answer in self._workers.collect(_TICK):
-                        self._receive(replica, self._flying.pop(replica), answer)
-                    if pressed():
-                        self._waiting.clear()
-            finally:
-                for replica in self._flying:
-                    self._workers.stop(replica)
-            return pressed()
-
-    def _send(self, shared: Any) -> None:
-        """Give every idle worker a batch; the last batches go to workers that are ready, if others are not yet."""
-        idle = [one for one in range(self._workers.replicas) if one not in self._flying]
-        late = [one for one in self._flying if one not in self._ready]
-        free = 0 if self._waiting else len(self._ready.intersection(idle))
-        for replica in late[:free]:
-            self._waiting.append(self._flying.pop(replica))
-            self._workers.forget(replica)
-        for replica in sorted(idle, key=lambda one: one not in self._ready):
-            if self._waiting:
-                self._flying[replica] = batch = self._waiting.popleft()
-                self._workers.compute(replica, shared, Request(batch, self._chunks.most))
-
-    def _receive(self, replica: int, batch: Batch, answer: Any) -> None:
-        if not isinstance(answer, Lost):
-            self._ready.add(replica)
-            self._chunks.at_most(answer.chunk)
-            self._take(batch.units, answer.values)
-            return
-        self._lost += 1
-        if self._lost == _LOST and not self._ready:
-            raise RuntimeError(
-                f"workers: none of them could compute anything; the last time, {answer.why}\nGive a smaller budget or "
-                "fewer workers if memory ran out, or leave workers out to compute in this process"
-            )
-        warn(
-            f"{_show_all(batch.units)} ended a worker {RETRIES + 1} times, so it has no value; the last time, "
-            f"{answer.why}\nWhat is finished is kept. Give a smaller budget if memory ran out; with store=, the same "
-            "call tries it again"
-        )
-
-
-def _show_all(units: Sequence[Any]) -> str:
-    """The name of the first unit, and how many more there are."""
-    return _show(units[0]) + (f" and {len(units) - 1} more" if len(units) > 1 else "")
+    def __str__(self) -> str:
+        first, *others = self.units
+        return _show(first) + (f" and {len(others)} more" if others else "")
 
 
 def _show(unit: Any) -> str:
@@ -131,6 +56,77 @@ def _show(unit: Any) -> str:
     if isinstance(unit, frozenset):
         return f"set {' '.join(map(str, in_order(unit)))}"
     return f"{unit[0]}, place {unit[1]}" if isinstance(unit, tuple) else str(unit)
+
+
+def by_workers(workers: Workers, setup: Setup, requests: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
+    """Let workers answer requests, one at a time each; ``take`` gets the index of a request and its answer.
+
+    Ray starts a worker that ends again, and repeats its request. What ends its worker each time is left out, with a
+    warning that names it.
+
+    Returns:
+        Whether Ctrl-C stopped the work after the requests in flight.
+
+    Raises:
+        RuntimeError: if request after request is lost and none is answered.
+    """
+    pool, waiting, lost, answered = pool_of(workers), deque(enumerate(requests)), 0, False
+    with first_ctrl_c_waits("finishing the units in flight; press Ctrl-C again to stop now") as pressed:
+        shared, asked = pool.prepare(setup, len(requests))
+        flying: dict[Any, int] = {}
+        try:
+            while flying or (waiting and not pressed()):
+                for one in pool.first_of(asked, _TICK):
+                    replica, answer = asked[one], pool.answer(one, asked[one])
+                    index = flying.pop(one, None)  # None if it only got ready
+                    del asked[one]
+                    if isinstance(answer, Lost):
+                        lost += 1
+                        if not answered and (lost == _LOST or (index is None and not asked)):
+                            raise RuntimeError(f"workers: none of them could compute anything; {answer.why}\n{_LESS}")
+                        if index is None:
+                            continue
+                        warn(f"{requests[index]} {_ENDED}, so it has no value; {answer.why}\n{_KEPT}")
+                    elif index is not None:
+                        answered = True
+                        take(index, answer)
+                    if waiting and not pressed():
+                        index, request = waiting.popleft()
+                        new = pool.ask(replica, shared, request)
+                        asked[new], flying[new] = replica, index
+        finally:
+            for one in flying:
+                pool.stop(asked[one])
+        return pressed()
+
+
+def each_by_workers(workers: Workers, setup: Setup, units: Sequence[Any], take: Callable[[int, Any], object]) -> bool:
+    """Let workers compute units that share nothing but the model, such as windows of text, as ``by_workers`` does.
+
+    Raises:
+        RuntimeError: if a unit ended every worker that tried it. The values of the others were taken.
+    """
+    missing = set(range(len(units)))
+
+    def take_one(index: int, value: Any) -> None:
+        missing.remove(index)
+        take(index, value)
+
+    stopped = by_workers(workers, setup, units, take_one)
+    if missing and not stopped:
+        raise RuntimeError(
+            f"workers: {units[min(missing)]} has no value, and the work cannot go on without it; leave workers "
+            "out, or give fewer of them"
+        )
+    return stopped
+
+
+def setup_of_each(model: Model, compute: Callable[[Model, Any], Any]) -> Setup:
+    """What workers need to compute units that share nothing but the model.
+
+    ``compute`` is pickled, and workers have none of the settings here: it holds what it needs. Its value is on the CPU.
+    """
+    return setup_of(model, partial(partial, compute))
 
 
 @dataclass(frozen=True)
@@ -169,10 +165,7 @@ class _OnSameModel:
 
 
 def setup_of(model: Model, recipe: Callable[[Model], Ready], reading: as_here | None = None) -> Setup:
-    """What workers need for work on a model.
-
-    Args:
-        reading: how chats are read; by default as here.
+    """What workers need for work on a model; they read chats as ``reading`` says, by default as here.
 
     Raises:
         ValueError: if workers cannot load the model, or the recipe cannot be sent.

@@ -83,19 +83,10 @@ def tokens_in_flight(model: ModelCore, room: int, pos: int, limits: Limits) -> i
 
 
 class Chunks:
-    """Runs items together. If memory runs out, they run in halves, and never again in more than fit.
-
-    Attributes:
-        most: how many items fit into memory together; None as long as there was always enough.
-    """
+    """Runs items together. If memory runs out, they run in halves, and never again in more than fit (``most``)."""
 
     def __init__(self) -> None:
         self.most: int | None = None
-
-    def at_most(self, most: int | None) -> None:
-        """Run no more than this many items together from now on."""
-        if most is not None:
-            self.most = most if self.most is None else min(self.most, most)
 
     def run(self, run: Callable[[Sequence[T]], list[Tensor]], items: Sequence[T]) -> list[Tensor]:
         """``run(items)``, each tensor joined along the first dimension if the items run in parts."""

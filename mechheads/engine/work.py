@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.dispatch import Batch, Dispatch, Values, setup_of
+from mechheads.engine.dispatch import Batch, Values, by_workers, setup_of
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import keep_freed_memory
 from mechheads.engine.plan import Plan
@@ -24,7 +24,7 @@ from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.scale.ray_cluster import Answer, Ready, Request, pool_of
+from mechheads.scale.ray_cluster import Ready
 
 Run = Callable[[Sequence[Any]], list[Float[Tensor, "unit prompt position d_model"]]]
 """The final states of units that go through the layers together: one entry, or several that are read of each unit."""
@@ -234,7 +234,7 @@ def compute(work: Work, batches: Sequence[Batch], take: Take) -> bool:
         return False
     job = work.job
     setup = setup_of(job.model, _SentJob.of(work), job.runs.reading)
-    return Dispatch(pool_of(workers), setup, job.chunks, take).run(batches)
+    return by_workers(workers, setup, batches, lambda index, values: take(batches[index].units, values))
 
 
 def unit_key(job: Job, unit: tuple[object, int]) -> str:
@@ -263,9 +263,8 @@ class _SentJob:
         work = self.made_by(job)
         keep_freed_memory()
 
-        def compute(request: Request) -> Answer:
-            work.job.chunks.at_most(request.chunk)
-            ((_, values),) = work.compute(request.batch)
-            return Answer(values, work.job.chunks.most)
+        def compute(batch: Batch) -> Values:
+            ((_, values),) = work.compute(batch)
+            return values
 
         return compute

@@ -35,19 +35,7 @@ _KINDS = {
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
     """Write bytes, or text as UTF-8, to a file, completely or not at all; see ``replacing``.
 
-    Libraries that write files themselves give their content here as bytes: HDF5, for one, ends the whole process if the
-    disk is full.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: if there is a file that is not of the same kind, such as notes where a netCDF file is to be.
-        FileNotFoundError, OSError, ValueError: as ``replacing``.
-
-    >>> import tempfile
-    >>> write_file(Path(tempfile.mkdtemp(), "note.txt"), "whole").read_text()
-    'whole'
+    HDF5 would end the whole process if the disk is full, so it gives its content here as bytes.
     """
     content = content.encode() if isinstance(content, str) else content
     for mark, at in _KINDS:
@@ -64,11 +52,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     It reaches the disk before it is renamed, so that a reader sees either the old file or the new one, never a part of
     it. After an error the old file stays. If the path is a link, the file that it leads to is replaced.
-
-    Raises:
-        FileNotFoundError: if the folder does not exist.
-        OSError: if the disk is full, or the folder may not be written to.
-        ValueError: if there is something else than a file at the path, such as a folder or a device.
     """
     path = path.resolve() if path.is_symlink() else path
     check_place(path)
@@ -97,14 +80,6 @@ def folder_locked(folder: str | Path) -> Iterator[None]:
     """Hold a folder during a block, for this thread alone; blocks may be nested.
 
     The lock is one of the operating system: it ends with the process, however that ends.
-
-    Raises:
-        ValueError: if another process or thread holds the folder, or it may not be written to.
-
-    >>> import tempfile
-    >>> from mechheads.files.replacing import folder_locked
-    >>> with folder_locked(tempfile.mkdtemp()):
-    ...     pass
     """
     file = Path(folder).resolve() / LOCK
     lock = FileLock(file, is_singleton=True)  # one object for each file, which counts the blocks of each thread
@@ -128,13 +103,9 @@ def folder_locked(folder: str | Path) -> Iterator[None]:
 
 
 def check_kind(path: Path, mark: bytes, at: int = 0) -> None:
-    """Check that a file, if there is one, is of the same kind as what is to replace it.
+    """Check that a file, if there is one, is of the same kind as what is to replace it, or empty.
 
-    Args:
-        mark, at: what tells the kind, and after how many bytes it comes.
-
-    Raises:
-        ValueError: if it is of another kind; an empty file is of any.
+    ``mark`` tells the kind; it comes after so many bytes.
     """
     if not path.is_file():
         return
@@ -150,11 +121,7 @@ def check_kind(path: Path, mark: bytes, at: int = 0) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Check that a file can be at a path, as ``replacing`` does: so before the work whose result it is to hold.
-
-    Raises:
-        FileNotFoundError, ValueError: as ``replacing``.
-    """
+    """Check that a file can be at a path, as ``replacing`` does: so before the work whose result it is to hold."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot save to {path}: there is no folder {path.parent}; create it first")
     if path.exists() and not path.is_file():
@@ -168,17 +135,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV, without its index. The file is written completely or not at all.
 
-    A cell or heading that a spreadsheet would run as a formula gets a leading apostrophe. Numbers, and text that
-    is a number, stay as they are.
-
-    >>> import pandas as pd, tempfile
-    >>> file = Path(tempfile.mkdtemp(), "heads.csv")
-    >>> write_csv(pd.DataFrame({"relation": ["=1+1", "synonym"], "phi": [-0.5, 0.25]}), file)
-    >>> print(file.read_text())
-    relation,phi
-    '=1+1,-0.5
-    synonym,0.25
-    <BLANKLINE>
+    A cell or heading that a spreadsheet would run as a formula gets a leading apostrophe, unless it is a number.
     """
     write_file(path, table.map(_inert).rename(columns=_inert).to_csv(index=False))
 

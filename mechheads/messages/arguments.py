@@ -21,15 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """The sentence ``Did you mean "..."?`` for the end of an error message, or nothing if no known name is close.
-
-    Case, spaces, dashes and underscores are ignored.
-
-    >>> did_you_mean("logit-dif", ["logit_diff", "log_prob"])
-    ' Did you mean "logit_diff"?'
-    >>> did_you_mean("xyz", ["logit_diff", "log_prob"])
-    ''
-    """
+    """The sentence ``Did you mean "..."?`` for the end of an error message, or nothing if no known name is close."""
     if not isinstance(given, str) or not (plain := _plain(given)):
         return ""
     names = {_plain(name): name for name in known}
@@ -43,18 +35,7 @@ def _plain(name: str) -> str:
 
 
 def check_known(name: str, value: object, known: Any) -> None:
-    """Check that an argument is one of the known names.
-
-    Args:
-        known: the names, or the ``Literal`` of them that is the argument's type.
-
-    Raises:
-        ValueError: if it is not; the message lists them.
-
-    >>> check_known("reduce", "meen", ("mean", "sum"))
-    Traceback (most recent call last):
-    ValueError: reduce is 'meen'; choose one of 'mean', 'sum'. Did you mean "mean"?
-    """
+    """Check that an argument is one of the known names, which may be a ``Literal``; the message lists them."""
     names: Collection[str] = get_args(known) or known
     if value not in names:
         meant = did_you_mean(value, names)
@@ -74,11 +55,7 @@ class Within:
         return " and ".join(f"{word} {bound}" for word, bound in words.items() if math.isfinite(bound))
 
     def check(self, name: str, value: Any, *, whole: bool = False) -> None:
-        """Check that an argument is a finite number within the bounds.
-
-        Raises:
-            ValueError: if it is not.
-        """
+        """Check that an argument is a finite number within the bounds."""
         if not isinstance(value, Integral if whole else Real) or not math.isfinite(value):
             kind = f"a {'whole' if whole else 'finite'} number"
             raise ValueError(f"{name} is {value!r}; it must be {', '.join(filter(None, (kind, str(self))))}")
@@ -95,14 +72,9 @@ Share = Annotated[float, Within(least=0, most=1)]
 
 @dataclass(frozen=True)
 class _Allowed:
-    """What an annotation allows.
+    """What an annotation allows: choices, bounds, True and False, and whether None, texts and others may be given too.
 
-    Attributes:
-        names: the choices of a ``Literal``.
-        bounds: those of a number.
-        whole: whether the number must be whole.
-        flag: whether it is True or False: a text such as "no" would count as True.
-        none, texts, others: whether None, any text and anything else may be given too.
+    A text such as "no" would count as True, so a flag takes none.
     """
 
     names: tuple[Any, ...] = ()
@@ -132,11 +104,7 @@ class _Allowed:
         )
 
     def check(self, name: str, value: object) -> None:
-        """Check an argument.
-
-        Raises:
-            ValueError: if it is not allowed.
-        """
+        """Check an argument."""
         if (value is None and self.none) or (self.flag and _is_flag(value)):
             return
         free = self.texts if isinstance(value, str) else self.others
@@ -158,20 +126,6 @@ def check_arguments(of: Any, given: Mapping[str, object]) -> None:
 
     A text may be one of the choices, or any text if the annotation has ``str`` too. What is no text may be of the other
     types of the annotation, which are not checked.
-
-    Raises:
-        ValueError: if an argument is none of the choices, not within its bounds, or neither True nor False.
-
-    >>> from typing import Literal
-    >>> from mechheads.messages.arguments import Positive, check_arguments
-    >>> def draw(side: Literal["clean", "corrupted"], n: Positive | None = None, save: bool = False) -> None: ...
-    >>> check_arguments(draw, {"side": "clean", "n": None})
-    >>> check_arguments(draw, {"side": "clean", "n": 0})
-    Traceback (most recent call last):
-    ValueError: n is 0; it must be at least 1
-    >>> check_arguments(draw, {"side": "clean", "save": "no"})
-    Traceback (most recent call last):
-    ValueError: save is 'no'; give True or False
     """
     for name, allowed in _allowed(of).items():
         if name in given:
@@ -181,17 +135,7 @@ def check_arguments(of: Any, given: Mapping[str, object]) -> None:
 def bound(
     function: Callable[..., Any], known: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments of a call, by name, without defaults.
-
-    Raises:
-        TypeError: if it does not fit; the message names the keyword that may be meant.
-
-    >>> from inspect import signature
-    >>> from mechheads.messages.arguments import bound
-    >>> bound(mh.ablate, signature(mh.ablate), ["model"], {"metrc": "log_prob"})
-    Traceback (most recent call last):
-    TypeError: ablate(): got an unexpected keyword argument 'metrc'. Did you mean "metric"?
-    """
+    """The arguments of a call, by name, without defaults; a TypeError names the keyword that may be meant."""
     names, unknown = known.parameters, [name for name in kwargs if name not in known.parameters]
     if unknown and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
         wrong = f"{function.__name__}(): got an unexpected keyword argument {unknown[0]!r}"
@@ -232,14 +176,6 @@ def _allowed(of: Any) -> dict[str, _Allowed]:
 
 
 def check_at_least(least: float, **numbers: object) -> None:
-    """Check that no argument is smaller than this.
-
-    Raises:
-        ValueError: naming the first that is, or is no number.
-
-    >>> check_at_least(1, k=5, draws=0)
-    Traceback (most recent call last):
-    ValueError: draws is 0; it must be at least 1
-    """
+    """Check that no argument is smaller than this, or no number."""
     for name, number in numbers.items():
         Within(least).check(name, number)

@@ -10,14 +10,10 @@ PAGE = "Coming from TransformerLens, nnsight, pyvene"
 
 
 class Habit(NamedTuple):
-    """Something that another tool calls otherwise.
+    """Something that another tool calls otherwise: what is typed there and here.
 
-    Attributes:
-        tool: the other tool.
-        theirs: what is typed there.
-        here: what to type here.
-        names: the names that are not here, after the module (``mh``, ``mh.patching``) or object (``model``, ``run``)
-            in which they are looked for; a star stands for any letters.
+    ``names`` are not here; each stands after the module or object (``model``, ``run``) in which it is looked for, and
+    a star stands for any letters.
     """
 
     tool: str
@@ -177,15 +173,7 @@ _SITE = re.compile(r"(?:blocks\.)?(?P<layer>\d+)?\.?(?:attn\.)?(?:hook_)?(?P<sit
 def advice(where: str, name: str) -> str:
     """What to type in place of a name that is not there, as the end of an error message; empty if it is not known.
 
-    Args:
-        where: the module or object in which the name was looked for, as in ``Habit.names``.
-        name: the name.
-
-    >>> from mechheads.messages.habits import advice
-    >>> advice("model", "run_with_cache")
-    '; coming from TransformerLens, write run = model.cache(prompts)'
-    >>> advice("model", "n_layers")
-    ''
+    ``where`` is the module or object in which it was looked for, as in ``Habit.names``.
     """
     for habit in HABITS:
         if any(fnmatchcase(f"{where}.{name}", known) for known in habit.names):
@@ -194,12 +182,7 @@ def advice(where: str, name: str) -> str:
 
 
 def item_advice(item: object) -> str:
-    """What to type in place of an item of a cache of TransformerLens.
-
-    >>> from mechheads.messages.habits import item_advice
-    >>> item_advice(("pattern", 5))
-    'run["pattern", 5] is run.pattern.layer(5) here, [prompt, head, ...]'
-    """
+    """What to type in place of an item of a cache of TransformerLens."""
     parts = item if isinstance(item, tuple) else (item,)
     shown = ", ".join(f'"{part}"' if isinstance(part, str) else repr(part) for part in parts)
     found = _SITE.fullmatch(str(parts[0]))

@@ -9,13 +9,7 @@ WIDTH = 80
 
 
 def wrapped(text: str) -> str:
-    """The text in lines of at most 80 characters; what goes on in the next line is indented by two more.
-
-    >>> from mechheads.messages.wrapped import wrapped
-    >>> print(wrapped("  " + "word " * 16))
-      word word word word word word word word word word word word word word word
-        word
-    """
+    """The text in lines of at most 80 characters; what goes on in the next line is indented by two more."""
     lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]

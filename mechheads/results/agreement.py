@@ -168,11 +168,7 @@ def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScor
 def _check(
     roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores], called: tuple[str, str] = ("roles", "others")
 ) -> None:
-    """Check that all scores are of the heads of one model.
-
-    Raises:
-        ValueError: if one is not; the message names the first.
-    """
+    """Check that all scores are of the heads of one model."""
     for name, group in zip(called, (roles, others), strict=True):
         if not isinstance(group, Mapping) or not group:
             raise ValueError(f"{name} is {group!r}; give scores by name, such as {{'zero': ...}}")

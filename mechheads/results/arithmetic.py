@@ -29,11 +29,7 @@ Side = xr.Dataset | float
 
 
 def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) -> None:
-    """Check that two scores have the same heads and labels, and optionally the same prompts.
-
-    Raises:
-        ValueError: if they do not; the message names the first difference.
-    """
+    """Check that two scores have the same heads and labels, and optionally the same prompts."""
     names = f"{left.attrs['name']!r} and {right.attrs['name']!r} do not align"
     mine, theirs = (
         {"n_layers": each.sizes["layer"], "n_heads": each.sizes["head"], "extra_dims": _extra_dims(each)}
@@ -61,16 +57,7 @@ def check_aligned(left: xr.Dataset, right: xr.Dataset, prompts: bool = False) ->
 
 
 def combine(left: Side, right: Side, symbol: str) -> dict[str, Any]:
-    """The result as arguments of ``HeadScores.from_values`` (with ``values``) or ``from_scores`` (with ``score``).
-
-    Args:
-        left, right: the datasets of two scores, or one dataset and a number.
-        symbol: "+", "-", "*" or "/".
-
-    Raises:
-        ValueError: if the two do not align, have different units, or are multiplied or divided, or if a score is
-            divided by the number 0.
-    """
+    """The result as arguments of ``HeadScores.from_values`` (with ``values``) or ``from_scores`` (with ``score``)."""
     op = OPERATIONS[symbol]
     first, *others = (side for side in (left, right) if isinstance(side, xr.Dataset))
     if symbol in "*/" and (others or (symbol == "/" and right is first)):

@@ -38,11 +38,7 @@ def build(
     provenance: Mapping[str, Any] | None,
     variables: Mapping[str, Any] | None,
 ) -> xr.Dataset:
-    """The dataset of a result from score, ci_low, ci_high, p_value and p_family, with q computed.
-
-    Raises:
-        ValueError: if shapes and labels do not match, or a name is reserved.
-    """
+    """The dataset of a result from score, ci_low, ci_high, p_value and p_family, with q computed."""
     score, low, high, p, of_family = statistics
     labels = {dim: text_or_numbers(dim, known) for dim, known in (extra or {}).items()}
     if taken := sorted({*labels, *(variables or {})} & _RESERVED):
@@ -75,11 +71,9 @@ Ends = tuple[np.ndarray, np.ndarray]
 
 
 class Tested(NamedTuple):
-    """The statistics of means over prompts, all NaN if they were stopped.
+    """The statistics of means over prompts for each row of values, all NaN if Ctrl-C stopped them.
 
-    Attributes:
-        interval, p, family, ranges: for each row of values; ``family``: p of all rows as one family.
-        stopped: whether Ctrl-C stopped them.
+    ``family`` is p of all rows as one family.
     """
 
     interval: Ends
@@ -98,14 +92,9 @@ def tested(
     bounds: Sequence[Any] | None,
     **test: Any,
 ) -> Tested:
-    """The intervals, p values and ranges of means over prompts.
+    """The intervals, p values and ranges of means over prompts; ``test`` is that of ``sign_flip_p``, or has no null.
 
     If Ctrl-C or a lack of memory stops them, they are NaN, because the values that they belong to may have taken hours.
-
-    Args:
-        name: the name of the result, for the warning.
-        level, bounds: as in ``bounded_interval``.
-        **test: ``null``, which is None for no test, ``seed`` and ``rounding``, as in ``sign_flip_p``.
     """
     nothing = np.full(values.shape[:-1], np.nan)
     statistics: tuple[Ends, np.ndarray, np.ndarray, Ends] = (nothing, nothing), nothing, nothing, (nothing, nothing)
@@ -128,17 +117,7 @@ def tested(
 
 
 def read(path: Path, variable: str, what: str) -> xr.Dataset:
-    """The dataset of a result from its file.
-
-    Args:
-        path: the file.
-        variable: a variable that every result of this kind has.
-        what: the kind of result that is expected, in words for messages.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: if it contains something else, is damaged, or was written by a newer version.
-    """
+    """The dataset of a result, which has a variable and is called ``what`` in messages, from its file."""
     dataset = netcdf.read(path)
     attrs = dataset.attrs
     foreign = f"was not written by mechheads: it contains no {what}"
@@ -163,11 +142,7 @@ def read(path: Path, variable: str, what: str) -> xr.Dataset:
 
 
 def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
-    """Labels as an array: text as Python strings, numbers as numbers.
-
-    Raises:
-        ValueError: if text and numbers are mixed, or a text is not valid Unicode.
-    """
+    """Labels as an array: text as Python strings, numbers as numbers."""
     known = list(labels)
     if all(isinstance(label, str) for label in known):
         return text_array([check_unicode(str(label), dim) for label in known])
@@ -177,11 +152,7 @@ def text_or_numbers(dim: str, labels: Sequence[Label]) -> np.ndarray:
 
 
 def like(score: np.ndarray, array: np.ndarray | None, what: str) -> np.ndarray:
-    """``array`` as floats in the shape of ``score``; all NaN if ``array`` is None.
-
-    Raises:
-        ValueError: if it has another shape.
-    """
+    """``array`` as floats in the shape of ``score``; all NaN if ``array`` is None."""
     if array is None:
         return np.full_like(score, np.nan)
     if np.shape(array) != score.shape:
@@ -196,11 +167,7 @@ def table_of(part: xr.Dataset, dims: Sequence[str]) -> pd.DataFrame:
 
 
 def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:
-    """The interval of a row of ``HeadScores.to_dataframe`` as text, else its range; empty if it has neither.
-
-    >>> shown_ends({"ci_low": 0.25, "ci_high": 0.75}), shown_ends({"range_low": 1.0, "range_high": 2.0}, ".0f")
-    ('  [0.250, 0.750]', '  range of 2 clusters [1, 2]')
-    """
+    """The interval of a row of ``HeadScores.to_dataframe`` as text, else its range; empty if it has neither."""
     for prefix, ends in (("", STATISTICS[1:3]), ("range of 2 clusters ", RANGE)):
         low, high = (row.get(end, nan) for end in ends)
         if isfinite(low) and isfinite(high):

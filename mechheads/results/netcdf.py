@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ _SEALED = "mechheads_checksum"
 """The attribute of a file that has a checksum."""
 _MARK = b"\nmechheads sha256 "
 _LENGTH = len(_MARK) + 64
-_MOST_TEXTS = 8
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json", ".jsonl", ".txt")
 _OF_OTHERS = (*_TABLES, ".html", ".png", ".svg", ".pdf", ".npy", ".npz", ".pt", ".pkl", ".safetensors")
 """How the names of files of another kind end."""
@@ -31,13 +29,7 @@ _ONLY_A_SIZE = b"This is a netCDF dimension but not a netCDF variable"
 
 
 def write(dataset: xr.Dataset, path: str | Path) -> Path:
-    """Write a file, completely or not at all, and return its path.
-
-    Raises:
-        FileNotFoundError: if the folder does not exist.
-        ValueError: if the name is that of a table, a picture or another kind of file.
-        OSError: if the file cannot be written, for example because the disk is full.
-    """
+    """Write a file, completely or not at all, and return its path."""
     path = Path(path)
     if path.suffix.lower() in _OF_OTHERS:
         told = f"path is {path.name!r}, but save writes netCDF; write .save({path.with_suffix('.nc').name!r})"
@@ -48,20 +40,13 @@ def write(dataset: xr.Dataset, path: str | Path) -> Path:
 
 
 def read(path: Path) -> xr.Dataset:
-    """Read a file into memory and close it. A file without a checksum gives a warning.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: if it is not netCDF-4, is damaged, or refers to data in other files.
-    """
+    """Read a file into memory and close it. A file without a checksum gives a warning."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     unreadable = f"{path} is not a netCDF file that mechheads can read"
     try:
         checked = _has_checksum(path)
         with h5py.File(path, "r") as file:  # h5netcdf may print further errors if it cannot open it
-            if fault := _shared_text(file, path.stat().st_size):
-                raise ValueError(f"{unreadable}: {fault}")
             for name in map(str, file):
                 if fault := _fault(file, name):
                     raise ValueError(f"{unreadable}: its variable {name!r} {fault}")
@@ -85,11 +70,7 @@ def with_checksum(content: bytes) -> bytes:
 
 
 def _has_checksum(path: Path) -> bool:
-    """Whether a file ends in a checksum; if it does, the checksum has been verified.
-
-    Raises:
-        ValueError: if the checksum does not match the file.
-    """
+    """Whether a file ends in a checksum, which is then checked."""
     whole = path.read_bytes()
     if not whole[-_LENGTH:].startswith(_MARK):
         return False
@@ -115,48 +96,6 @@ def _fault(file: h5py.File, name: str) -> str | None:
     only_a_size = bytes(part.attrs.get("NAME", b"")).startswith(_ONLY_A_SIZE)
     if part.id.get_storage_size() < part.nbytes and not only_a_size:
         return f"claims {part.nbytes:,} bytes, but the file stores {part.id.get_storage_size():,}"
-    return None
-
-
-_CELL = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
-"""How HDF5 stores a text in an array: its length, and where it is."""
-
-
-def _shared_text(file: h5py.File, size: int) -> str | None:
-    """Why the texts of a file cannot be read, or None: in memory they would be larger than the file.
-
-    Texts of an array are stored apart from it, and a file of one megabyte may claim the same text ten thousand times.
-    """
-    total = 0
-    texts = [file.attrs]
-    for name in map(str, file):
-        part: Any = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
-        if not isinstance(part, h5py.Dataset):
-            continue  # refused by its name
-        texts.append(part.attrs)
-        kind = h5py.check_string_dtype(part.dtype)
-        if kind is None or kind.length is not None or not part.size or part.external or part.is_virtual:
-            continue
-        if (at := part.id.get_offset()) is None:
-            return f"its variable {name!r} keeps its texts in chunks; mechheads writes them in one piece"
-        with open(file.filename, "rb") as raw:
-            raw.seek(at)
-            stored = raw.read(part.size * _CELL.itemsize)
-        if len(stored) < part.size * _CELL.itemsize:
-            return f"its variable {name!r} claims more than the file stores"
-        total += int(np.frombuffer(stored, _CELL)["length"].sum(dtype=np.uint64))
-    for attrs in texts:
-        for name in attrs:
-            about = attrs.get_id(name)
-            if h5py.check_string_dtype(about.dtype) is None:
-                continue
-            if about.shape and math.prod(about.shape) > _MOST_TEXTS:
-                return f"its attribute {name!r} holds {math.prod(about.shape):,} texts; mechheads writes one"
-            total += sum(map(len, np.asarray(attrs[name]).ravel().tolist()))
-            if total > size:
-                break
-    if total > size:
-        return f"its texts would take {total:,} bytes or more, but the file has {size:,}: a text is used more than once"
     return None
 
 

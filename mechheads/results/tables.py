@@ -173,19 +173,7 @@ _COLUMN = re.compile(r"\w+( \w+)*")
 
 
 def to_dataset(fields: Mapping[str, Any], parts: Iterable[type] = ()) -> xr.Dataset:
-    """All fields of a result as a dataset.
-
-    Args:
-        fields: the fields by name.
-        parts: classes of results that may be fields of this one.
-
-    Raises:
-        ValueError: if a field is of another type; the message names it.
-
-    >>> data = to_dataset({"heads": (HeadId(9, 6),), "table": pd.DataFrame({"k": [0, 1]})})
-    >>> list(data), from_dataset(data)["heads"]
-    (['table.k', 'fields'], (HeadId(layer=9, head=6),))
-    """
+    """All fields of a result as a dataset; ``parts`` are classes of results that may be fields of it."""
     packed = _Packed(tuple(parts))
     content = {name: packed.put(name, value) for name, value in fields.items()}
     text = text_array([json.dumps(content)], ())
@@ -193,11 +181,7 @@ def to_dataset(fields: Mapping[str, Any], parts: Iterable[type] = ()) -> xr.Data
 
 
 def from_dataset(dataset: xr.Dataset, parts: Iterable[type] = ()) -> dict[str, Any]:
-    """The fields that ``to_dataset`` wrote.
-
-    Raises:
-        ValueError: if the dataset does not contain what its JSON says.
-    """
+    """The fields that ``to_dataset`` wrote."""
     try:
         content = parse_json(str(dataset[FIELDS].item()), FIELDS)
         known = {part.__name__: part for part in parts}
@@ -318,11 +302,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
-    """The cells of a column; for a column of texts, also the indices and values of missing cells.
-
-    Raises:
-        ValueError: if the column contains anything but numbers or texts.
-    """
+    """The cells of a column; for a column of texts, also the indices and values of missing cells."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS:
         return column.to_numpy(), []
     cells = column.tolist()

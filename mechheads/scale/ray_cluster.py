@@ -11,13 +11,12 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from mechheads.limits import Workers, check_ray, settings
@@ -51,48 +50,18 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Request:
-    """Units to compute after a setup.
-
-    Attributes:
-        batch: the units.
-        chunk: how many of them fit into memory together, if another worker has found out.
-    """
-
-    batch: Any
-    chunk: int | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a worker has done.
-
-    Attributes:
-        values: the values of each unit.
-        chunk: how many units fit into memory together, if the worker had to find out.
-    """
-
-    values: Sequence[Any] | np.ndarray = ()
-    chunk: int | None = None
-
-
-@dataclass(frozen=True)
 class Lost:
-    """What a worker was asked ended it each time that Ray repeated it; ``why`` says how."""
+    """A request ended its worker each time that Ray repeated it; ``why`` says how."""
 
     why: str
 
 
-Ready = Callable[[Request], Answer]
-"""Computes batches of units on a worker, where everything that it needs is cached."""
+Ready = Callable[[Any], Any]
+"""Answers requests on a worker, where everything that it needs is cached."""
 
 
 class Replica:
-    """One worker, with one model. It writes nothing: the driver does.
-
-    Args:
-        threads: how many threads of a CPU it uses.
-    """
+    """One worker, with one model. It writes nothing: the driver does."""
 
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -100,8 +69,8 @@ class Replica:
         self._model: Model | None = None
         self._ready: tuple[str, Ready] | None = None
 
-    def compute(self, setup: Setup, request: Request) -> Answer:
-        """Compute some units, once the model is loaded and all that the work needs is cached."""
+    def compute(self, setup: Setup, request: Any = None) -> Any:
+        """Answer a request, once the model is loaded and all that the work needs is cached; None only gets ready."""
         sys.path += [folder for folder in setup.path if folder not in sys.path]
         with settings(progress=False):
             if self._model is None:
@@ -109,7 +78,7 @@ class Replica:
             if self._ready is None or self._ready[0] != setup.key:
                 self._ready = None
                 self._ready = setup.key, pickle.loads(setup.recipe)(self._model)
-            return self._ready[1](request)
+            return None if request is None else self._ready[1](request)
 
 
 _joined: list[str | None] = []
@@ -157,7 +126,6 @@ class Ray:
         self._address, self._n, self._gpus_per_replica = address, replicas, gpus_per_replica
         self._actors: dict[int, Any] = {}
         self._model: tuple[Any, str] | None = None
-        self._asked: dict[Any, int] = {}
         weakref.finalize(self, _kill, self._ray, self._actors)
 
     def __repr__(self) -> str:
@@ -178,46 +146,38 @@ class Ray:
             self._n = int(self._ray.cluster_resources().get("GPU", 0)) or machines
         return self._n
 
-    def share(self, setup: Setup) -> Any:
-        """Put a setup where every worker gets it, forget what was asked before, and stop workers of another model."""
+    def prepare(self, setup: Setup, most: int) -> tuple[Any, dict[Any, int]]:
+        """Put a setup where every worker gets it, and let up to ``most`` workers get ready.
+
+        Returns:
+            The setup as workers get it, and which worker each request to get ready went to.
+        """
         self._connect()
-        self._asked.clear()
         if self._model != (setup.source, setup.device):
             self.stop()
             self._model = setup.source, setup.device
-        return self._ray.put(setup)
+        shared = self._ray.put(setup)
+        return shared, {self.ask(replica, shared): replica for replica in range(min(most, self.replicas))}
 
-    def compute(self, replica: int, shared: Any, request: Request) -> None:
+    def ask(self, replica: int, *given: Any) -> Any:
         """Let a worker compute, which is started first if it does not run."""
         if replica not in self._actors:
             self._actors[replica] = self._start()
-        self._asked[self._actors[replica].compute.remote(shared, request)] = replica
+        return self._actors[replica].compute.remote(*given)
 
-    def forget(self, replica: int) -> None:
-        """Wait no more for what a worker was asked, which may still get ready."""
-        self._asked = {one: of for one, of in self._asked.items() if of != replica}
+    def first_of(self, asked: Iterable[Any], seconds: float) -> list[Any]:
+        """The first request that is answered; none if this takes longer."""
+        return self._ray.wait(list(asked), num_returns=1, timeout=seconds)[0]
 
-    def collect(self, seconds: float) -> list[tuple[int, Answer | Lost]]:
-        """The answers that have come; waits for the first one for up to this time. A lost worker is an answer too.
+    def answer(self, asked: Any, replica: int) -> Any:
+        """A worker's answer; ``Lost`` if it ended each time.
 
         Raises:
             Exception: what a worker raised, with its traceback in a note.
         """
-        some, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds)
-        if some:
-            some, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
-        return [(self._asked[one], self._answer(one)) for one in some]
-
-    def stop(self, replica: int | None = None) -> None:
-        """Stop one worker at once, whatever it does, or all of them."""
-        stopped = {one: self._actors.pop(one) for one in list(self._actors) if replica in (None, one)}
-        self._asked = {one: of for one, of in self._asked.items() if of not in stopped}
-        _kill(self._ray, stopped)
-
-    def _answer(self, asked: Any) -> Answer | Lost:
-        replica, errors = self._asked[asked], self._ray.exceptions
+        errors = self._ray.exceptions
         try:
-            answer = self._ray.get(asked)
+            return self._ray.get(asked)
         except errors.RayTaskError as error:
             error.cause.add_note(f"On worker {replica}:\n{error}")
             raise error.cause from None
@@ -225,16 +185,14 @@ class Ray:
             raise
         except errors.RayError as error:
             self.stop(replica)
-            return Lost(f"Ray said: {error}")
-        del self._asked[asked]
-        return answer
+            return Lost(f"the last time, Ray said: {error}")
+
+    def stop(self, replica: int | None = None) -> None:
+        """Stop one worker at once, whatever it does, or all of them."""
+        _kill(self._ray, {one: self._actors.pop(one) for one in list(self._actors) if replica in (None, one)})
 
     def _connect(self) -> None:
-        """Connect to the cluster, or start one, if that was not done.
-
-        Raises:
-            ValueError: if this process is connected to another one.
-        """
+        """Connect to the cluster, or start one, if that was not done."""
         if not self._ray.is_initialized():
             self._actors.clear()
             own = {"num_cpus": 0, "include_dashboard": False} if self._address is None else {}
@@ -261,11 +219,7 @@ class Ray:
         return kind.remote(max(1, torch.get_num_threads() // self.replicas))
 
     def _gpus(self) -> float:
-        """How many GPUs each worker has.
-
-        Raises:
-            ValueError: if it has none and the model is on one.
-        """
+        """How many GPUs each worker has."""
         needed = self._model is not None and self._model[1] == "cuda"
         if self._gpus_per_replica is None:
             return int(needed)
@@ -274,11 +228,7 @@ class Ray:
         return self._gpus_per_replica
 
     def _check_room(self, there: dict[str, float], wanted: dict[str, float]) -> None:
-        """Warn if not all workers can run at the same time.
-
-        Raises:
-            ValueError: if they never can, because the cluster is this machine alone.
-        """
+        """Warn if not all workers can run at the same time; an error if the cluster is this machine alone."""
         for name, each in wanted.items():
             if there.get(name, 0) < each * self.replicas:
                 what = (
@@ -291,13 +241,7 @@ class Ray:
 
 
 def pool_of(workers: Workers) -> Ray:
-    """The workers that a ``workers`` argument means.
-
-    A number or an address means the same ones in every call, until the process ends or another one is given.
-
-    Raises:
-        ImportError: if ray is not installed.
-    """
+    """The workers that a ``workers`` argument means: the same ones in every call, until another one is given."""
     return _shared(workers) if isinstance(workers, int | str) else cast(Ray, workers)
 
 
@@ -307,11 +251,7 @@ def _shared(workers: int | str) -> Ray:
 
 
 def library() -> Any:
-    """The module ``ray``.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
+    """The module ``ray``, which is optional."""
     check_ray()
     return importlib.import_module("ray")
 

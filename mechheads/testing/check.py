@@ -8,11 +8,10 @@ import functools
 import inspect
 import pickle
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,13 +24,21 @@ from mechheads.gating.fit.gates import task_log_prob
 from mechheads.gating.tasks.task import Task
 from mechheads.generation.changed import changes_of
 from mechheads.generation.generate import generate
-from mechheads.heads import HeadId, kv_head
+from mechheads.heads import HeadId
 from mechheads.interventions.base import Context, needs_of, site_of
 from mechheads.interventions.basic import Zero
 from mechheads.interventions.head_change import EVERYWHERE, change_hooks
 from mechheads.limits import settings
-from mechheads.metrics.base import MetricContext, MetricInfo, check_value, metric, name_of, read_positions
-from mechheads.model.load import load
+from mechheads.metrics.base import (
+    Activation,
+    MetricContext,
+    MetricInfo,
+    check_value,
+    metric,
+    name_of,
+    read_positions,
+)
+from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.patching.head_sets import patch_sets
 from mechheads.prompts.given import Unpadded
@@ -48,9 +55,6 @@ _WRITTEN = 2
 
 class CheckFailed(AssertionError):
     """An intervention or a metric does not do what the engine relies on; the message says where."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,31 +113,28 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
         names = ["", ""]
     if len(names) < 2:
         raise CheckFailed(f"{name_of(thing)} takes ({', '.join(names)}); expected (z, context) or (logits, context)")
-    is_metric = hasattr(thing, "reads") or names[0] == "logits"
     model = tiny_model() if model is None else model
     if model.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"model is in {model.dtype}; the check compares to 1e-4, so load it with dtype=torch.float32")
+    reads = getattr(thing, "reads", "last")
     if prompts is None:
-        prompts = tiny_pairs(model, [place for place in _places(thing) if place not in ("last", "all")])
+        places = [reads] if isinstance(reads, str | int) else reads
+        prompts = tiny_pairs(model, [it for it in places if isinstance(it, str) and it not in ("last", "all")])
     given = prompts if isinstance(prompts, PromptPairs) else as_prompts(prompts)
     with warnings.catch_warnings(), settings(progress=False):
         warnings.simplefilter("ignore")
         _check_pickled(thing)
-        return _Trial(thing, is_metric, model, given).report()
-
-
-def _places(thing: Any) -> list[str]:
-    reads = getattr(thing, "reads", "last")
-    return [place for place in ([reads] if isinstance(reads, str | int) else reads) if isinstance(place, str)]
+        return _Trial(thing, hasattr(thing, "reads") or names[0] == "logits", model, given).report()
 
 
 def _check_pickled(thing: Any) -> None:
     """Check that a dataclass is the same after pickling, as workers and ledgers need it."""
     if not dataclasses.is_dataclass(thing):
         return
-    found: Any = sys.modules.get(type(thing).__module__)
-    for part in type(thing).__qualname__.split("."):
-        found = getattr(found, part, None)
+    try:
+        found = functools.reduce(getattr, type(thing).__qualname__.split("."), sys.modules[type(thing).__module__])
+    except (AttributeError, KeyError):  # it is defined in a function
+        found = None
     try:
         again = pickle.loads(pickle.dumps(thing)) if found is type(thing) else copy.deepcopy(thing)
         equal = bool(again == thing) and hash(again) == hash(thing)
@@ -161,50 +162,42 @@ class _Trial:
         some = dict.fromkeys((HeadId(0, min(1, model.n_heads - 1)), last))
         self.heads = [head for head in some if self.read is None or head != self.read.head]
         self.site = site_of(self.rule)
+        self.size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1
+        """So many heads share an activation."""
 
     def report(self) -> Report:
         """The report of a trial that passed; ``CheckFailed`` says what is wrong."""
         __tracebackhide__ = True
         try:
-            self.check_positions()
-            new = self.new_values()
+            read_positions(self.metric, self.tokens)
+            new = {head: self.new_value(head) for head in self.heads}
         except CheckFailed:
             raise
         except Exception as error:
             raise CheckFailed(f"{self.name} raised {type(error).__name__}: {error}") from error
-        names = " and ".join(map(str, self.heads))
         asked = {"intervention": self.rule, "metric": self.metric}
-        swept = self.run(lambda: sweep(self.model, self.prompts, heads=self.heads, **asked))
-        off = max(self.gap(new, [head], swept.values.values[head.layer, head.head]) for head in self.heads)
-        found = [f"mh.sweep of {names} agrees with full forward passes to {off:.1g}"]
         as_swept = {"direction": "noising"} if self.other is not None else {}
-        together = self.run(lambda: patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept))
-        off = self.gap(new, self.heads, together.values[0])
-        found.append(f"mh.patching.patch_sets of both agrees with full forward passes to {off:.1g}")
-        return Report(self.name, tuple(found if self.is_metric else [*found, self.text()]))
-
-    def run(self, compute: Callable[[], Any]) -> Any:
-        """The engine's result."""
         try:
-            return compute()
+            swept = sweep(self.model, self.prompts, heads=self.heads, **asked)
+            together = patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept)
         except ValueError as error:
             raise CheckFailed(f"{self.name} is refused: {error}") from error
+        off = max(self.gap(new, [head], swept.values.values[head.layer, head.head]) for head in self.heads)
+        of_set = self.gap(new, self.heads, together.values[0])
+        found = (
+            f"mh.sweep of {' and '.join(map(str, self.heads))} agrees with full forward passes to {off:.1g}",
+            f"mh.patching.patch_sets of both agrees with full forward passes to {of_set:.1g}",
+        )
+        return Report(self.name, found if self.is_metric else (*found, self.text()))
 
-    def check_positions(self) -> None:
-        """Check that the metric reads positions that the prompts have."""
-        read_positions(self.metric, self.tokens)
-
-    def new_values(self) -> dict[HeadId, Tensor]:
-        """The new activation of each head over all prompts, after checks that it is what an engine can rely on."""
-        found = {}
-        for head in self.heads:
-            new, again = self.value(head), self.value(head)
-            wide = self.value(head, _PADDING)[:, : new.shape[1]]
-            wide = wide[:, :, : new.shape[2]] if self.site == "pattern" else wide
-            self.check_same(head, again, new, "at a second call; draw random numbers with context.noise(seed)")
-            self.check_same(head, wide, new, "if there is more padding; read only what context.mask marks as real")
-            found[head] = new
-        return found
+    def new_value(self, head: HeadId) -> Tensor:
+        """The new activation of a head over all prompts, after checks that it is what an engine can rely on."""
+        new, again, wide = (self.value(head, padding) for padding in (0, 0, _PADDING))
+        wide = wide[:, : new.shape[1]]
+        wide = wide[:, :, : new.shape[2]] if self.site == "pattern" else wide
+        self.check_same(head, again, new, "at a second call; draw random numbers with context.noise(seed)")
+        self.check_same(head, wide, new, "if there is more padding; read only what context.mask marks as real")
+        return new
 
     def check_same(self, head: HeadId, now: Tensor, first: Tensor, when: str) -> None:
         by = (now.double() - first.double()).abs().nan_to_num(torch.inf).flatten(2).amax(-1)
@@ -213,29 +206,23 @@ class _Trial:
             row, token = divmod(int(by.argmax()), by.shape[1])
             raise CheckFailed(f"{self.name}: {head} at token {token} of prompt {row} changes by {by.max():.3g} {when}")
 
-    def value(self, head: HeadId, padding: int = 0) -> Tensor:
-        """The new activation of a head over all prompts, in runs that keep what ``needs`` names and no more.
-
-        Args:
-            padding: how many random tokens are put after the prompts.
-        """
-        tokens = _padded(self.tokens, padding)
+    def value(self, head: HeadId, padding: int) -> Tensor:
+        """The new activation of a head in runs that keep what ``needs`` names, with random tokens as more padding."""
         sites = tuple(dict.fromkeys((*needs_of(self.rule), self.site, "z")))
-        base = HeadCache.run(self.model, tokens, sites=sites)
-        source = None if self.other is None else HeadCache.run(self.model, _padded(self.other, padding), sites=sites)
-        size = self.model.n_heads // self.model.n_kv_heads if self.site in KEY_SITES else 1
-        head = HeadId(head.layer, head.head // size * size)
-        runs = [run for run in (base, source) if run is not None]
+        padded = [_padded(tokens, padding) for tokens in (self.tokens, self.other) if tokens is not None]
+        runs = [HeadCache.run(self.model, tokens, sites=sites) for tokens in padded]
+        base, source = runs if len(runs) == 2 else (*runs, None)
+        head = HeadId(head.layer, head.head // self.size * self.size)
 
         def parts() -> list[Tensor]:
             return [tensor for run in runs for tensor in (run.tokens.ids, *(run.site(one)[head] for one in sites))]
 
         before, old = [part.clone() for part in parts()], base.site(self.site)[head].clone()
-        new = self.rule(old.clone(), Context(head, base, source, tokens.mask))
+        new = self.rule(old.clone(), Context(head, base, source, base.tokens.mask))
         if not isinstance(new, Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
             got = f"{list(new.shape)} {new.dtype}" if isinstance(new, Tensor) else f"a {type(new).__name__}"
             raise CheckFailed(f"{self.name} gave {got} for {head}; expected the same as its input, {list(old.shape)}")
-        if not new[tokens.mask].isfinite().all():
+        if not new[base.tokens.mask].isfinite().all():
             raise CheckFailed(f"{self.name} gave numbers that are not finite at real tokens of {head}; expected none")
         if not all(map(torch.equal, before, parts())):
             raise CheckFailed(f"{self.name} wrote into the cached runs; change a copy, made with .clone()")
@@ -247,10 +234,8 @@ class _Trial:
         for row, change in enumerate(ours.tolist()):
             one = self.tokens.rows(slice(row, row + 1))
             one = replace(one, ids=one.ids[:, : int(one.lengths)])
-            hooks = [
-                _put(self.model, "z", head.layer, head.head, self.z(one.ids, head, new[head][row])) for head in heads
-            ]
-            before, after = (self.measured(one, hooks) for hooks in ([], hooks))
+            changes = [("z", head.layer, head.head, self.z(one.ids, head, new[head][row])) for head in heads]
+            before, after = (self.measured(one, some) for some in ([], changes))
             off = abs(change - (after - before)) / max(1.0, abs(before), abs(after))
             if not off <= TOLERANCE:
                 raise CheckFailed(
@@ -261,10 +246,10 @@ class _Trial:
             furthest = max(furthest, off)
         return furthest
 
-    def measured(self, one: Tokens, hooks: list[Any]) -> float:
-        """The metric of one prompt alone, in a full forward pass with hooks."""
+    def measured(self, one: Tokens, changes: Sequence[_Change]) -> float:
+        """The metric of one prompt alone, in a full forward pass with changes."""
         at, mask = read_positions(self.metric, one)
-        base, changed = (_read(self.model, one.ids, some, self.read)[:, at[0]] for some in ([], hooks))
+        base, changed = (self.forward(one.ids, some, self.read)[:, at[0]] for some in ([], changes))
         values = [self.metric(changed.clone(), MetricContext(base.clone(), one, mask)) for _ in range(2)]
         value, again = (float(check_value(self.metric, value, 1)) for value in values)
         if not abs(value - again) <= TOLERANCE * max(1.0, abs(value)):
@@ -274,21 +259,27 @@ class _Trial:
     def z(self, ids: Int[Tensor, "1 pos"], head: HeadId, value: Tensor) -> Float[Tensor, "pos d_head"]:
         """The head's z in a prompt alone if its activation is ``value``."""
         n = ids.shape[1]
-        if self.site == "z":
-            return value[:n]
-        index = kv_head(head.head, self.model.n_heads, self.model.n_kv_heads) if self.site in KEY_SITES else head.head
         cut = value[:n, :n] if self.site == "pattern" else value[:n]
+        change = self.site, head.layer, head.head // self.size, cut
+        return cut if self.site == "z" else self.forward(ids, [change], Activation(head, "z"))[0]
+
+    def forward(
+        self, ids: Int[Tensor, "1 pos"], changes: Sequence[_Change], read: Activation | None = None
+    ) -> Float[Tensor, "1 pos width"]:
+        """The logits of a full forward pass of one prompt, or a head's pattern or z in it."""
+        hooks = [(self.model.hook_name(site, layer), partial(_put, site, *new)) for site, layer, *new in changes]
         seen: list[Tensor] = []
-        see = self.model.hook_name("z", head.layer), lambda z, hook: seen.append(z[0, :, head.head].clone())
-        _forward(self.model, ids, [_put(self.model, self.site, head.layer, index, cut), see])
-        return seen[0]
+        if read is not None:
+            name, at = self.model.hook_name(read.site, read.head.layer), read.head.head
+            hooks.append((name, lambda value, hook: seen.append(_by_head(read.site, value)[:, at].clone())))
+        logits = self.model.backend.plain_logits(ids, hooks)
+        return seen[0] if seen else logits
 
     def text(self) -> str:
         """Whether text agrees with full forward passes, if the intervention can be used while text is written."""
         model, rows = self.model, [Unpadded(row) for row in self.tokens.unpadded]
-        size = model.n_heads // model.n_kv_heads if self.site in KEY_SITES else 1
-        firsts = dict.fromkeys(HeadId(head.layer, head.head // size * size) for head in self.heads)
-        off = [HeadId(first.layer, first.head + i) for first in firsts for i in range(size)]
+        firsts = dict.fromkeys(HeadId(head.layer, head.head // self.size * self.size) for head in self.heads)
+        off = [HeadId(first.layer, first.head + i) for first in firsts for i in range(self.size)]
         tasks = Prompts([Unpadded([*row, 0]) for row in rows]).tokens(model)
         try:
             hooks, in_task = (
@@ -297,76 +288,53 @@ class _Trial:
             )
         except ValueError as error:
             return f"cannot be used in text: {error}"
-        task = Task(rows, [Unpadded([0])] * len(rows))
-        ours = task_log_prob(model, task, off, intervention=self.rule)
+        ours = task_log_prob(model, Task(rows, [Unpadded([0])] * len(rows)), off, intervention=self.rule)
         written = generate(model, Prompts(rows), _WRITTEN, off=off, intervention=self.rule)
         furthest = 0.0
         for i, row in enumerate(rows):
             ids = torch.tensor([[*row, *written.ids[i]]], device=self.tokens.ids.device)
-            alone = _forward(model, ids[:, : len(row)], in_task)[0, -1].log_softmax(-1)[0]
+            alone = model.backend.plain_logits(ids[:, : len(row)], in_task)[0, -1].log_softmax(-1)[0]
             furthest = max(furthest, abs(float(ours[i]) - float(alone)))
-            logits = _forward(model, ids, hooks)[0, len(row) - 1 : -1]
+            logits = model.backend.plain_logits(ids, hooks)[0, len(row) - 1 : -1]
             chosen = logits.gather(1, ids[0, len(row) :, None])[:, 0]
             if furthest > TOLERANCE or (logits.amax(1) - chosen).max() > TOLERANCE * float(logits.abs().max()):
                 raise CheckFailed(f"{self.name}: mh.generate or mh.task_log_prob of prompt {i} is not a forward pass's")
         return f"mh.generate and mh.task_log_prob without both agree with full forward passes to {furthest:.1g}"
 
 
+_Change = tuple[str, int, int, Tensor]
+"""A site, a layer, the index of a head among those of the site, and its new activation in one prompt."""
+
+
+def _by_head(site: str, value: Tensor) -> Float[Tensor, "prompt head pos width"]:
+    return value if site == "pattern" else value.transpose(1, 2)
+
+
+def _put(site: str, head: int, new: Tensor, value: Tensor, hook: Any) -> Tensor:
+    value = value.clone()
+    _by_head(site, value)[0, head] = new
+    return value
+
+
 def _padded(tokens: Tokens, padding: int) -> Tokens:
     """The same prompts with random tokens after them."""
-    if not padding:
-        return tokens
-    random = torch.Generator().manual_seed(0)
     ids = torch.nn.functional.pad(tokens.ids, (0, padding))
+    drawn = torch.randint(int(ids.max()) + 1, ids.shape, generator=torch.Generator().manual_seed(0)).to(ids.device)
     wide = replace(tokens, ids=ids)
-    drawn = torch.randint(int(ids.max()) + 1, ids.shape, generator=random).to(ids.device)
-    return replace(wide, ids=torch.where(wide.mask, ids, drawn))
-
-
-def _forward(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any]) -> Float[Tensor, "1 pos d_vocab"]:
-    with torch.no_grad():
-        return model.model.run_with_hooks(ids, fwd_hooks=hooks, attention_mask=torch.ones_like(ids))
-
-
-def _read(model: Model, ids: Int[Tensor, "1 pos"], hooks: list[Any], read: Any) -> Float[Tensor, "1 pos d"]:
-    """The logits of a forward pass, or a head's pattern or z in it."""
-    if read is None:
-        return _forward(model, ids, hooks)
-    seen: list[Tensor] = []
-
-    def see(value: Tensor, hook: Any) -> None:
-        seen.append((value if read.site == "pattern" else value.transpose(1, 2))[:, read.head.head].clone())
-
-    _forward(model, ids, [*hooks, (model.hook_name(read.site, read.head.layer), see)])
-    return seen[0]
-
-
-def _put(model: Model, site: str, layer: int, index: int, value: Tensor) -> tuple[str, Callable[..., Tensor]]:
-    """A hook that sets one head's activation."""
-
-    def put(activation: Tensor, hook: Any) -> Tensor:
-        activation = activation.clone()
-        activation[(0, index) if site == "pattern" else (0, slice(None), index)] = value
-        return activation
-
-    return model.hook_name(site, layer), put
+    return replace(wide, ids=torch.where(wide.mask, ids, drawn)) if padding else tokens
 
 
 @functools.cache
 def tiny_model() -> Model:
-    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every byte is a token.
-
-    Its weights come from their own generator, so no global seed changes.
-    """
-    import transformers
-    from safetensors.torch import save_file
+    """A random Llama with 2 layers of 4 heads that share 2 key/value heads; every byte is a token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
     vocabulary = ["<bos>", "<eos>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore
-    config = transformers.LlamaConfig(
+    tokenizer: Any = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    config = LlamaConfig(
         vocab_size=len(vocabulary),
         hidden_size=32,
         intermediate_size=64,
@@ -374,25 +342,18 @@ def tiny_model() -> Model:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
     )
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        weights = transformers.LlamaForCausalLM(config).state_dict()
-        for weight in weights.values():
-            if weight.ndim == 1:
-                weight.normal_(1.0, 0.2, generator=generator)
-            else:
-                weight.normal_(0.0, 1.2 * weight.shape[1] ** -0.5, generator=generator)
-        save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
-        config.save_pretrained(folder)
-        transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
-        ).save_pretrained(folder)
-        return load(folder)
+    with torch.random.fork_rng(devices=[]):
+        made = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        for weight in made.parameters():
+            around, spread = (1.0, 0.2) if weight.ndim == 1 else (0.0, 1.2 * weight.shape[1] ** -0.5)
+            weight.data.normal_(around, spread, generator=generator)
+        special = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
+        return from_transformers(made, PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special), "tiny")
 
 
 def tiny_pairs(model: Model, positions: Sequence[str] = ()) -> PromptPairs:

@@ -21,7 +21,6 @@ from mechheads.behaviour.profile import PROFILED, Totals
 from mechheads.behaviour.programs import PROGRAMS
 from mechheads.behaviour.windows import Windows, default_texts, windows_of
 from mechheads.data import folder
-from mechheads.scale.ray_cluster import Request
 from support.ctrl_c import stopped_at
 from support.levels import TWO_FIRST
 from support.made_workers import MadeWorkers, pressing
@@ -171,10 +170,12 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     monkeypatch.setattr(mechheads.behaviour.windows, "_BATCHES_A_WORKER", 3)  # more than one round
     whole = profile_heads(llama, texts, **options)
     workers = MadeWorkers(n)
-    workers.ray.wait = lambda asked, num_returns, timeout: (asked[-1:], asked[:-1])  # the last one answers first
+    workers.ray.last_first = True
     assert mh.settings(workers=workers)(profile_heads)(llama, texts, **options).dataset.identical(whole.dataset)
-    first_round = [units[0].index for units in workers.computed][: 3 * n]
-    assert (first_round != sorted(first_round)) == (n > 1)
+    first_round = [units[0].ids.tolist() for units in workers.computed][: 3 * n]
+    order = [[text[start : start + 32]] for text in texts for start in range(0, len(text), 32)]
+    numbers = list(map(order.index, first_round))
+    assert (numbers != sorted(numbers)) == (n > 1)
     file = tmp_path / "profile.ledger"
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(3, measure))
     with pytest.warns(UserWarning, match="interrupted after 64 tokens"):
@@ -193,9 +194,8 @@ def test_windows_that_end_every_worker_are_an_error_and_what_was_before_is_kept(
     store = tmp_path / "profile.ledger"
     monkeypatch.setattr(mechheads.behaviour.windows, "AT_ONCE", 16)
 
-    def trouble(replica: int, request: Any) -> bool:
-        ends = isinstance(request, Request) and request.batch.units[0].unit.ids.tolist() == [texts[2]]
-        return ends
+    def trouble(replica: int, windows: Any) -> bool:
+        return windows.ids.tolist() == [texts[2]]
 
     begin = str(texts[2][:8])[1:-1]
     named = rf"a batch of 1 windows, which begins with the tokens \[{begin}\],"

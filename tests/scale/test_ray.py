@@ -13,7 +13,7 @@ import mechheads as mh
 from mechheads.limits import Limits
 from mechheads.model.sources.source import Source
 from mechheads.scale import ray_cluster
-from mechheads.scale.ray_cluster import RETRIES, Request, Setup, pool_of
+from mechheads.scale.ray_cluster import RETRIES, Setup, pool_of
 from support.made_workers import MadeRay
 from support.texts import CLEAN, PAIRS
 
@@ -28,8 +28,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[MadeRay]:
     ray_cluster._shared.cache_clear()
 
 
-def start(workers: mh.scale.Ray, device: str = "cpu", replica: int = 0) -> None:
-    workers.compute(replica, workers.share(Setup("key", Source("nowhere"), device, b"")), Request(None))
+def start(workers: mh.scale.Ray, device: str = "cpu") -> None:
+    workers.prepare(Setup("key", Source("nowhere"), device, b""), 1)
 
 
 def same(one: mh.HeadScores, other: mh.HeadScores) -> bool:

@@ -22,9 +22,9 @@ log, kill, end, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loa
 commit, seen = Ledger.commit, 0
 
 
-def counted(ledger, units):
+def counted(ledger, units, **more):
     global seen
-    kept = commit(ledger, units)
+    kept = commit(ledger, units, **more)
     about = str(ledger.about.get("analysis", ledger.about.get("intervention")))
     with open(log, "a") as file:
         file.writelines(f"{about} {ledger.about.get('intervention')} {name}\\n" for name in units)

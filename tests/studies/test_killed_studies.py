@@ -36,7 +36,9 @@ class Commits:
         self.end: tuple[str, int] | None = None
         commit = Ledger.commit
 
-        def counted(ledger: Ledger, units: Any) -> Any:
+        def counted(ledger: Ledger, units: Any, *, moving: bool = False) -> Any:
+            if moving:
+                return commit(ledger, units, moving=True)
             analysis = str(ledger.about.get("analysis", ledger.about.get("intervention")))
             kept = commit(ledger, units)
             self.units += [(analysis, name) for name in units]

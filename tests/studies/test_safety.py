@@ -295,8 +295,8 @@ def test_a_killed_study_goes_on_and_writes_no_answer_again(small, short, monkeyp
     class Killed(BaseException):
         """The end of a process: nothing handles it."""
 
-    def counted(ledger: Ledger, new: Any) -> Any:
-        kept = commit(ledger, new)
+    def counted(ledger: Ledger, new: Any, **more: Any) -> Any:
+        kept = commit(ledger, new, **more)
         units.append((ledger.about["analysis"], str(ledger.about["prompts"]), *new))
         if len(units) in ends:
             ends.remove(len(units))

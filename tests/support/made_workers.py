@@ -15,10 +15,9 @@ from typing import Any
 import ray
 
 import mechheads as mh
-from mechheads.scale.ray_cluster import Request
 
 Trouble = Callable[[int, Any], bool | None]
-"""Gets a replica and what it is asked; whether it ends before it answers."""
+"""Gets a replica and the request that it is given; whether it ends before it answers."""
 
 
 class MadeRay:
@@ -31,6 +30,7 @@ class MadeRay:
         started: the arguments of each ``init``, with the environment variable for usage statistics.
         options: of each actor, in order; ``given``: the arguments of each actor.
         killed: which actors were killed.
+        last_first: whether the last request is answered first, once all are ready.
     """
 
     exceptions, cloudpickle = ray.exceptions, ray.cloudpickle
@@ -42,6 +42,7 @@ class MadeRay:
         self.options: list[dict[str, Any]] = []
         self.given: list[tuple[Any, ...]] = []
         self.killed: list[int] = []
+        self.last_first = False
         self._asked: dict[int, tuple[SimpleNamespace, list[bytes]]] = {}
         self._names = count()
 
@@ -93,7 +94,9 @@ class MadeRay:
 
     def wait(self, asked: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
         assert num_returns <= len(asked)
-        return asked[:1], asked[1:]
+        getting_ready = [one for one in asked if len(self._asked[one][1]) == 1]
+        first = (getting_ready or (asked[::-1] if self.last_first else asked))[0]
+        return [first], [one for one in asked if one != first]
 
     def get(self, asked: int) -> Any:
         actor, sent = self._asked.pop(asked)
@@ -121,8 +124,8 @@ class MadeWorkers(mh.scale.Ray):
     """Workers of the stand-in, which answer one after the other.
 
     Attributes:
-        computed: the units that were computed, batch by batch; ``lost``: those that a worker ended with.
-        chunks: how many units each batch was told to compute at a time.
+        unready: the replicas that end while they get ready.
+        computed: the units that were computed, request by request; ``lost``: those that a worker ended with.
         stopped: the replicas that were stopped while they computed.
     """
 
@@ -131,31 +134,36 @@ class MadeWorkers(mh.scale.Ray):
         self._trouble = trouble
         self._ray = self.ray = MadeRay()
         self.ray.ends = self._ends
-        self._requests: dict[int, Any] = {}
+        self._requests: dict[int, tuple[int, Any]] = {}
+        self.unready: set[int] = set()
         self.computed: list[list[Any]] = []
         self.lost: list[list[Any]] = []
-        self.chunks: list[int | None] = []
         self.stopped: list[int] = []
 
-    def compute(self, replica: int, shared: Any, request: Request) -> None:
-        assert replica not in self._asked.values(), "one request at a time"
-        super().compute(replica, shared, request)
-        self._requests[replica] = request
+    def ask(self, replica: int, *given: Any) -> Any:
+        assert len(given) == 1 or replica not in self._computing(), "one request at a time"
+        asked = super().ask(replica, *given)
+        self._requests[asked] = replica, given[1] if len(given) > 1 else None
+        return asked
+
+    def _computing(self) -> list[int]:
+        """The replicas that compute something now."""
+        alive = [one for one, (actor, _) in self.ray._asked.items() if actor.number not in self.ray.killed]
+        return [replica for replica, request in map(self._requests.__getitem__, alive) if request is not None]
 
     def stop(self, replica: int | None = None) -> None:
-        self.stopped += [of for asked, of in self._asked.items() if replica == of and asked in self.ray._asked]
+        self.stopped += [one for one in self._computing() if one == replica]
         super().stop(replica)
 
     def _ends(self, asked: int) -> bool:
-        replica = self._asked[asked]
-        request = self._requests[replica]
-        units = request.batch.units if request else []
+        replica, request = self._requests[asked]
+        if request is None:
+            return replica in self.unready
+        units = getattr(request, "units", [request])
         if self._trouble(replica, request):
             self.lost += [units]
             return True
-        if request:
-            self.computed += [units]
-            self.chunks += [request.chunk]
+        self.computed += [units]
         return False
 
 
@@ -164,10 +172,9 @@ def pressing(times: int, at: int) -> tuple[MadeWorkers, list[Any]]:
     seen: list[Any] = []
 
     def trouble(replica: int, request: Any) -> bool:
-        if isinstance(request, Request):
-            seen.append(request.batch.units)
-            for _ in range(times if len(seen) == at else 0):
-                os.kill(os.getpid(), signal.SIGINT)
+        seen.append(request)
+        for _ in range(times if len(seen) == at else 0):
+            os.kill(os.getpid(), signal.SIGINT)
         return False
 
     return MadeWorkers(2, trouble), seen

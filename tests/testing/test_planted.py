@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -14,7 +13,7 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.heads import HeadId
 from mechheads.prompts.encoding import single_token
-from support import oracles, planted_models
+from support import oracles
 from support.levels import few
 from support.planted_models import PlantedHead, PlantedModel, planted_model
 
@@ -309,52 +308,3 @@ def test_the_plant_of_an_author(small):
         "<PlantedModel of 24 heads, seed 5: 1 implements, 1 suppresses, 1 unattended, 1 in context, 1 tags>"
     )
     check_shares(small)
-
-
-def test_nothing_global_changes():
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.is_grad_enabled()
-    planted_model(n_layers=1, n_heads=4, d_model=128, plant={})
-    assert torch.equal(before[0], torch.get_rng_state()) and before[2] == torch.is_grad_enabled()
-    assert (before[1] == np.random.get_state()[1]).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": -1}, "seed is -1; it must be at least 0"),
-        ({"n_layers": 0}, "n_layers is 0; it must be at least 1"),
-        ({"n_heads": 7}, "d_model is 256 with n_heads=7; it must be a multiple of n_heads, and at least 8 times as"),
-        ({"n_heads": 64}, "d_model is 256 with n_heads=64; .* at least 8 times as much"),
-        ({"d_model": 64}, r"every head needs room for 36 pairs, but d_model=64 with n_heads=8 has room for \d+ in"),
-        ({"noise": -0.1}, "noise is -0.1; it must be a share of the planted weights, 0 or more"),
-        ({"noise": float("nan")}, "noise is nan"),
-        ({"n_layers": 1}, "needs 17 heads in 2 or more layers; n_layers=1 with n_heads=8 has too few"),
-        ({"n_layers": 2, "n_heads": 8}, "needs 17 heads in 2 or more layers; n_layers=2 with n_heads=8"),
-        ({"plant": {"L1H1": ["rivers"]}}, "there is no relation 'rivers' to plant; choose among capitals, founders, "),
-        ({"plant": {"L6H0": ["plurals"]}}, r"L6H0 is out of range: this model has layers 0\.\.5 with heads 0\.\.7"),
-        ({"plant": {"1.1": ["plurals"]}}, "is not a head; write"),
-        ({"plant": {"L1H1": ["plurals"], (1, 1): ["copies"]}}, "plant names L1H1 twice"),
-        ({"plant": {"L1H1": []}}, "relations is empty"),
-        (
-            {"plant": {"L1H1": NAMES[:4]}},
-            r"plant gives L1H1 144 pairs, but d_model=256 .* room for 127 in a head; give",
-        ),
-        (
-            {"plant": {"L1H1": PlantedHead("in context", "copies"), "L1H2": PlantedHead("tags", "copies")}},
-            r"plant has L1H1 read tags in context that no earlier layer writes; .*PlantedHead\('tags', \['copies'\]\)",
-        ),
-    ],
-)
-def test_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        planted_model(**options)
-
-
-def test_an_unknown_kind():
-    with pytest.raises(ValueError, match="kind is 'copies'; choose one of 'implements', 'suppresses', "):
-        PlantedHead("copies", ["plurals"])
-
-
-def test_examples_run() -> None:
-    found = doctest.testmod(planted_models, extraglobs={"mh": mh})
-    assert found.attempted > 5 and found.failed == 0

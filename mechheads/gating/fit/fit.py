@@ -38,7 +38,7 @@ from jaxtyping import Float
 from scipy.special import logit
 from torch import Tensor
 
-from mechheads.engine.each import IndependentUnits
+from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
 from mechheads.gating.fit.descent import Descent, NotFinite, Schedule, State, descend
 from mechheads.gating.fit.fitted import Gates, LossCurves
@@ -46,7 +46,7 @@ from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usab
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import Ledger, StoredProgress, check_progress
-from mechheads.limits import current
+from mechheads.limits import Workers, current
 from mechheads.messages.arguments import Positive, Within
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
@@ -223,8 +223,8 @@ def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
         for stage in fit.stages:
             begin = State.begin(logits.repeat(len(stage.fits), 1, 1), stage.most)
             states[stage.name] = found = progress.state(stage.name, begin)
-            if current().limits.workers is not None:
-                stop_if(_descend_by_workers(fit, stage, rows, found, see))
+            if (workers := current().limits.workers) is not None:
+                stop_if(_descend_by_workers(workers, fit, stage, rows, found, see))
             else:
                 schedules = [each for each in stage.schedules for _ in seeds]
                 descent = Descent(partial(fit.loss, model), fit.n_items, schedules, fit.rules, rows)
@@ -274,7 +274,9 @@ class _SeedState:
         return self.name
 
 
-def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: Callable[[State], None]) -> bool:
+def _descend_by_workers(
+    workers: Workers, fit: Fit, stage: Stage, rows: Rows, state: State, seen: Callable[[State], None]
+) -> bool:
     """Fit all seeds of a stage that are not done, each by a worker.
 
     Args:
@@ -294,7 +296,6 @@ def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: 
         if state.running[list(sets)].any():
             units.append(_SeedState(f"the fit {stage.name} of seed {seed}", sets, state.some(sets).to(_CPU)))
     fit_seed = partial(_fit_seed, fit.loss, fit.n_items, list(stage.schedules), fit.rules, rows)
-    each = IndependentUnits(model, fit_seed, current().limits)
     with Bar(total=len(units), desc=f"fit {stage.name}", unit="seed", leave=False) as bar:
 
         def take(index: int, end: State) -> None:
@@ -304,7 +305,7 @@ def _descend_by_workers(fit: Fit, stage: Stage, rows: Rows, state: State, seen: 
             bar.update()
 
         try:
-            return each(units, take)
+            return each_by_workers(workers, setup_of_each(model, fit_seed), units, take)
         except NotFinite as error:
             sets = tuple(range(error.set % len(seeds), len(state.logits), len(seeds)))
             whole = state.put(sets, error.state.to(model.device))

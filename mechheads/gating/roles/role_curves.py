@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
-from mechheads.engine.each import IndependentUnits
+from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.engine.job import intervention_for
 from mechheads.engine.report import describe_intervention
 from mechheads.gating.fit.arguments import Reduce
@@ -122,7 +122,7 @@ def measure_curves(
             take(index, changes)
             bar.update(pairs)
 
-        stop_if(IndependentUnits(model, measure, limits)(curves, taken))
+        stop_if(each_by_workers(limits.workers, setup_of_each(model, measure), curves, taken))
 
 
 Over = Literal["items", "seeds"]

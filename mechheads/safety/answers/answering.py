@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, UInt8
 
-from mechheads.engine.each import IndependentUnits
+from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention
@@ -228,7 +228,7 @@ class Answering:
 
             if not (left := [i for i, name in enumerate(names) if name not in kept]):
                 return False
-            if current().limits.workers is None:
+            if (workers := current().limits.workers) is None:
                 written[:] = generate_under(self.model, prompts, list(map(self.changes, sets.values())), sampling)
                 if not written[0].interrupted:
                     keep(left)
@@ -240,7 +240,7 @@ class Answering:
 
             write = Write(prompts, self.sides.harmful.prompts, sampling, current().limits.in_one_process)
             named = [sets[names[i]]._replace(name=names[i]) for i in left]
-            return IndependentUnits(self.model, write, current().limits)(named, take)
+            return each_by_workers(workers, setup_of_each(self.model, write), named, take)
 
     def about(self, intervention: Intervention) -> dict[str, Any]:
         """What a result records about the answers and the ablation."""
