@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mechheads"
 
 FLOORS: list[set[str]] = [
-    {"_version", "heads", "limits", "data", "files", "io", "messages"},
+    {"_version", "heads", "limits", "data", "io", "messages"},
     {"progress", "prompts", "results"},
     {"model", "plots", "metrics"},
     {"runs", "ledger"},
@@ -205,7 +205,7 @@ def test_results_know_no_model() -> None:
 def test_plots_know_only_scores_and_arrays() -> None:
     for path in modules():
         if part(path) == "plots":
-            assert own_parts(path) <= {"results", "heads", "files", "messages"}, path
+            assert own_parts(path) <= {"results", "heads", "io", "messages"}, path
 
 
 def test_only_the_adapter_knows_transformerlens() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mechheads.cli.errors import in_options
-from mechheads.files.replacing import folder_locked
+from mechheads.io.write import folder_locked
 
 if TYPE_CHECKING:
     from mechheads.studies.atlas import Atlas

@@ -18,8 +18,8 @@ from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, answer, page_html, png, script, shown_width, style, write
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
-from mechheads.files.replacing import check_kind, check_place
 from mechheads.heads import HeadLike, check_head
+from mechheads.io.write import check_kind, check_place
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mechheads.explorer import contract
 from mechheads.explorer.encode import to_json
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.files.replacing import write_file
+from mechheads.io.write import write_file
 from mechheads.plots.category_map import NONE, category_colours, class_of
 from mechheads.studies.atlas import Atlas
 

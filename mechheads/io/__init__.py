@@ -1,4 +1,4 @@
-"""Reading files: ``mechheads.io.rows`` for tables, and what reads text, JSON and cells."""
+"""Files: ``mechheads.io.rows`` for tables, what reads text, JSON and cells, and what writes."""
 
 from mechheads.io.rows import rows
 

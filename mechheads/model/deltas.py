@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mechheads.data import folder
-from mechheads.files.replacing import check_kind, replacing
 from mechheads.heads import HeadId
+from mechheads.io.write import check_kind, replacing
 
 Side = Literal["W_Q", "W_O"]
 SIDES: tuple[Side, ...] = ("W_Q", "W_O")

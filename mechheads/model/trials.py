@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from mechheads._version import __version__
-from mechheads.files.replacing import write_file
 from mechheads.io.text import read_json
+from mechheads.io.write import write_file
 from mechheads.model.backends.base import Backend
 from mechheads.model.sources.converted_models import cache_directory, file_mark
 

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechheads.files.replacing import write_file
+from mechheads.io.write import write_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

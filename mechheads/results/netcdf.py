@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import xarray as xr
 
-from mechheads.files.replacing import write_file
 from mechheads.io.text import parse_json
+from mechheads.io.write import write_file
 from mechheads.messages.warn import warn
 
 _ENCODED = "json:"

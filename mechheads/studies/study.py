@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from mechheads.engine.memory import is_out_of_memory
-from mechheads.files.replacing import folder_locked, remove_unfinished, write_csv, write_file
 from mechheads.io.text import read_json
+from mechheads.io.write import folder_locked, remove_unfinished, write_csv, write_file
 from mechheads.ledger.key import weights_mark
 from mechheads.limits import current, show_seconds
 from mechheads.messages.interrupted import stop_if, until_interrupted

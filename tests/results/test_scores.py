@@ -276,7 +276,7 @@ def test_an_interrupted_save_leaves_the_old_file_and_no_other(tmp_path, monkeypa
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mechheads.files.replacing.os.fsync", interrupted)
+    monkeypatch.setattr("mechheads.io.write.os.fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         from_values(seed=1).save(path)
     assert path.read_bytes() == before

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import mechheads as mh
 import mechheads.model.load
 from mechheads.cli import main
-from mechheads.files.replacing import LOCK
+from mechheads.io.write import LOCK
 from mechheads.studies.atlas import ATLAS_FILES
 from mechheads.studies.study import claim_folder, save_parts, writing
 

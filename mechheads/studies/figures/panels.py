@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pandas as pd
 
 from mechheads._version import __version__
-from mechheads.files.replacing import folder_locked, write_file
 from mechheads.io.text import file_sha256
+from mechheads.io.write import folder_locked, write_file
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.load import free_memory
 from mechheads.plots.saving import IMAGES, save

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from mechheads.data import content, names
-from mechheads.files.replacing import write_csv
+from mechheads.io.write import write_csv
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
 from mechheads.studies.figures.categories import categories_figure

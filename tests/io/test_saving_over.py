@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.files import replacing as module
-from mechheads.files.replacing import remove_unfinished, write_csv, write_file
 from mechheads.heads import HeadId
+from mechheads.io import write as module
+from mechheads.io.write import remove_unfinished, write_csv, write_file
 from mechheads.model.deltas import Delta
 
 EFFECT = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
@@ -97,7 +97,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from files.test_saving_over import SAVES
+from test_saving_over import SAVES
 for name, save in SAVES.items():
     save(Path(sys.argv[2], name))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -114,7 +114,7 @@ for name, save in SAVES.items():
 
 def test_no_file_is_left_cut_where_files_may_not_grow(tmp_path: Path):
     (tmp_path / "new").mkdir()
-    subprocess.run([sys.executable, "-c", FULL, Path(__file__).parents[1], tmp_path], check=True)
+    subprocess.run([sys.executable, "-c", FULL, Path(__file__).parent, tmp_path], check=True)
     assert {path.name for path in tmp_path.iterdir()} == {*SAVES, "new"} and not list((tmp_path / "new").iterdir())
     assert mh.HeadScores.load(tmp_path / "effect.nc").scores.equals(EFFECT.scores)
     assert torch.equal(Delta.load(tmp_path / "delta.safetensors").weights[HeadId(0, 1)]["W_Q"], torch.ones(64, 32))
@@ -124,7 +124,7 @@ def test_no_file_is_left_cut_where_files_may_not_grow(tmp_path: Path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mechheads.files.replacing import replacing
+from mechheads.io.write import replacing
 with replacing(Path(sys.argv[1])) as unfinished:
     unfinished.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechheads.files.replacing import write_csv
+from mechheads.io.write import write_csv
 
 
 def written(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -53,7 +53,7 @@ def test_the_old_file_stays_if_the_new_one_is_cut_off(tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     write_csv(pd.DataFrame({"a": [1]}), tmp_path / "t.csv")
-    monkeypatch.setattr("mechheads.files.replacing.os.fsync", cut_off)
+    monkeypatch.setattr("mechheads.io.write.os.fsync", cut_off)
     with pytest.raises(KeyboardInterrupt):
         write_csv(pd.DataFrame({"a": [2]}), tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text() == "a\n1\n"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mechheads.files.replacing import LOCK, folder_locked
+from mechheads.io.write import LOCK, folder_locked
 
 HOLDS = """
 import sys
-from mechheads.files.replacing import folder_locked
+from mechheads.io.write import folder_locked
 with folder_locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,1 +1,0 @@
-"""Writing files: each is written completely or not at all."""
