@@ -222,7 +222,7 @@ def test_code_that_comes_with_a_model_runs_on_request_only() -> None:
 
 def test_figures_and_tables_are_made_in_one_place() -> None:
     """Figures without the button that uploads them; CSV without cells that a spreadsheet runs."""
-    homes = {"Figure": "parts.py", "make_subplots": "parts.py", "to_csv": "replacing.py"}
+    homes = {"Figure": "parts.py", "make_subplots": "parts.py", "to_csv": "write.py"}
     for path in [*modules(), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call):

@@ -40,6 +40,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
+from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
@@ -230,8 +231,30 @@ def usable_items(model: Model, task: Task) -> TaskTokens:
     if tokens.rejected:
         first, why = next(iter(tokens.rejected.items()))
         warn(f"task {task.name!r}: {len(tokens.rejected)} of {len(task)} items left out, such as item {first}: {why}")
+    _prove(model, tokens)
     warn_of_missing_spaces(task, log_probs_of)
     return tokens
+
+
+def _prove(model: Model, tokens: TaskTokens) -> None:
+    """Prove that under open gates the shortest and the longest item are as in the model's own forward pass.
+
+    Raises:
+        NotProved: if they are not.
+    """
+    items = shortest_and_longest(tokens.lengths)
+    rows = [tokens.ids[i, : int(tokens.lengths[i]) - 1].tolist() for i in items]  # the last token predicts nothing
+    ids = tokens.ids[items, : max(map(len, rows))]
+    at = torch.tensor([[len(row) - 1] for row in rows], device=ids.device)
+    open_gates = torch.ones(1, model.n_layers, model.n_heads, device=model.device)
+    with torch.no_grad():
+        final = _final_states(model, ids, at, open_gates, (), False)[0]
+    claims = [
+        Claim(f"what gates give for item {tokens.kept[i]}", tuple(row), (len(row) - 1,), found)
+        for i, row, found in zip(items, rows, final, strict=True)
+    ]
+    model.backend.proofs.claim(claims)
+    model.backend.proofs.prove()
 
 
 def under_gates(

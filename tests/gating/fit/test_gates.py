@@ -184,6 +184,14 @@ def test_gates_of_one_change_nothing_at_all(small: mh.Model, monkeypatch: pytest
         torch.testing.assert_close(logits, own[:, -read:], atol=1e-5, rtol=1e-5)  # what texts share stands in one row
 
 
+@pytest.mark.parametrize("analysis", [task_log_prob, partial(task_log_prob, off="L0H1"), fit_gates])
+def test_a_model_that_computes_something_else_than_gates_run_is_refused(tiny, analysis: Any) -> None:
+    model = mh.load(tiny("llama"))
+    model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
+    with pytest.raises(ValueError, match="what gates give for item 0 is not that of the model's own forward pass"):
+        analysis(model, Task([" The capital of France is", " no"], [" Paris", " yes"]))
+
+
 def test_texts_in_one_row_see_themselves_and_share_what_they_begin_with() -> None:
     ids = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 0], [5, 1, 9, 9]])
     row = shared_row(ids, torch.tensor([4, 3, 3]))
