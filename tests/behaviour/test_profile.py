@@ -173,7 +173,7 @@ def test_workers_give_the_same_bits_in_whatever_order_they_answer(
     workers.ray.last_first = True
     assert mh.settings(workers=workers)(profile_heads)(llama, texts, **options).dataset.identical(whole.dataset)
     first_round = [units[0].ids.tolist() for units in workers.computed][: 3 * n]
-    order = [[text[start : start + 32]] for text in texts for start in range(0, len(text), 32)]
+    order = [windows.ids.tolist() for windows in windows_of(llama, texts, 32, None)]
     numbers = list(map(order.index, first_round))
     assert (numbers != sorted(numbers)) == (n > 1)
     file = tmp_path / "profile.ledger"
