@@ -56,6 +56,9 @@ _WRITTEN = 2
 class CheckFailed(AssertionError):
     """An intervention or a metric does not do what the engine relies on; the message says where."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
 
 @dataclass(frozen=True, repr=False)
 class Report:
