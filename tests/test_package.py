@@ -39,7 +39,8 @@ FLOORS: list[set[str]] = [
 
 UPWARD = {
     ("model/model.py", "runs"): "Model.cache gives a HeadCache",
-    ("model/load.py", "engine"): "a model is tried once it is loaded",
+    ("model/loading.py", "engine"): "how a model is resumed is tried at loading",
+    ("model/loading.py", "runs"): "the run that is proved at loading is a HeadCache",
 }
 """Every arrow that runs up, and what it is for."""
 

@@ -229,7 +229,7 @@ def test_program(
     check_heads(list(programs), model.n_layers, model.n_heads)
     rules = dict(sorted({HeadId.parse(head): AttentionProgram(of) for head, of in programs.items()}.items()))
     sets = [{head: rule} for head, rule in rules.items()] + [rules] * (len(rules) > 1)
-    if "pattern" in model.backend.read_only:
+    if model.backend.ignores("pattern"):
         raise ValueError(f"attention of model {model.name!r} ignores another pattern, so no program can be put into it")
     window = check_window(model, window, usual=128)
     rows = texts

@@ -11,7 +11,7 @@ from torch import Tensor
 from mechheads.engine.job import Job
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import read_positions
-from mechheads.model.backends.devices import moved
+from mechheads.model.backends.parts import moved
 from mechheads.prompts.encoding import single_token, token_strings
 
 _MUCH_MORE_LIKELY = 10.0

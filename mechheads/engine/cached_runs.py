@@ -18,7 +18,7 @@ from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId
 from mechheads.limits import Limits
-from mechheads.model.backends.devices import moved
+from mechheads.model.backends.parts import moved
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.model.proof import versions

@@ -14,7 +14,7 @@ from mechheads.engine.reading import Reading
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.metrics.basic import IN_CACHE
-from mechheads.model.backends.devices import moved
+from mechheads.model.backends.parts import moved
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 

@@ -100,10 +100,10 @@ class Spec:
         for head, rule in self.held:
             intervention_for(f"given[{str(head)!r}]", rule, self.prompts)
         sites = (site, *(site_of(rule) for _, rule in self.held))
-        if fixed := [site for site in sites if site in model.backend.read_only]:
+        if fixed := [site for site in sites if model.backend.ignores(site)]:
             raise ValueError(
                 f"site {fixed[0]!r} of model {model.name!r} can be read but not changed: its attention ignores what a "
-                'hook returns; use site="z", "q", "k" or "v"'
+                'hook returns; use another, such as site="z"'
             )
         return site
 

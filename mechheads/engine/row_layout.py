@@ -26,7 +26,7 @@ def layout_of(model: ModelCore) -> Layout:
     return model.backend.layout
 
 
-def choose_layout(model: ModelCore) -> Layout:
+def choose_layout(model: ModelCore, tried: tuple[HeadCache, list[str]] | None = None) -> Layout:
     """The cheapest layout that reproduces a run if nothing is changed.
 
     ``queries``: several copies share a row and the prompt's cached keys, and a mask keeps them apart. ``rows``: one
@@ -34,18 +34,23 @@ def choose_layout(model: ModelCore) -> Layout:
     takes no cached keys. A layout of which a library says in the trial that it is deprecated does not count: what is
     translated or ignored today is an error tomorrow, and a warning at each call until then.
 
+    Args:
+        tried: a run of two prompts that kept z and resid_pre, and what was said meanwhile; by default, it is made.
+
     Warns:
         FutureWarning: if a cheaper layout is given up for that reason.
 
     Raises:
         ValueError: if no layout does.
     """
-    ids = [Unpadded(row) for row in model.backend.trial_tokens(2, 6).tolist()]  # whatever they are, none is padding
-    run, usual = _with_deprecations(lambda: HeadCache.run(model, ids, sites=("z", "resid_pre")))
+    if tried is None:
+        ids = [Unpadded(row) for row in model.backend.trial_tokens(2, 6).tolist()]  # whatever they are, none is padding
+        tried = with_deprecations(lambda: HeadCache.run(model, ids, sites=("z", "resid_pre")))
+    run, usual = tried
     run.check_finite()
     said: list[str] = []
     for layout in model.backend.layouts:
-        error, deprecated = _with_deprecations(lambda layout=layout: _resume_error(run, layout))
+        error, deprecated = with_deprecations(lambda layout=layout: _resume_error(run, layout))
         new = [text for text in deprecated if text not in usual]
         if error < model.backend.tolerance and (not new or layout == "whole"):
             if said:
@@ -60,7 +65,7 @@ def choose_layout(model: ModelCore) -> Layout:
     )
 
 
-def _with_deprecations(run: Callable[[], R]) -> tuple[R, list[str]]:
+def with_deprecations(run: Callable[[], R]) -> tuple[R, list[str]]:
     """What ``run`` gives, and what is said to be deprecated meanwhile, which is not shown; other warnings are."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -79,7 +84,7 @@ def _resume_error(run: HeadCache, layout: Layout) -> float:
     window = Window.from_start(torch.tensor([2, 3]), at, layout, run.tokens.ids.shape[1])
     same = [Edit(0, "z", 0, window.take(run.z.layer(0)[:, 0]))]
     try:
-        if layout != "whole":
+        if layout != "whole" and "keys" not in run.stores:
             run = HeadCache.run(model, run.tokens, sites=("z", "resid_pre", "keys", "values"))
         final = Wave(run, slice(0, 2), window).run([same, same])
     except torch.OutOfMemoryError:

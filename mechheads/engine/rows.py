@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechheads.model.backends.base import Layout
-from mechheads.model.backends.devices import moved
+from mechheads.model.backends.parts import moved
 
 _CPU = torch.device("cpu")
 _PACKED_WIDTH = 256

@@ -7,7 +7,6 @@ their annotations.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from os import PathLike
@@ -33,7 +32,7 @@ Result = TypeVar("Result", covariant=True)
 OPTIONS = ("budget", "progress", "workers", "store", "seed")
 """What every analysis takes of ``mh.settings``."""
 _PARAMETERS = [inspect.signature(settings).parameters[name] for name in OPTIONS]
-_DOCUMENTED = f"{', '.join(OPTIONS)}: as in ``mh.settings``, for this call."
+_DOCUMENTED = "It also takes ``budget``, ``progress``, ``workers``, ``store`` and ``seed``, as ``mh.settings`` does."
 
 
 @runtime_checkable
@@ -102,19 +101,11 @@ def _with_options(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _documented(doc: str | None) -> str | None:
-    """A docstring whose ``Args`` end with the options."""
+    """A docstring that names the options after its first paragraph."""
     if doc is None:
         return None
-    begin = re.search(r"^( *)Args:\n", doc, re.MULTILINE)
-    if begin is not None:
-        end = re.compile(r"\n(?=\n|\s*\Z)").search(doc, begin.end())
-        at = len(doc) if end is None else end.start()
-        return f"{doc[:at]}\n{begin[1]}    {_DOCUMENTED}{doc[at:]}"
-    after = re.search(r"^( *)(Returns:|Raises:|>{3} )", doc, re.MULTILINE)
-    indent = "    " if after is None else after[1]
-    at = len(doc.rstrip()) if after is None else after.start()
-    before, rest = doc[:at].rstrip(), doc[at:]
-    return f"{before}\n\n{indent}Args:\n{indent}    {_DOCUMENTED}\n\n{rest}"
+    first, _, rest = inspect.cleandoc(doc).partition("\n\n")
+    return "\n\n".join(filter(None, (first, _DOCUMENTED, rest)))
 
 
 def _options(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from mechheads._version import __version__
 from mechheads.messages.habits import advice
 from mechheads.messages.wrapped import Wrapped
 from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
-from mechheads.model.backends.devices import moved
-from mechheads.model.backends.readable import check_readable
+from mechheads.model.backends.parts import moved
 from mechheads.model.backends.state import alone, read_weights, without_autocast
 from mechheads.model.proof import Proofs
 
@@ -45,8 +44,6 @@ class ModelCore(Wrapped):
     folded_value_biases = False  # true: z lacks b_V, which b_O holds, so z = 0 leaves it in place
 
     def __init__(self, backend: Backend, name: str, revision: str | None = None, tokenizer: Any = None) -> None:
-        if not backend.tried_before:
-            backend.changes.alone(lambda: backend.without_users_hooks(lambda: check_readable(backend)))
         self.backend, backend.proofs = backend, Proofs(backend)
         self.name, self.revision = name, revision
         self.source: Source | None = None

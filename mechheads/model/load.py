@@ -7,28 +7,26 @@ import gc
 import importlib.metadata
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from mechheads.engine.row_layout import layout_of
 from mechheads.limits import budget_bytes, current
 from mechheads.messages.arguments import checked
-from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import AttnImplementation, Backend, Weight
 from mechheads.model.backends.on_disk import on_disk_of
-from mechheads.model.backends.readable import check_readable, first_sentence
-from mechheads.model.backends.state import settings_kept
+from mechheads.model.backends.state import as_usual, settings_kept
+from mechheads.model.loading import prove_loaded
 from mechheads.model.model import Model
-from mechheads.model.proof import prove_trial, versions
+from mechheads.model.proof import versions
+from mechheads.model.reference import Reference, first_sentence, references_of
 from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
 from mechheads.model.sources.held import held_model
 from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.source import BackendName
-from mechheads.model.trials import Note, restored
 from mechheads.prompts.encoding import text_ids
 
 
@@ -100,7 +98,6 @@ def load(
             found.name,
             backend=chosen,
             attn_implementation=attn_implementation,
-            files=None if trust_remote_code else found.files,
         )
     model.revision = found.revision
     path = Path(name_or_path or DEFAULT_MODEL).expanduser()
@@ -121,11 +118,7 @@ def load(
 def _find_room(
     device: str | torch.device, max_memory: int | str | Mapping[str | int, int | str] | None, device_map: Any
 ) -> Room | Spread | None:
-    """Where the weights go, if not all of them go to one device.
-
-    Raises:
-        ValueError: if the arguments are not valid, or contradict each other.
-    """
+    """Where the weights go, if not all of them go to one device."""
     if device_map is None:
         if isinstance(max_memory, Mapping):
             raise ValueError(
@@ -148,12 +141,7 @@ def _find_room(
 
 
 def load_again(source: Source, device: str | torch.device) -> Model:
-    """The model of a source, on another device or in another process.
-
-    >>> from mechheads.model.load import load_again
-    >>> load_again(model.source, "cpu").name
-    'smollm2-135m-instruct'
-    """
+    """The model of a source, on another device or in another process."""
     return load(**{**vars(source), "device": device})
 
 
@@ -176,21 +164,13 @@ def from_transformers(
     *,
     backend: BackendName | None = None,
     attn_implementation: AttnImplementation = "sdpa",
-    files: Mapping[str, str] | None = None,
     held: Any = None,
 ) -> Model:
-    """Use a transformers model with eager attention and its tokenizer; see ``load`` for the other arguments.
-
-    Args:
-        files: the marks of the files that it was read from, if nothing else decides what it computes.
-        held: the object that the user holds, if it is another one with the same weights.
-    """
+    """Use a transformers model with eager attention; ``held`` is the user's own object around its weights."""
     adapter: Backend
     backend = _choose_backend(backend)
     with settings_kept():
-        note = Note.of(model, files, backend=backend, attn_implementation=attn_implementation)
-        before = None if note is None else note.found()
-        trial = _trial(model, name) if before is None else None
+        references = _references(model, name)
         if backend == "hooked":
             from mechheads.model.backends import hooked
 
@@ -199,47 +179,31 @@ def from_transformers(
             from mechheads.model.backends import bridge
 
             adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
-        adapter.tried_before = before is not None
         if held is not None:
             adapter.hold(held)
-        ready = Model(adapter, name, tokenizer=tokenizer)
-        if before is not None and not restored(adapter, before):
-            adapter.forget()
-            check_readable(adapter)
-            trial, before = adapter.trial_now(), None
-        _ready(ready, attn_implementation, trial, tried=before is not None)
-        if note is not None and before is None:
-            note.keep(adapter)
+        ready = _ready(Model(adapter, name, tokenizer=tokenizer), attn_implementation, references)
         if held is not None:
             adapter.hold(held)  # a model of peft takes merged adapters that are off out in its first run
         return ready
 
 
-def _trial(model: Any, name: str) -> Trial | None:
-    try:
-        return trial_of(model)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:  # models with code of their own raise errors of any type
-        raise ValueError(
-            f"model: {name!r} (architecture {type(model).__name__}) cannot be read: transformers cannot run it: "
-            f"{first_sentence(error)}"
-        ) from error
+def _references(model: Any, name: str) -> list[Reference]:
+    with as_usual(model, model.device):
+        try:
+            return references_of(model)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # models with code of their own raise errors of any type
+            raise ValueError(
+                f"model: {name!r} (architecture {type(model).__name__}) cannot be read: transformers cannot run it: "
+                f"{first_sentence(error)}"
+            ) from error
 
 
 def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name: str) -> Any:
-    """The TransformerLens object for a transformers model.
-
-    Raises:
-        ValueError: if TransformerLens does not support the model, cannot leave its weights where they are, or fails.
-    """
-    own = copy.deepcopy(tokenizer)
-    if (
-        own is not None and "name_or_path" not in own.init_kwargs
-    ):  # made in memory: TransformerLens cannot load it again
-        own.init_kwargs |= {"name_or_path": "", "add_bos_token": True}
+    """The TransformerLens object for a transformers model."""
     try:
-        return boot(model, own, name)
+        return boot(model, _own_copy(tokenizer), name)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # TransformerLens raises errors of any type for architectures that it does not know
@@ -257,6 +221,17 @@ def _boot(boot: Callable[[Any, Any, str], Any], model: Any, tokenizer: Any, name
             f"model: {name!r} (architecture {type(model).__name__}) cannot be read: TransformerLens "
             f"{importlib.metadata.version('transformer-lens')} does not support it: {first_sentence(error)}"
         ) from error
+
+
+def _own_copy(tokenizer: Any) -> Any:
+    """A tokenizer for TransformerLens, which sets special tokens in it; it is told not to load it once more."""
+    if tokenizer is None:
+        return None
+    special = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    own = copy.deepcopy(tokenizer) if None in special else copy.copy(tokenizer)
+    vars(own).update({key: copy.copy(value) for key, value in vars(own).items() if isinstance(value, (dict, list))})
+    own.init_kwargs = {"name_or_path": ""} | own.init_kwargs | {"add_bos_token": True}
+    return own
 
 
 @checked
@@ -364,36 +339,14 @@ def _choose_backend(backend: BackendName | None) -> BackendName:
     return backend
 
 
-def _ready(
-    model: Model, attn_implementation: AttnImplementation, trial: Trial | None = None, *, tried: bool = False
-) -> Model:
-    """The model, after trial runs that show that the engine can resume it, and how it may compute attention.
-
-    Args:
-        trial: what transformers gives for a prompt, if the model was made from one of transformers here.
-        tried: whether the findings of an earlier trial are in use.
-
-    The hooks of TransformerLens that its user has put on it are off meanwhile.
-
-    Raises:
-        ValueError: if the engine cannot resume it, it is not causal, or it gives other logits than transformers.
-    """
+def _ready(model: Model, attn_implementation: AttnImplementation, references: Sequence[Reference] = ()) -> Model:
+    """The model, after the proof that it may be read."""
     model.attn_implementation = attn_implementation
-    if not tried:
-        model.backend.changes.alone(lambda: model.backend.without_users_hooks(lambda: _try(model, trial)))
+    model.backend.changes.alone(lambda: prove_loaded(model, references))
     model.backend.loaded = versions(model.backend.weights)
     if model.backend.on_disk is not None:
         model.backend.on_disk.drop()
     return model
-
-
-def _try(model: Model, trial: Trial | None) -> None:
-    if model.attn_implementation == "sdpa":
-        model.backend.fuse_attention()
-    if trial is not None:
-        model.backend.check_same_logits(trial)
-    layout_of(model)
-    prove_trial(model.backend)
 
 
 def free_memory() -> None:

@@ -47,11 +47,7 @@ class Model(ModelCore):
 
 
 def source_of(model: Model) -> Source:
-    """What loads the model in another process.
-
-    Raises:
-        ValueError: if the model did not come from ``mh.load``, or is on several devices.
-    """
+    """What loads the model in another process."""
     if model.backend.devices.several:
         raise ValueError(
             f"workers: model {model.name!r} is on {len(model.backend.devices.each)} devices, and each worker would "

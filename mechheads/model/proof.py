@@ -37,9 +37,12 @@ _LEAST = 0.05
 """The least interquartile range of log-probabilities, where hardly any token has a logit."""
 _ROOM = 4
 """Differences may be so many times as large as those that were seen at loading."""
-_TRIED, _MOST, _MOST_IN_FLOAT32 = 3, 0.1, 0.05
-"""How many prompts are tried at loading, and how much of a difference there counts as rounding at most: sharp attention
-rounds more than ``TOLERANCE`` in float32 too."""
+_MOST, _MOST_IN_FLOAT32 = 0.1, 0.05
+"""How much of a difference counts as rounding at most: sharp attention rounds more than ``TOLERANCE``."""
+_IN_A_BATCH = 0.5
+"""By how much the prompts beside it may change a prompt in half precision, if alone it is right."""
+_AT_LOADING = 1e-2
+"""How much of a difference at loading rounding in float32 may explain."""
 _UNDO = "Undo the change, or load or wrap the model as it is now"
 _LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads"}
 """Libraries whose hooks and forwards belong to a model as they load it."""
@@ -83,11 +86,7 @@ class Proofs:
 
     @contextmanager
     def of_an_analysis(self) -> Iterator[None]:
-        """What an analysis claims is proved at its end at the latest, also if it fails, which may have the same cause.
-
-        Raises:
-            NotProved: if a claim is wrong.
-        """
+        """What an analysis claims is proved at its end at the latest, also if it fails, perhaps for the same cause."""
         if self._open is not None:
             yield
             return
@@ -122,11 +121,7 @@ class Proofs:
             self._open += claims
 
     def prove(self, more: Sequence[Claim] = ()) -> None:
-        """Prove what is open, and more claims in the same passes.
-
-        Raises:
-            NotProved: if a claim is wrong.
-        """
+        """Prove what is open, and more claims in the same passes."""
         claims = [*(self._open or ()), *more]
         if self._open:
             self._open = []
@@ -175,11 +170,7 @@ def plain(backend: Backend, claims: Sequence[Claim]) -> list[Float[Tensor, "posi
 def _one_pass(
     backend: Backend, claims: Sequence[Claim], members: Sequence[Sequence[int]], held: bool
 ) -> dict[int, Tensor]:
-    """The results of one pass, by claim.
-
-    Args:
-        members: the claims of each row.
-    """
+    """The results of one pass, by claim; ``members`` are the claims of each row."""
     firsts = [claims[each[0]] for each in members]
     pos = max(len(claim.ids) for claim in firsts)
     ids = torch.tensor([[*claim.ids, *claim.ids[-1:] * (pos - len(claim.ids))] for claim in firsts])
@@ -218,17 +209,16 @@ def _note(value: Tensor, hook: Any, row: int, seen: dict[int, Tensor], read: Cal
 
 
 def check(backend: Backend, claim: Claim, wanted: Float[Tensor, "position width"]) -> None:
-    """Compare a claim with what a plain forward pass gives.
-
-    Raises:
-        NotProved: if they are further apart than rounding; it says by how much, and the first likely reason.
-    """
+    """Compare a claim with what a plain forward pass gives; in half precision, first as it was computed in a batch."""
     logits = claim.reads is None
     if logits and not wanted.isfinite().any():
         return  # the weights are damaged, which is said more clearly elsewhere
     ours = backend.unembed(claim.found) if logits else claim.found
     limit = tolerance(backend)
     off = apart(ours, wanted, logits=logits)
+    if limit < off <= _IN_A_BATCH and logits and claim.edits is None and not _is_exact(backend):
+        alone = backend.run(torch.tensor([claim.ids], device=backend.devices.home))
+        off = apart(backend.unembed(alone[0, [*claim.at]]), wanted, logits=True)
     if not off <= limit:
         whose = "the model's own forward pass" if claim.edits is None else "one plain forward pass with hooks"
         size = "of the interquartile range of the log-probabilities" if logits else "of the largest value"
@@ -260,25 +250,11 @@ def apart(ours: Float[Tensor, "position width"], theirs: Float[Tensor, "position
     return worst
 
 
-def prove_trial(backend: Backend) -> None:
-    """Note how far a few prompts in a batch are from the same prompts alone.
-
-    Raises:
-        NotProved: if it is further than rounding.
-    """
-    ids = backend.trial_tokens(_TRIED, backend.trial_length)
-    final, sizes = backend.run(ids), [ids.shape[1] - i for i in range(_TRIED)]
-    claims = [
-        Claim(f"the run of trial prompt {i}", tuple(row[:n]), tuple(range(n)), final[i, :n])
-        for i, (row, n) in enumerate(zip(ids.tolist(), sizes, strict=True))
-    ]
-    for claim in claims:
-        (wanted,) = plain(backend, [claim])
-        if wanted.isfinite().all():
-            backend.rounding = max(
-                backend.rounding, min(_MOST, apart(backend.unembed(claim.found), wanted, logits=True))
-            )
-        check(backend, claim, wanted)
+def note_rounding(backend: Backend, off: float) -> bool:
+    """Note how far a run was from the model's own forward pass at loading; whether rounding may explain it."""
+    backend.rounding = min(_MOST, off)
+    exact = backend.parameter.dtype.itemsize >= 4 and torch.get_float32_matmul_precision() == "highest"
+    return off <= (_AT_LOADING if exact else tolerance(backend))
 
 
 def tolerance(backend: Backend) -> float:
@@ -286,8 +262,12 @@ def tolerance(backend: Backend) -> float:
     if torch.get_float32_matmul_precision() != "highest":
         return _MOST
     limit = max(TOLERANCE, _ROOM * backend.rounding)
-    narrow = backend.parameter.dtype.itemsize >= 4 and not backend.has_experts
-    return min(limit, _MOST_IN_FLOAT32) if narrow else limit
+    return min(limit, _MOST_IN_FLOAT32) if _is_exact(backend) else limit
+
+
+def _is_exact(backend: Backend) -> bool:
+    """Whether rounding is small: in float32, if it chooses no other experts."""
+    return backend.parameter.dtype.itemsize >= 4 and not backend.has_experts
 
 
 def likely_reason(backend: Backend) -> str:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mechheads.model.backends.devices import moved
+from mechheads.model.backends.parts import moved
 
 
 class LayerStore:

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import mechheads as mh
 from mechheads.gating.fit.fitted import Gates, LossCurves
 from mechheads.heads import HeadId
-from mechheads.model.deltas import Delta
+from mechheads.model.sources.default import Delta
 from mechheads.results.netcdf import with_checksum
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
@@ -217,7 +217,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, delta: Delta, monkey
         target.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mechheads.model.deltas.save_file", broken)
+    monkeypatch.setattr("mechheads.model.sources.default.save_file", broken)
     with pytest.raises(KeyboardInterrupt):
         delta.save(path)
     assert path.read_bytes() == before

@@ -19,7 +19,7 @@ import mechheads as mh
 from mechheads.heads import HeadId
 from mechheads.io import write as module
 from mechheads.io.write import remove_unfinished, write_csv, write_file
-from mechheads.model.deltas import Delta
+from mechheads.model.sources.default import Delta
 
 EFFECT = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
 DELTA = Delta({HeadId(0, 1): {"W_Q": torch.ones(64, 32), "W_O": torch.ones(32, 64)}}, {})

@@ -15,7 +15,7 @@ from torch import Tensor
 import mechheads as mh
 import mechheads.model.sources.load
 from mechheads.heads import HeadId
-from mechheads.model.deltas import SIDES, Delta, shipped
+from mechheads.model.sources.default import SIDES, Delta, shipped
 
 CHANGED = (HeadId(0, 3), HeadId(2, 0), HeadId(2, 1))
 ABOUT = {"model": "tiny", "seed": 3, "heads": ["L0H3"]}

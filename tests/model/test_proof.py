@@ -224,3 +224,24 @@ def _doubled(update: Any) -> Any:
         return keys, values if k.shape[2] > 1 else 2 * values
 
     return doubled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("alone", [0.0, 0.15])
+def test_in_half_precision_a_prompt_that_others_round_is_proved_alone(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, alone: float
+) -> None:
+    model = mh.load(tiny("llama"), dtype=dtype)
+    usual, monotone = model.backend.run, torch.linspace(-1, 1, model.d_model)
+
+    def rounded(ids: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
+        final = usual(ids, *rest, **more)
+        return final + (0.15 if len(ids) > 1 else alone) * final.std() * monotone.to(final)
+
+    model.cache(CLEAN)
+    monkeypatch.setattr(model.backend, "run", rounded)
+    if dtype == torch.bfloat16 and not alone:
+        model.cache(CLEAN)
+        return
+    with pytest.raises(NotProved, match="the cached run of prompt"):
+        model.cache(CLEAN)

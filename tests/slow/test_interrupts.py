@@ -20,7 +20,7 @@ import mechheads as mh
 from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.temporary_changes import Forward, HookOn, Setting
+from mechheads.model.backends.changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
 from support.every_analysis import EVERY
 from support.interrupts import ARCHITECTURES, HARMFUL, Trial, changes_on
@@ -94,7 +94,8 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
     def analyse(model: mh.Model) -> None:
         frozen = [Setting(weight, "requires_grad", False) for weight in weights[:2]]
         made = [HookOn(at, lambda value, hook: None), Forward(block, lambda x: x), *frozen]
-        backend.changes.during(made, lambda: backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None))
+        with backend.changes.made(made):
+            backend.under([("blocks.0.attn.hook_z", lambda z, hook: z)], lambda: None)
 
     def state() -> Any:
         return changes_on(llama), block.__dict__["forward"], list(at._forward_hooks), list(at.fwd_hooks)
@@ -105,8 +106,8 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
 @pytest.mark.parametrize(
     ("where", "least", "every"),
     [
-        ("backends.temporary_changes", 500, 7),
-        pytest.param("backends.temporary_changes", 500, 1, marks=pytest.mark.release),
+        ("backends.changes", 500, 7),
+        pytest.param("backends.changes", 500, 1, marks=pytest.mark.release),
         ("analysis", 20, 1),
     ],
 )

@@ -11,9 +11,9 @@ from jaxtyping import Float
 
 import mechheads as mh
 from mechheads.heads import HeadId
-from mechheads.model.deltas import Delta, shipped
 from mechheads.model.load import from_transformers
 from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, load_pretrained
+from mechheads.model.sources.default import Delta, shipped
 from mechheads.safety import load_requests
 from mechheads.safety.requests.openings import OPENING, EndLogProb, find_opening, value_of, with_openings
 

@@ -20,12 +20,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mechheads.model.backends.against_transformers import Trial, logits_off, trial_tokens
-from mechheads.model.backends.devices import Devices, HookAtHome, devices_of, moved
+from mechheads.model.backends.changes import HookOn, Setting, changes_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
 from mechheads.model.backends.partial_block import Blocks, Keys
-from mechheads.model.backends.parts import has_user_hooks, held_as, parts_of, settings_of
-from mechheads.model.backends.temporary_changes import HookOn, Setting, changes_of
+from mechheads.model.backends.parts import (
+    Devices,
+    HookAtHome,
+    devices_of,
+    has_user_hooks,
+    held_as,
+    moved,
+    parts_of,
+    settings_of,
+)
+from mechheads.model.reference import trial_tokens
 
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
@@ -109,9 +117,7 @@ class Backend(ABC):
         if self.on_disk is not None:
             self.changes.at_end = self.on_disk.drop
         self.layout: Layout | None = None  # see engine/row_layout.layout_of
-        self.read_only: frozenset[str] = frozenset()  # sites whose hooks fire but change nothing; see ``readable``
-        self.fuses = False  # whether attention may be fused, if a trial allows it
-        self.tried_before = False  # whether findings of an earlier trial are used; see ``trials``
+        self._ignored: dict[str, bool] = {}
         self.held: Any = None  # the model of another library that the user holds and that this one was made from
         self.held_as: tuple[list[Any], list[Any]] = [], []  # its adapters and weights when it was wrapped
         self.rounding = 0.0  # how far a prompt alone is from the same one in a batch; see ``proof``
@@ -134,11 +140,7 @@ class Backend(ABC):
         return Sizes(cfg.n_layers, cfg.n_heads, kv_heads, cfg.d_head, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 
     def check(self) -> None:
-        """Check before an analysis that the model's parts are those that are read.
-
-        Raises:
-            ValueError: if they are not.
-        """
+        """Check before an analysis that the model's parts are those that are read."""
         if self.held is not None and self.held_as != (now := held_as(self.held)):
             what = "adapters were switched" if self.held_as[0] != now[0] else "weights were replaced or changed"
             raise ValueError(f"model: its {what} after it was wrapped, so it is another model now; wrap it again")
@@ -146,34 +148,6 @@ class Backend(ABC):
     def hold(self, held: Any) -> None:
         """Note the object that the user holds, from whose weights this model was made."""
         self.held, self.held_as = held, held_as(held)
-
-    def forget(self) -> None:
-        """Forget what was found out about the model's modules, because these were changed.
-
-        Raises:
-            ValueError: if the model has other sizes now.
-        """
-        for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
-            delattr(self, name)
-        self.layout, self.read_only = None, frozenset()
-        vocab = {self.module.W_U.shape[1], len(self.module.W_E)} - {self.sizes.d_vocab}
-        if self._checked_sizes() != self.sizes or vocab:
-            raise ValueError(f"{self.about} has other sizes now than {self.sizes}")
-
-    def trial_now(self) -> Trial | None:
-        """What transformers gives for the model as it is now; None if there is no model of transformers in it."""
-        return None
-
-    @property
-    def found(self) -> dict[str, Any]:
-        """What trials have found, as JSON."""
-        found = {"layout": self.layout, "read_only": sorted(self.read_only), "fuses": self.fuses}
-        return {**found, "rounding": self.rounding}
-
-    def restore(self, found: Mapping[str, Any]) -> None:
-        """Use what trials of the same model have found earlier."""
-        self.layout, self.read_only, self.fuses = found["layout"], frozenset(found["read_only"]), found["fuses"]
-        self.rounding = found["rounding"]
 
     def hook_name(self, site: str, layer: int) -> str:
         """The full name of a hook, such as ``blocks.9.attn.hook_z``."""
@@ -229,12 +203,9 @@ class Backend(ABC):
         return {point.name: (point, heads[site[-1]]) for (site, _), point in self._found_points.items()}
 
     def under(self, hooks: Sequence[Hook], run: Callable[[], R]) -> R:
-        """Call ``run`` with some hooks on the model, and remove these hooks afterwards.
-
-        TransformerLens' own ``hooks()`` does the same, but searches all names each time: 2 ms a call in 4.3, 4 ms a
-        hook in 3.9.
-        """
-        return self.changes.during((self._hook_on(name, hook) for name, hook in hooks), run)
+        """Call ``run`` with some hooks; TransformerLens' ``hooks()`` searches all names, 2 ms a call."""
+        with self.changes.made(self._hook_on(name, hook) for name, hook in hooks):
+            return run()
 
     def _hook_on(self, name: str, hook: Callable[..., Any]) -> HookOn:
         if self.devices.several:
@@ -247,7 +218,8 @@ class Backend(ABC):
     def with_frozen_weights(self, run: Callable[[], R]) -> R:
         """Call ``run`` while no weight requires a gradient; afterwards the same weights do as before."""
         wanted = [weight for weight in self.module.parameters() if weight.requires_grad and not weight.is_inference()]
-        return self.changes.during((Setting(weight, "requires_grad", False) for weight in wanted), run)
+        with self.changes.made(Setting(weight, "requires_grad", False) for weight in wanted):
+            return run()
 
     @cached_property
     def hook_points(self) -> dict[str, Any]:
@@ -260,7 +232,11 @@ class Backend(ABC):
 
     @abstractmethod
     def fuse_attention(self) -> None:
-        """From now on, compute no patterns where no hook asks for them, if a trial run gives the same final states."""
+        """From now on, compute no patterns where no hook asks for them; until ``masks_count``, as for long prompts."""
+
+    @abstractmethod
+    def masks_count(self) -> None:
+        """From now on, look whether masks are causal only if they are long enough to be worth it."""
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
@@ -320,11 +296,7 @@ class Backend(ABC):
     def own_logits(
         self, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None = None
     ) -> Float[Tensor, "batch position d_vocab"]:
-        """The logits of the forward pass of the object that the user holds.
-
-        Args:
-            at: the positions that are wanted; by default all.
-        """
+        """The logits of the object that the user holds, by default at all positions."""
         if self.held is None:
             return self.plain_logits(ids, (), at)
         return self._logits_of(self.held, ids, at)
@@ -347,8 +319,37 @@ class Backend(ABC):
         return any("num_experts" in name or "num_local_experts" in name for name in settings_of(self.configuration))
 
     def take_steps(self) -> bool:
-        """From now on, leave nothing out that changes results by rounding; whether anything was left out before."""
+        """From now on, compute more of the steps that hooks could read; whether there were more."""
         return False
+
+    def ignores(self, site: str) -> bool:
+        """Whether what a hook at a site returns does not reach z in some layer, which is tried once."""
+        if site == "z":
+            return False
+        if site not in self._ignored:
+            self._ignored[site] = self.changes.alone(lambda: self._is_ignored(site))
+        return self._ignored[site]
+
+    def _is_ignored(self, site: str) -> bool:
+        ids, layers = self.trial_tokens(1, self.trial_length), range(self.sizes.n_layers)
+        usual: dict[int, Tensor] = {}
+        off: list[float] = []
+
+        def change(value: Tensor, hook: Any) -> Tensor:
+            return torch.eye(value.shape[-1]).to(value).expand(value.shape) if site == "pattern" else -2 * value
+
+        def note(value: Tensor, hook: Any, layer: int) -> None:
+            usual[layer] = value.clone()
+
+        def compare(value: Tensor, hook: Any, layer: int) -> Tensor:
+            off.append(float((value - usual[layer]).float().std() / usual[layer].float().std()))
+            return usual[layer]
+
+        z = [self.hook_name("z", layer) for layer in layers]
+        self.run(ids, [(name, partial(note, layer=layer)) for layer, name in enumerate(z)])
+        changed = [(self.hook_name(site, layer), change) for layer in layers]
+        self.run(ids, [*changed, *((name, partial(compare, layer=layer)) for layer, name in enumerate(z))])
+        return min(off) < 1e-3
 
     @abstractmethod
     def transform_logits(self, logits: Float[Tensor, "*batch d_vocab"]) -> Float[Tensor, "*batch d_vocab"]:
@@ -366,29 +367,13 @@ class Backend(ABC):
     @property
     def trial_length(self) -> int:
         """A number of tokens that differs from every number of heads, so that shapes cannot be confused."""
-        return next(n for n in range(5, 9) if n not in (self.sizes.n_heads, self.sizes.n_kv_heads))
-
-    def check_same_logits(self, trial: Trial) -> None:
-        """Check that block by block, the model gives the logits of transformers.
-
-        Raises:
-            ValueError: if it does not, because the architecture has parts that TransformerLens does not know.
-        """
-        inside = trial.places[trial.places < self.sizes.n_ctx]
-        ids = moved(trial.ids[:, : self.sizes.n_ctx], self.devices.home)
-        off = logits_off(trial, self.unembed(self.run(ids)[:, moved(inside, self.devices.home)]))
-        if off is not None and not off < (1e-2 if self.parameter.dtype.itemsize >= 4 else 0.5):
-            raise ValueError(
-                f"{self.about} cannot be read: {type(self.module).__name__} and transformers give different logits "
-                f"on a prompt of {ids.shape[1]} tokens{self.instead}"
-            )
+        return next(n for n in range(9, 13) if n not in (self.sizes.n_heads, self.sizes.n_kv_heads))
 
     def without_users_hooks(self, run: Callable[[], R]) -> R:
         """Call ``run`` while the hook points of TransformerLens have no hooks of the user's."""
         points = [point for point in self.hook_points.values() if has_user_hooks(point)]
-        return self.changes.during(
-            (Setting(p, name, kind()) for p in points for name, kind in _KEPT_HOOKS.items()), run
-        )
+        with self.changes.made(Setting(p, name, kind()) for p in points for name, kind in _KEPT_HOOKS.items()):
+            return run()
 
     @property
     def about(self) -> str:

@@ -17,22 +17,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import NormalizationBridge
-from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
-from mechheads.model.backends.against_transformers import Trial, trial_of
 from mechheads.model.backends.base import Backend, R
-from mechheads.model.backends.devices import KeysAtHome, moved
-from mechheads.model.backends.fused_attention import NEVER, FusedAttention, fused_attentions, fused_before
+from mechheads.model.backends.changes import Change, Forward
+from mechheads.model.backends.fused_attention import LONG, FusedAttention, fused_attention
 from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
-from mechheads.model.backends.parts import logits_of, parts_of
-from mechheads.model.backends.temporary_changes import Change, Forward, Part
+from mechheads.model.backends.parts import KeysAtHome, logits_of, moved, parts_of
 
 _UPDATE = "_update_kv_cache"
 """The bridge's method that adds cached keys and values, if its own attention computes."""
-_TRIAL = 24
-"""The length of the prompts on which fused attention is tried."""
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
@@ -102,45 +97,12 @@ class BridgeBackend(Backend):
         """Whether TransformerLens has changed the weights, so that they are no longer those of transformers."""
         return getattr(self.module, "compatibility_mode", False)
 
-    def forget(self) -> None:
-        self._fused, self._rounds = [None] * self.sizes.n_layers, True
-        super().forget()
-
-    @property
-    def found(self) -> dict[str, Any]:
-        fused = [attention is not None for attention in self._fused]
-        return {**super().found, "rounds": self._rounds, "fused": fused}
-
-    def restore(self, found: Mapping[str, Any]) -> None:
-        super().restore(found)
-        self._rounds = found["rounds"]
-        self._fused = fused_before(self.module.blocks, self.changes, found["fused"])
-
-    def trial_now(self) -> Trial | None:
-        """What transformers gives with its own modules in the places of the bridge's."""
-        model = self.module.original_model
-        if self._is_processed or self.on_disk is not None or self.devices.several:
-            return None
-        own = [
-            Part(owner, name, part.original_component)
-            for owner in parts_of(model)
-            for name, part in owner._modules.items()
-            if name != "_original_component" and isinstance(part, GeneralizedComponent) and part.original_component
-        ]
-        return self.changes.during(own, lambda: trial_of(model))
-
     def fuse_attention(self) -> None:
-        self.fuses = True
-        ids = self.trial_tokens(2, min(_TRIAL, self.sizes.n_ctx))
+        self._fused = [fused_attention(block, self.changes) for block in self.module.blocks]
 
-        def run(fused: Sequence[FusedAttention | None]) -> Tensor:
-            self._fused = fused
-            return self.run(ids)
-
-        self._fused = fused_attentions(self.module.blocks, self.changes, run, self.tolerance)
-        if self.devices.several:
-            for attention in filter(None, self._fused):
-                attention.long = NEVER  # reading a mask would wait for its device
+    def masks_count(self) -> None:
+        for attention in filter(None, self._fused):
+            attention.long = 2**62 if self.devices.several else LONG  # reading a mask would wait for its device
 
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         residual, _, blocks = self._prepare(input_ids=ids)
@@ -318,7 +280,8 @@ class BridgeBackend(Backend):
         fused = self._fused[layer]
         if fused is not None and fused.serves:
             changes.append(fused.change())
-        return self.changes.during([*changes, *more], run)
+        with self.changes.made([*changes, *more]):
+            return run()
 
     @cached_property
     def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
@@ -342,6 +305,9 @@ class BridgeBackend(Backend):
         return quicker
 
     def take_steps(self) -> bool:
+        if any(self._fused):
+            self._fused = [None] * len(self._fused)
+            return True
         if not self._rounds:
             return False
         before = sum(map(len, self._in_one_step))
@@ -400,7 +366,8 @@ class BridgeBackend(Backend):
 
     def _instead(self, modules: Iterable[Any], forward: Callable[..., Any], run: Callable[[], R]) -> R:
         """Call ``run`` while some modules have another ``forward``."""
-        return self.changes.during((Forward(module, forward) for module in modules), run)
+        with self.changes.made(Forward(module, forward) for module in modules):
+            return run()
 
 
 class _SplitWeights:
@@ -416,11 +383,7 @@ class _SplitWeights:
         self._split = [(part, *_counters(part)) for part in joint if not _is_view(part)]
 
     def renew(self) -> None:
-        """Split anew the weights that were written into since they were split.
-
-        Raises:
-            ValueError: if the parts differ from the weights and it is not plain that the weights were changed.
-        """
+        """Split anew the weights that were written into since they were split."""
         for at, (part, whole, parts) in enumerate(self._split):
             with torch.no_grad(), torch.random.fork_rng(devices=[]):  # splitting makes layers with random weights
                 made = list(_tensors(part.split_qkv_matrix(part.original_component)))

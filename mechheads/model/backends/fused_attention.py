@@ -18,7 +18,6 @@ tokens have keys only, because they were computed before, empty queries are put 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,14 +32,12 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from mechheads.model.backends.temporary_changes import Changes, Forward, R, Setting
+from mechheads.model.backends.changes import Changes, Forward, R, Setting
 
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
-_LONG = 256
+LONG = 256
 """From so many tokens on, it is worth the time to look whether a mask is causal."""
-NEVER = 2**62
-"""So many tokens that no mask is read."""
 _STEPS = ("use_split_qkv_input", "use_attn_in", "use_attn_result")
 """Settings of the bridge that ask for more hook points inside attention."""
 _MOST_EMPTY = 4
@@ -56,12 +53,7 @@ _OWN = "_attn"
 
 
 class FusedAttention(ABC):
-    """The attention of one block without its pattern.
-
-    Attributes:
-        attention: the bridge's attention.
-        long: from so many tokens on, a mask is read to find out whether it is causal.
-    """
+    """The attention of one block without its pattern; masks of ``long`` tokens and more may be found causal."""
 
     def __init__(self, attention: Any, changes: Changes) -> None:
         self.attention, self._changes = attention, changes
@@ -106,7 +98,8 @@ class Own(FusedAttention):
         if own is not None:
             return type(own).forward(own, *args, **kwargs)
         fused = Setting(self._own.config, "_attn_implementation", kernel)
-        return self._changes.during([fused], lambda: self._own.forward(*args, **kwargs))
+        with self._changes.made([fused]):
+            return self._own.forward(*args, **kwargs)
 
 
 class OwnByHand(FusedAttention):
@@ -114,7 +107,8 @@ class OwnByHand(FusedAttention):
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         fused = Forward(self._own, self._from_heads, _OWN)
-        return self._changes.during([fused], lambda: self._own.forward(*args, **kwargs))
+        with self._changes.made([fused]):
+            return self._own.forward(*args, **kwargs)
 
     def _from_heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, None]:
         window: Tensor | None = getattr(self._own, "bias", None)
@@ -191,7 +185,7 @@ def _shallow(thing: R) -> R:
     return other
 
 
-def is_causal(mask: Tensor, long: int = _LONG) -> bool:
+def is_causal(mask: Tensor, long: int = LONG) -> bool:
     """Whether a long mask lets each query see just the keys up to its own; the queries are those of the last keys."""
     queries, keys = mask.shape[-2:]
     if queries < long or not 0 <= keys - queries <= keys // _MOST_EMPTY:
@@ -214,42 +208,3 @@ def _causal(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, **kw
 
 
 AttentionInterface.register(_CAUSAL, _causal)
-
-
-def fused_attentions(
-    blocks: Iterable[Any], changes: Changes, run: Callable[[Sequence[FusedAttention | None]], Tensor], tolerance: float
-) -> list[FusedAttention | None]:
-    """The fused attention of each block, after a trial run that shows that it computes the same.
-
-    The trial reads its short masks, so that it takes the way of long prompts whose mask is causal.
-
-    Args:
-        run: runs the model with some attentions fused, and gives its final states.
-        tolerance: how far the final states may differ, in their standard deviations.
-    """
-    found = [fused_attention(block, changes) for block in blocks]
-    none: list[FusedAttention | None] = [None] * len(found)
-    if not any(found):
-        return none
-    step_by_step = run(none).float()
-    try:
-        fused = run(found).float()
-    except (RuntimeError, TypeError, AttributeError, ValueError, LookupError):
-        return none
-    off = (fused - step_by_step).abs().max() / step_by_step.std()
-    if not bool(off < tolerance):
-        return none
-    return _in_use(found)
-
-
-def fused_before(blocks: Iterable[Any], changes: Changes, fused: Iterable[bool]) -> list[FusedAttention | None]:
-    """The fused attention of the blocks in which an earlier trial has shown that it computes the same."""
-    pairs = zip(blocks, fused, strict=True)
-    return _in_use([fused_attention(block, changes) if same else None for block, same in pairs])
-
-
-def _in_use(found: list[FusedAttention | None]) -> list[FusedAttention | None]:
-    for attention in found:
-        if attention is not None:
-            attention.long = _LONG
-    return found

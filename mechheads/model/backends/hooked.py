@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, R
+from mechheads.model.backends.changes import Forward
 from mechheads.model.backends.partial_block import Blocks, Keys
 from mechheads.model.backends.parts import logits_of
-from mechheads.model.backends.temporary_changes import Forward
 
 _GEMMA_2 = "google/gemma-2-2b"
 
@@ -63,11 +63,7 @@ def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
 
 
 def _check_window(cfg: Any, config: Any) -> None:
-    """Check that TransformerLens knows the window of a model, which may be longer than the trial at loading.
-
-    Raises:
-        ValueError: if it would let every token see all tokens before it.
-    """
+    """Check that TransformerLens knows the window of a model, which may be longer than the trial at loading."""
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     in_use = window and window < cfg.n_ctx and (kinds is None or "sliding_attention" in kinds)
     if in_use and not cfg.use_local_attn:
@@ -129,6 +125,9 @@ class HookedBackend(Backend):
     def fuse_attention(self) -> None:
         """Nothing changes: HookedTransformer computes attention step by step only."""
 
+    def masks_count(self) -> None:
+        """Nothing changes either."""
+
     def embed(self, ids: Int[Tensor, "row pos"]) -> tuple[Float[Tensor, "row pos d_model"], Blocks]:
         return self.module.input_to_embed(ids, attention_mask=torch.ones_like(ids))[0], self._block
 
@@ -156,7 +155,8 @@ class HookedBackend(Backend):
         )
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
-        return self.changes.during([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)], run)
+        with self.changes.made([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)]):
+            return run()
 
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)

@@ -54,12 +54,7 @@ class _Slot:
 class WeightsOnDisk:
     """The weights of some blocks of a transformers model, on disk but for those of the block that ran last.
 
-    Attributes:
-        layer_bytes: the bytes that each layer on disk takes in memory.
-        bytes_read, seconds: how many bytes were read so far, and how long that took.
-
-    Args:
-        blocks: the blocks by their layers, with the hooks of accelerate that read their weights.
+    ``bytes_read`` and ``seconds`` say how many bytes were read so far, and how long that took.
     """
 
     def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
@@ -107,11 +102,7 @@ class WeightsOnDisk:
         return weight if slot is None else slot.read()
 
     def check(self, module: nn.Module) -> None:
-        """Check that TransformerLens uses these weights themselves, and has made no others from them.
-
-        Raises:
-            ValueError: if it has.
-        """
+        """Check that TransformerLens uses these weights themselves, and has made no others from them."""
         known = {id(slot.empty) for slots in self._slots.values() for slot in slots}
         for name, weight in module.named_parameters():
             if weight.is_meta and id(weight) not in known:

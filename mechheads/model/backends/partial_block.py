@@ -52,12 +52,9 @@ class Stopped(Exception):
 
 
 class Noted:
-    """Records keys and values at the first call and stops the block; later calls return the recorded ones.
+    """Records keys and values at the first call, after the ``past``, and stops the block; later calls give them.
 
     So a block can be computed at some positions only, with the keys and values of all positions.
-
-    Args:
-        past: earlier keys and values that come before the recorded ones.
     """
 
     def __init__(self, past: Keys | None = None) -> None:
@@ -72,11 +69,7 @@ class Noted:
 
 
 def until_stopped(layer: int, run: Callable[[], Any]) -> None:
-    """Call a block that is stopped from inside.
-
-    Raises:
-        RuntimeError: if nothing stops it.
-    """
+    """Call a block that is stopped from inside."""
     try:
         run()
     except Stopped:

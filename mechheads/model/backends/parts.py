@@ -1,14 +1,105 @@
-"""The parts of a model, and what the object that the user holds is and gives."""
+"""The parts of a model, and the devices that they are on.
+
+An object that the user holds is another model of transformers or peft around the same weights. If accelerate has spread
+the blocks over several devices, only the call of a block, and hooks in it, move tensors. All that an analysis sees or
+keeps is on one device, ``home``.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+
+from mechheads.model.backends.partial_block import Keys
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where the parts of a model are.
+
+    Attributes:
+        home: the device of the embedding, of token ids, and of everything that an analysis sees.
+        blocks: the device of each block.
+    """
+
+    home: torch.device
+    blocks: tuple[torch.device, ...]
+
+    @property
+    def each(self) -> tuple[torch.device, ...]:
+        """Every device once, in the order in which a run comes to it."""
+        return tuple(dict.fromkeys((self.home, *self.blocks)))
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self.each) > 1
+
+    @property
+    def free(self) -> int | None:
+        """The free memory of the CUDA device that has least; None without CUDA."""
+        each = [size for device in self.each if (size := free_bytes(device)) is not None]
+        return min(each, default=None)
+
+
+def devices_of(blocks: Iterable[nn.Module], embedding: Tensor) -> Devices:
+    """Where the parts of a model are; a block whose weights stay on disk runs where the embedding is."""
+    first = (next(block.parameters(), embedding) for block in blocks)
+    return Devices(embedding.device, tuple(embedding.device if at.is_meta else at.device for at in first))
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; the same tensor if it is there already.
+
+    A CUDA device copies pinned memory of the CPU without waiting. Copies to the CPU are waited for, and those to an
+    Apple GPU, which would read memory that is free by then.
+    """
+    if tensor.device == device:
+        return tensor
+    from_memory = tensor.pin_memory() if device.type == "cuda" and not tensor.is_cuda else tensor
+    return from_memory.to(device, non_blocking=device.type not in ("cpu", "mps"))
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """The free memory of a CUDA device; None for other devices."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+@dataclass(frozen=True)
+class HookAtHome:
+    """Calls a hook function with the tensor at home, and puts what it returns back on the layer's device."""
+
+    function: Callable[..., Any]
+    home: torch.device
+
+    def __call__(self, value: Tensor, hook: Any) -> Tensor | None:
+        new = self.function(moved(value, self.home), hook=hook)
+        return None if new is None else moved(new, value.device)
+
+
+@dataclass(frozen=True)
+class KeysAtHome:
+    """Gives keys and values to another ``Keys`` at home, and what that returns back to the layer's device.
+
+    transformers hands over more than keys and values, by position or by name; nothing here reads that. What else it
+    asks of cached keys, such as their length, is asked of ``keys``.
+    """
+
+    keys: Keys
+    home: torch.device
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        new_k, new_v = self.keys.update(moved(k, self.home), moved(v, self.home), layer)
+        return moved(new_k, k.device), moved(new_v, v.device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.keys, name)
 
 
 def parts_of(module: nn.Module) -> list[nn.Module]:

@@ -18,28 +18,22 @@ R = TypeVar("R")
 
 
 def alone(backend: Backend, run: Callable[[], R]) -> R:
-    """Call ``run`` while this thread has the model to itself and torch computes as usual, and prove what it computes.
+    """Call ``run`` while this thread has the model and torch computes as usual, and prove what it computes."""
 
-    Raises:
-        RuntimeError: if another thread has reserved the model.
-        ValueError: if the model cannot be run as usual, or what was computed is not its own forward pass.
-    """
+    if backend.changes.mine:
+        return run()
 
-    def outermost(run: Callable[[], R]) -> R:
+    def proved() -> R:
         with as_usual(backend.module, backend.parameter.device, backend.parts):
             backend.check()
             with backend.proofs.of_an_analysis():
                 return run()
 
-    return backend.changes.alone(run, outermost)
+    return backend.changes.alone(proved)
 
 
 def read_weights(backend: Backend, read: Callable[[], R]) -> R:
-    """What ``read`` reads of a model's weights.
-
-    Raises:
-        ValueError: if the model was changed so that they are not those that it runs with.
-    """
+    """What ``read`` reads of a model's weights."""
     if not backend.changes.mine:
         backend.check()
     return read()
@@ -47,15 +41,7 @@ def read_weights(backend: Backend, read: Callable[[], R]) -> R:
 
 @contextmanager
 def as_usual(module: nn.Module, device: torch.device, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
-    """Compute as torch does by default inside the ``with`` block.
-
-    Args:
-        parts: all modules of the model, if they are known.
-
-    Raises:
-        ValueError: if the model is in training mode and that changes its numbers, or torch's default dtype is another
-            one.
-    """
+    """Compute as torch does by default inside the ``with`` block."""
     if random := next(filter(_depends_on_training, parts_of(module) if parts is None else parts), None):
         training = next((name for name, part in module.named_modules() if part is random), type(random).__name__)
         raise ValueError(
@@ -109,13 +95,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def arithmetic(device: torch.device) -> str:
-    """What decides how numbers are rounded: the kind of device, whatever its number, and the precision of products.
-
-    >>> import torch
-    >>> from mechheads.model.backends.state import arithmetic
-    >>> arithmetic(torch.device("cpu"))
-    'cpu'
-    """
+    """What decides how numbers are rounded: the kind of device, whatever its number, and the precision of products."""
     kind = f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
     precision = torch.get_float32_matmul_precision()
     return kind if precision == "highest" else f"{kind}, float32 products in {precision} precision"
@@ -123,11 +103,7 @@ def arithmetic(device: torch.device) -> str:
 
 @contextmanager
 def with_gradient() -> Iterator[None]:
-    """Record gradients inside the ``with`` block.
-
-    Raises:
-        ValueError: if the model consists of inference tensors, through which no gradient passes.
-    """
+    """Record gradients inside the ``with`` block."""
     try:
         with torch.enable_grad():
             yield

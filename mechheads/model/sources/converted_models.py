@@ -35,19 +35,9 @@ def cache_directory() -> Path:
 
 
 def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: Callable[[], int]) -> Path:
-    """A folder of the cache, which is made at the first call. It is made completely or not at all.
+    """A folder of the cache, made at the first call, completely or not at all; processes that start together wait.
 
-    Processes that start at the same time wait for one another.
-
-    Args:
-        name: the name of the folder.
-        make: receives an empty folder to work in, and returns the folder to keep.
-        what: what is kept, for messages.
-        task: a description of the work, printed to stderr before it begins.
-        size: gives the largest number of bytes that the folder may take; asked only if it is made.
-
-    Raises:
-        ModelSourceError: if the cache cannot be written, or the disk is full.
+    ``make`` receives an empty folder to work in and returns the one to keep; ``size`` gives its most bytes.
     """
     cache = cache_directory()
     folder = cache / name
@@ -106,16 +96,9 @@ def file_hash(file: Path) -> str:
 
 
 def converted_folder(file: Path) -> Path:
-    """The weights, config and tokenizer of a GGUF file, as a folder in the cache that is made at the first call.
+    """What transformers reads from a GGUF file, as a folder in the cache that is made at the first call.
 
-    The key is the file's SHA-256 together with the version of transformers, which decides how the file is read.
-    The scaling of rotations, which transformers passes over, is in the config. The folder stores the numbers that
-    transformers reads from the file, each tensor in the smallest dtype that represents them exactly: float32 for
-    quantised weights, 4 bytes per number. Once it is there, the file is not parsed again.
-
-    Raises:
-        ModelSourceError: if the file is not a GGUF file, is damaged or does not describe a model, or the cache cannot
-            be written.
+    Its key is the file's SHA-256 and the version of transformers. Each tensor has the smallest dtype that is exact.
     """
     mark = file_mark(file)
 
@@ -135,11 +118,7 @@ def converted_folder(file: Path) -> Path:
 
 
 def count_numbers(file: Path) -> int:
-    """How many numbers the tensors of a GGUF file hold.
-
-    Raises:
-        ModelSourceError: if it is not a GGUF file, or is cut short or damaged.
-    """
+    """How many numbers the tensors of a GGUF file hold."""
     name = f"name_or_path {str(file)!r}"
     with file.open("rb") as content:
         if content.read(4) != b"GGUF":

@@ -36,11 +36,7 @@ _FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long
 
 
 def complete_config(file: Path) -> transformers.PreTrainedConfig:
-    """The config that transformers makes of a GGUF file, with the rotations of the file.
-
-    Raises:
-        ModelSourceError: if a key or a tensor of the file changes what the model computes, and would be lost.
-    """
+    """The config that transformers makes of a GGUF file, with the rotations of the file."""
     config = transformers.AutoConfig.from_pretrained(
         str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
     )

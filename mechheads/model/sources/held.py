@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mechheads.model.backends.readable import first_sentence
+from mechheads.model.reference import first_sentence
 from mechheads.model.sources.load import MERGED
 from mechheads.model.sources.reading import check_config, only_logits
 
@@ -32,18 +32,7 @@ _AROUND = (
 
 
 def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
-    """A twin of the model, with eager attention and in evaluation mode; its tokenizer; and its name.
-
-    Args:
-        held: a transformers model or a ``PeftModel``.
-
-    Returns:
-        None if it is something else.
-
-    Raises:
-        TypeError: if there is no tokenizer, or the model is around a transformers model.
-        ValueError: if its numbers could not be those of the same weights loaded by ``load``.
-    """
+    """A twin of a transformers model or a ``PeftModel``, its tokenizer and its name; None if it is something else."""
     for name, library, instead in _AROUND:
         if _is(held, name, library):
             raise TypeError(f"model is of the class {name} of {library}; give {instead}")
@@ -78,11 +67,7 @@ def _is(thing: Any, name: str, library: str) -> bool:
 
 
 def _check(held: nn.Module) -> None:
-    """Check that the numbers of a twin are those of the model.
-
-    Raises:
-        ValueError: if they could be others.
-    """
+    """Check that the numbers of a twin are those of the model."""
     tensors = [*held.parameters(), *held.buffers()]
     if any(tensor.is_meta for tensor in held.parameters()):
         raise ValueError(
@@ -128,11 +113,7 @@ def _twin(held: nn.Module, own: Iterable[Tensor] = ()) -> Any:
 
 
 def _without_adapters(held: Any) -> Any:
-    """A twin of the model inside a ``PeftModel``, with the active adapters in its weights, if they are on.
-
-    Raises:
-        ValueError: if the adapters change more than weights.
-    """
+    """A twin of the model inside a ``PeftModel``, with the active adapters in its weights, if they are on."""
     from peft.tuners.tuners_utils import BaseTunerLayer  # pyright: ignore[reportMissingImports]
 
     kinds = sorted({str(getattr(config.peft_type, "value", config.peft_type)) for config in held.peft_config.values()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
-from mechheads.model.backends.against_transformers import logits_off, trial_of
 from mechheads.model.backends.on_disk import take_over
-from mechheads.model.deltas import Delta, shipped
-from mechheads.model.sources.converted_models import converted_folder, file_mark
-from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, default_folder
+from mechheads.model.reference import logits_off, reference_of, trial_lengths
+from mechheads.model.sources.converted_models import converted_folder
+from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, Delta, default_folder, shipped
 from mechheads.model.sources.placing import Room, Spread
 from mechheads.model.sources.reading import count_stored, find_places, own_error, read, read_model
 from mechheads.model.sources.source import ModelSourceError
@@ -49,16 +48,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The base model of an adapter with the adapter's changes in its weights, and the tokenizer.
-
-    Nothing is downloaded: the base must be a folder on this machine. The tokenizer is the adapter's own, if it has one.
-
-    Args:
-        read: reads the folder of a model, in float32, and its tokenizer.
-
-    Raises:
-        ModelSourceError: if peft or the base is missing, or the adapter cannot be merged.
-    """
+    """The base model of an adapter, on this machine, with its changes added, and the adapter's own tokenizer if any."""
     name = f"name_or_path {str(folder)!r}"
     try:
         config = read_json(folder / "adapter_config.json")
@@ -101,7 +91,8 @@ def _merge(peft: Any, model: Any, folder: Path) -> Any:
     if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
         raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")
     tokens = _own_tokens(adapted.peft_config["default"])
-    itself = trial_of(adapted.eval(), tokens)
+    length = trial_lengths(adapted.config, always_long=True)[-1]
+    itself = reference_of(adapted.eval(), length, tokens)
     _untie(adapted)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")
@@ -109,8 +100,7 @@ def _merge(peft: Any, model: Any, folder: Path) -> Any:
     ends = merged.get_input_embeddings(), merged.get_output_embeddings()
     if ends[1] is not None and ends[0].weight is not ends[1].weight:
         merged.config.tie_word_embeddings = False
-    added = trial_of(merged, tokens)
-    off = None if itself is None or added is None else logits_off(itself, added.logits)
+    off = logits_off(itself, reference_of(merged, length, tokens).logits)
     if off is not None and not off < 1e-2:
         raise ValueError(
             "the base with its changes added to the weights gives other logits than the base with the adapter beside "
@@ -143,24 +133,13 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A transformers model with its tokenizer.
-
-    Attributes:
-        model: the causal language model, in evaluation mode, with eager attention.
-        tokenizer: its tokenizer, unchanged.
-        name: the name with which :func:`load_pretrained` loads it again.
-        revision: the hub's commit, or the version of the default model's wheel; None for local files.
-        commit: the hub's commit; None for a model that is not from the hub.
-        files: a mark of each file that it was read from, by path; None if these changed meanwhile, or if more than the
-            files decides what it computes.
-    """
+    """A transformers model in evaluation mode, its tokenizer, and what loads it again; ``commit`` is the hub's."""
 
     model: transformers.PreTrainedModel
     tokenizer: transformers.PreTrainedTokenizerBase
     name: str
     revision: str | None
     commit: str | None = None
-    files: Mapping[str, str] | None = None
 
 
 def load_pretrained(
@@ -172,57 +151,28 @@ def load_pretrained(
     trust_remote_code: bool,
     room: Room | Spread | None = None,
 ) -> Pretrained:
-    """Load a causal language model and its tokenizer from any source.
-
-    Args:
-        name_or_path: None or ``"smollm2-135m-instruct"`` for the default model, ``"smollm2-135m-refusal"`` for the
-            default model changed to refuse, a local Hugging Face folder of a model or of an adapter, a file that ends
-            in ``.gguf``, or a name on the hub.
-        revision: a branch, tag or commit; for names on the hub only.
-        dtype: the dtype of the weights.
-        device: where the weights go without ``room``.
-        trust_remote_code: whether code that comes with a model may run.
-        room: the memory that the weights may take, if blocks that do not fit stay on disk, or where accelerate puts
-            them, if with its hooks.
-
-    Raises:
-        ModelSourceError: if there is no such model, it is damaged, it cannot be downloaded, it has no attention heads,
-            or its weights cannot stay on disk or be spread over devices.
-
-    >>> import torch
-    >>> from mechheads.model.sources import load_pretrained
-    >>> source = load_pretrained(
-    ...     None, revision=None, dtype=torch.float32, device="cpu", trust_remote_code=False
-    ... )
-    >>> source.name, source.model.config.num_hidden_layers
-    ('smollm2-135m-instruct', 30)
-    """
+    """Load a causal language model and its tokenizer from any source; arguments as in ``mh.load``."""
     if name_or_path is None or name_or_path == DEFAULT_MODEL:
         _refuse_revision(revision, DEFAULT_MODEL)
-        before = _marks(folder := default_folder())
-        model, tokenizer = _read_folder(folder, dtype=dtype, room=room)
-        model = _placed(model, device, room)
-        return Pretrained(model, tokenizer, DEFAULT_MODEL, WHEEL.requirement, files=_unchanged(before, room, folder))
+        model, tokenizer = _read_folder(default_folder(), dtype=dtype, room=room)
+        return Pretrained(_placed(model, device, room), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
         _refuse_room(room, name)
-        before = _marks(folder := default_folder(), delta)
-        model, tokenizer = _read_folder(folder, dtype=torch.float32)
+        model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
-        model = model.to(device, dtype)
-        return Pretrained(model, tokenizer, name, WHEEL.requirement, files=_unchanged(before, None, folder, delta))
+        return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
         if is_adapter(path):
             _refuse_room(room, name)
             model, tokenizer = merged(path, lambda base: _read_folder(_local_folder(base), dtype=torch.float32))
             return Pretrained(model.to(device, dtype), tokenizer, name, None)
-        before = _marks(folder := _local_folder(path))
+        folder = _local_folder(path)
         model, tokenizer = _read_folder(folder, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
-        model = _placed(model, device, room)
-        return Pretrained(model, tokenizer, name, None, files=_unchanged(before, room, folder))
+        return Pretrained(_placed(model, device, room), tokenizer, name, None)
 
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
         raise ModelSourceError(
@@ -231,25 +181,13 @@ def load_pretrained(
         )
     try:
         folder = Path(hf_hub_download(name, "config.json", revision=revision)).parent
-        commit, before = folder.name, _marks(folder)
+        commit = folder.name
         options: dict[str, Any] = {"revision": commit, "trust_remote_code": trust_remote_code}
         places = find_places(name, room, dtype=dtype, **options)
         model, tokenizer = read(name, folder, dtype=dtype, places=places, **options)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
-    model = _placed(model, device, room)
-    return Pretrained(model, tokenizer, name, commit, commit, _unchanged(before, room, folder))
-
-
-def _marks(*places: Path) -> dict[str, str]:
-    """A mark of each file in some folders, or of a file itself, by path."""
-    files = (file for place in places for file in (place.iterdir() if place.is_dir() else [place]) if file.is_file())
-    return {str(file.absolute()): file_mark(file) for file in files}
-
-
-def _unchanged(before: dict[str, str], room: Room | Spread | None, *places: Path) -> dict[str, str] | None:
-    """The marks of files after they were read, if they are those of before and all weights went to one device."""
-    return before if room is None and _marks(*places) == before else None
+    return Pretrained(_placed(model, device, room), tokenizer, name, commit, commit)
 
 
 def _placed(model: Any, device: str | torch.device, room: Room | Spread | None) -> Any:

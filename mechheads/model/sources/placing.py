@@ -35,19 +35,9 @@ class Spread:
 def place(
     config: transformers.PreTrainedConfig, source: str, room: Room, *, dtype: torch.dtype, trust_remote_code: bool
 ) -> dict[str, str] | None:
-    """A device map for ``from_pretrained`` that leaves blocks on disk if the weights need more memory than there is.
+    """A device map for ``from_pretrained`` that leaves blocks on disk; None if all fit into the memory that there is.
 
-    Embedding, unembedding and norms are in memory, with room for one block that is read. Of the blocks as many are in
-    memory as fit besides. These are the last ones: a change in a layer goes through the later layers.
-
-    Args:
-        config: the model's configuration; ``source``: where it comes from, for messages.
-
-    Returns:
-        the device or ``"disk"`` for each part of the model; None if everything fits.
-
-    Raises:
-        ModelSourceError: if there is not enough memory for any run, or the model's blocks are not found.
+    The last blocks are in memory: a change in a layer goes through the later ones. Room is left for one that is read.
     """
     with torch.device("meta"):  # weights that have sizes and no values
         model: Any = transformers.AutoModelForCausalLM.from_config(
@@ -75,11 +65,7 @@ def place(
 
 
 def _find_blocks(model: nn.Module, config: Any, source: str) -> tuple[str, nn.ModuleList]:
-    """The list of a model's blocks and its name.
-
-    Raises:
-        ModelSourceError: if there is none.
-    """
+    """The list of a model's blocks and its name."""
     n_layers = config.get_text_config(decoder=True).num_hidden_layers
     for name, part in model.named_modules():
         if isinstance(part, nn.ModuleList) and len(part) == n_layers:

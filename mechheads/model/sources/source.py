@@ -19,14 +19,7 @@ class ModelSourceError(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """The arguments of ``mh.load`` that gave a model, without its device.
-
-    Attributes:
-        name_or_path: a name, or the absolute path of a folder or a file.
-        revision: the commit, for names on the hub.
-        dtype: the dtype in which the weights are loaded.
-        backend, trust_remote_code, attn_implementation, max_memory, device_map: as in ``mh.load``.
-    """
+    """The arguments of ``mh.load`` that gave a model, without its device; a path is absolute, a revision the commit."""
 
     name_or_path: str
     revision: str | None = None

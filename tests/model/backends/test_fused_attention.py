@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 
 import mechheads as mh
 from mechheads.limits import Limits
-from mechheads.model.backends import fused_attention
+from mechheads.model.backends import bridge, fused_attention
 from mechheads.model.backends.fused_attention import is_causal
 from mechheads.runs.head_cache import HeadCache
 from support.every_analysis import assert_same_numbers
@@ -185,7 +185,7 @@ def test_long_prompts_that_share_their_first_tokens_give_what_step_by_step_gives
         return found
 
     monkeypatch.setattr(fused_attention, "_with_empty", noted)
-    monkeypatch.setattr(fused_attention, "_LONG", 24)
+    monkeypatch.setattr(bridge, "LONG", 24)
     shown: dict[str, np.ndarray] = {}
     for choice in ("sdpa", "eager"):
         model = mh.load(tiny(name), attn_implementation=choice)

@@ -210,14 +210,15 @@ def test_a_forward_pass_while_blocks_only_note_their_arguments_is_right(small: m
 
     @analysis
     def run(model: mh.Model) -> None:
-        from mechheads.model.backends.temporary_changes import Forward
+        from mechheads.model.backends.changes import Forward
 
         def other() -> Any:
             with torch.no_grad():
                 return model.model(ids)
 
         changes = [Forward(block, lambda x, *_a, **_k: x) for block in model.model.blocks]
-        model.backend.changes.during(changes, lambda: found.append(in_a_thread(other)))
+        with model.backend.changes.made(changes):
+            found.append(in_a_thread(other))
 
     run(small)
     torch.testing.assert_close(found[0], wanted, atol=1e-6, rtol=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mechheads.model.backends.temporary_changes import Changes
+from mechheads.model.backends.changes import Changes
 
 
 class Switch:
@@ -47,7 +47,8 @@ def test_a_second_thread_is_refused_while_the_first_has_the_model() -> None:
         assert changes.mine and switch.on
         return in_a_thread(lambda: changes.alone(lambda: 1))
 
-    (said,) = changes.during([switch], busy)
+    with changes.made([switch]):
+        (said,) = busy()
     assert "another thread is running an analysis on it" in said
     assert not switch.on and not changes.mine
     assert in_a_thread(lambda: changes.alone(lambda: 1)) == [1]
@@ -56,11 +57,10 @@ def test_a_second_thread_is_refused_while_the_first_has_the_model() -> None:
 def test_inside_an_analysis_changes_are_undone_one_call_at_a_time() -> None:
     changes, outer, inner = Changes(), Switch(), Switch()
 
-    def run() -> tuple[bool, bool]:
-        changes.during([inner], lambda: None)
-        return outer.on, inner.on
-
-    assert changes.during([outer], run) == (True, False)
-    with pytest.raises(ZeroDivisionError):
-        changes.during([outer], lambda: 1 / 0)
+    with changes.made([outer]):
+        with changes.made([inner]):
+            assert outer.on and inner.on
+        assert outer.on and not inner.on
+    with pytest.raises(ZeroDivisionError), changes.made([outer]):
+        _ = 1 / 0
     assert not outer.on and not changes.any_made

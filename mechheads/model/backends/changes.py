@@ -1,0 +1,193 @@
+"""Temporary changes to a model, which are always undone, even after an exception or Ctrl-C.
+
+Ctrl-C may arrive between any two steps of Python, also while a hook is added or removed. So every change is recorded
+before it is made, and undoing may be started again: by the ``with`` block of the change, by those around it, and twice
+by the end of the analysis. What several interrupts leave on a model is removed before the next analysis starts.
+
+Hooks and replaced methods act in the thread that made them only.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import nn
+
+R = TypeVar("R")
+
+
+@runtime_checkable
+class Change(Protocol):
+    """A temporary change to a model. ``undo`` may be called twice, and also before ``make`` has finished."""
+
+    def make(self) -> None: ...
+
+    def undo(self) -> None: ...
+
+
+class HookOn:
+    """A hook on a TransformerLens hook point."""
+
+    def __init__(self, point: Any, hook: Callable[..., Any]) -> None:
+        self._point, self._hook = point, _in_this_thread(hook, _nothing)
+        self._before, self._listed = set(point._forward_hooks), list(point.fwd_hooks)
+
+    def make(self) -> None:
+        self._point.add_hook(self._hook)
+
+    def undo(self) -> None:
+        registered = self._point._forward_hooks
+        for key in [key for key in registered if key not in self._before]:
+            registered.pop(key, None)
+        self._point.fwd_hooks = list(self._listed)
+
+
+class Forward:
+    """Another ``forward`` for a module, or another method; TransformerLens' ``__setattr__`` is passed by."""
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any], name: str = "forward") -> None:
+        self._module, self._forward, self._name = module, forward, name
+        self._before = {key: value for key, value in vars(module).items() if key == name}
+
+    def make(self) -> None:
+        vars(self._module)[self._name] = _in_this_thread(self._forward, getattr(self._module, self._name))
+
+    def undo(self) -> None:
+        vars(self._module).pop(self._name, None)
+        vars(self._module).update(self._before)
+
+
+class Setting:
+    """Another value of an attribute."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._owner, self._name, self._value, self._before = owner, name, value, getattr(owner, name)
+
+    def make(self) -> None:
+        setattr(self._owner, self._name, self._value)
+
+    def undo(self) -> None:
+        setattr(self._owner, self._name, self._before)
+
+
+class Changes:
+    """The changes in effect on one model, the thread that has it to itself, and what was derived for an analysis."""
+
+    def __init__(self) -> None:
+        self.at_end: Callable[[], None] = _nothing
+        self._made: list[Change] = []
+        self._derived: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._thread: int | None = None
+
+    @contextmanager
+    def made(self, changes: Iterable[Change]) -> Iterator[None]:
+        """Make changes one after the other, and undo them at the end of the ``with`` block."""
+        outside, grad, mark = not self.mine, torch.is_grad_enabled(), len(self._made)
+        if outside:
+            self._acquire()
+            mark = 0
+        try:
+            try:
+                if outside:
+                    self._begin()
+                for change in changes:
+                    self._made.append(change)
+                    change.make()
+                yield
+            finally:
+                self._undo(mark)
+        finally:
+            self._undo(mark)
+            if outside:
+                self._end(grad)
+                self._lock.release()
+
+    def alone(self, run: Callable[[], R]) -> R:
+        """Call ``run`` while this thread has the model to itself; no ``with`` block, into whose end Ctrl-C may fall."""
+        if self.mine:
+            return run()
+        grad = torch.is_grad_enabled()
+        self._acquire()
+        try:
+            try:
+                try:
+                    self._begin()
+                    return run()
+                finally:
+                    self._end(grad)
+            finally:
+                self._end(grad)
+        finally:
+            self._lock.release()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this thread has the model to itself."""
+        return self._thread == threading.get_ident()
+
+    @property
+    def any_made(self) -> bool:
+        """Whether a change is in effect."""
+        return bool(self._made)
+
+    def once(self, name: str, derive: Callable[[], R]) -> R:
+        """What is derived from the weights: once in each analysis, which has them to itself, and anew outside."""
+        if not self.mine:
+            return derive()
+        if name not in self._derived:
+            self._derived[name] = derive()
+        return self._derived[name]
+
+    def _acquire(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                "model: another thread is running an analysis on it, and two would change each other's numbers; "
+                "wait for the first to end, or load the model once for each thread"
+            )
+
+    def _begin(self) -> None:
+        self._derived = {}
+        self._undo()
+        self._thread = threading.get_ident()
+
+    def _undo(self, mark: int = 0) -> None:
+        while len(self._made) > mark:
+            self._made[-1].undo()
+            self._made.pop()
+
+    def _end(self, grad: bool) -> None:
+        """Undo the remaining changes; may be called twice."""
+        self._thread = None
+        self._undo()
+        self._derived = {}
+        self.at_end()
+        if torch.is_grad_enabled() != grad:
+            torch.set_grad_enabled(grad)
+
+
+def _in_this_thread(here: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does one thing in the thread that made it, and another in others."""
+    thread = threading.get_ident()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (here if threading.get_ident() == thread else elsewhere)(*args, **kwargs)
+
+    return call
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """What happens at the end of an analysis of most models, and what hooks do in other threads."""
+
+
+_OF_MODULES: weakref.WeakKeyDictionary[nn.Module, Changes] = weakref.WeakKeyDictionary()
+
+
+def changes_of(module: nn.Module) -> Changes:
+    """The ``Changes`` of a TransformerLens model; wrapping the model again gives the same object."""
+    return _OF_MODULES.setdefault(module, Changes())

@@ -1,0 +1,272 @@
+"""What is proved of a model once, when it is loaded: it gives the logits of the model that it was made from.
+
+It is run block by block on two prompts that go on after the tokens of the reference, so that what later tokens or the
+other prompt change is seen too. From the same run, each block is called with z W_O + b_O as what its heads write: this
+must give what the block gave, because what is read of weights has no run of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechheads.engine.row_layout import choose_layout, with_deprecations
+from mechheads.model.backends.base import Backend, Hook, Weight
+from mechheads.model.backends.partial_block import Blocks
+from mechheads.model.backends.parts import moved
+from mechheads.model.backends.state import as_usual
+from mechheads.model.core import ModelCore
+from mechheads.model.proof import apart, note_rounding
+from mechheads.model.reference import SHORT, Reference, first_sentence
+from mechheads.prompts.given import Unpadded
+from mechheads.runs.head_cache import HeadCache
+
+_READ = ("resid_pre", "q", "k", "v", "z")
+_ERRORS = (
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    TypeError,
+    LookupError,
+    AssertionError,
+    ArithmeticError,
+    StopIteration,
+)
+
+
+class _Unreadable(Exception):
+    """What is wrong with a model, in words that follow "cannot be read:"."""
+
+
+def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
+    """Prove a model, and find out how its attention and changed copies of its runs may be computed.
+
+    The hooks of TransformerLens that its user has put on it are off meanwhile.
+
+    Args:
+        references: what the model gave before TransformerLens; if there are none, its own forward pass counts.
+    """
+    backend = model.backend
+    with as_usual(backend.module, backend.parameter.device, backend.parts), torch.no_grad():
+        try:
+            tried = backend.without_users_hooks(lambda: _proved(model, references))
+        except torch.OutOfMemoryError:
+            raise
+        except _Unreadable as error:
+            raise ValueError(f"{backend.about} cannot be read: {error}") from error
+        except _ERRORS as error:
+            said = first_sentence(error)
+            raise ValueError(f"{backend.about} cannot be read: running it block by block fails: {said}") from error
+        backend.layout = backend.without_users_hooks(lambda: choose_layout(model, tried))
+
+
+def _proved(model: ModelCore, references: Sequence[Reference]) -> tuple[HeadCache, list[str]]:
+    """A run of two short prompts that was proved, and what was said to be deprecated meanwhile."""
+    backend = model.backend
+    _check_hooks_exist(backend)
+    every = [*references] or [_own(backend)]
+    if not every[0].logits.isfinite().all():
+        raise _Unreadable(_why_not_finite(backend, every[0].logits))
+    if model.attn_implementation == "sdpa":
+        backend.fuse_attention()
+    keys: tuple[str, ...] = ("keys", "values")
+    mlps: dict[int, Tensor] = {}
+    while True:
+        off, failed = torch.inf, None
+        try:
+            run, said = with_deprecations(lambda keys=keys: _run(model, every[0], keys, mlps))
+            off = max([_off(backend, every[0], run.final[:1]), *(_off(backend, each) for each in every[1:])])
+        except torch.OutOfMemoryError:
+            raise
+        except _ERRORS as error:
+            failed = error
+        if off < backend.tolerance and not (keys and said):
+            break
+        if keys:
+            keys = ()  # some attention cannot give its keys, or only by a way that is deprecated
+        elif not backend.take_steps():
+            if failed is not None:
+                raise failed
+            break
+    if not note_rounding(backend, off):
+        name = type(backend.module).__name__
+        who = f"{name} and transformers" if references else f"its blocks one by one and the whole {name}"
+        raise _Unreadable(
+            f"{who} give different logits on a prompt of {every[-1].ids.shape[1]} tokens{backend.instead}"
+        )
+    backend.masks_count()
+    _check_outputs(backend, run, mlps)
+    _check_values(backend, run)
+    return run, said
+
+
+def _own(backend: Backend) -> Reference:
+    ids = backend.trial_tokens(1, min(SHORT, backend.sizes.n_ctx))
+    return Reference(ids, torch.arange(ids.shape[1], device=ids.device), backend.own_logits(ids)[0])
+
+
+def _off(backend: Backend, reference: Reference, final: Tensor | None = None) -> float:
+    """How far a run is from a reference."""
+    places = reference.places[reference.places < backend.sizes.n_ctx]
+    if final is None:
+        final = backend.run(moved(reference.ids[:, : backend.sizes.n_ctx], backend.devices.home))
+    ours = backend.unembed(final[0, moved(places, final.device)])
+    return apart(ours, reference.logits[: len(places)], logits=True)
+
+
+def _run(model: ModelCore, reference: Reference, keys: tuple[str, ...], mlps: dict[int, Tensor]) -> HeadCache:
+    """A cached run of the reference's prompt, which goes on, and of another one."""
+    backend, n = model.backend, reference.ids.shape[1]
+    ids = backend.trial_tokens(2, max(n, min(backend.trial_length, backend.sizes.n_ctx)))
+    ids[0, :n] = moved(reference.ids[0], ids.device)
+    fired: set[tuple[str, int]] = set()
+    check = partial(_check_shape, backend=backend, fired=fired, pos=ids.shape[1])
+    watch = [
+        (backend.hook_name(site, layer), partial(check, site=site, layer=layer))
+        for layer in range(backend.sizes.n_layers)
+        for site in _READ
+    ]
+    watch += [
+        (name, partial(_note, layer=layer, seen=mlps))
+        for layer in range(backend.sizes.n_layers)
+        if (name := backend.hook_name("mlp_out", layer)) in backend.hook_points
+    ]
+    rows, sites = [Unpadded(row) for row in ids.tolist()], ("z", "v", "resid_pre", *keys)
+    run = backend.under(watch, lambda: HeadCache.run(model, rows, sites=sites))
+    for layer in range(backend.sizes.n_layers):
+        for site in _READ:
+            if (site, layer) not in fired:
+                raise _Unreadable(f"{_layer(backend, layer)} does not let {_name(site)} be read: its hook never fires")
+    return run
+
+
+def _note(value: Tensor, hook: Any, layer: int, seen: dict[int, Tensor]) -> None:
+    seen[layer] = value.clone()
+
+
+def _check_shape(
+    value: Tensor, hook: Any, backend: Backend, fired: set[tuple[str, int]], pos: int, site: str, layer: int
+) -> None:
+    sizes = backend.sizes
+    heads = sizes.n_kv_heads if site in ("k", "v") else sizes.n_heads
+    wanted = (2, pos, sizes.d_model) if site == "resid_pre" else (2, pos, heads, sizes.d_head)
+    if tuple(value.shape) != wanted:
+        raise _Unreadable(
+            f"{site} in {_layer(backend, layer)} has the shape {list(value.shape)}; 2 prompts of {pos} tokens and "
+            f"{heads} heads of size {sizes.d_head} should give {list(wanted)}"
+        )
+    fired.add((site, layer))
+
+
+def _why_not_finite(backend: Backend, logits: Tensor) -> str:
+    """Why logits are not finite: weights, an unembedding that masks tokens, or a dtype that overflows."""
+    weights = [*backend.module.parameters()]
+    broken = [weight for weight in weights if not weight.isfinite().all()]
+    masked = (logits == -torch.inf).all(dim=0)
+    if masked.any() and logits[:, ~masked].isfinite().all():
+        return (
+            f"its unembedding gives {int(masked.sum())} tokens a logit of -inf; give them a large negative number "
+            "instead, such as a bias of -1e4"
+        )
+    if not broken and weights[0].dtype in (torch.float16, torch.bfloat16):
+        dtype = str(weights[0].dtype).removeprefix("torch.")
+        return (
+            f"its logits contain NaN or infinity in {dtype}, though its weights do not: its activations exceed what "
+            f"{dtype} holds; use float32, or bfloat16 in place of float16"
+        )
+    return "its logits contain NaN or infinity, so its weights are damaged"
+
+
+def _layer(backend: Backend, layer: int) -> str:
+    block = backend.module.blocks[layer]
+    return f"layer {layer} ({type(getattr(block, 'original_component', block)).__name__})"
+
+
+def _name(site: str) -> str:
+    return "the residual stream before it" if site == "resid_pre" else f"its heads' {site}"
+
+
+def _check_hooks_exist(backend: Backend) -> None:
+    for layer in range(backend.sizes.n_layers):
+        if getattr(backend.module.blocks[layer], "attn", None) is None:
+            raise _Unreadable(
+                f"{_layer(backend, layer)} has no attention heads; mechheads reads models that have them in every layer"
+            )
+    for layer in range(backend.sizes.n_layers):
+        for site in (*_READ, "pattern"):
+            if backend.hook_name(site, layer) not in backend.hook_points:
+                raise _Unreadable(f"{_layer(backend, layer)} does not let {_name(site)} be read")
+
+
+def _check_outputs(backend: Backend, run: HeadCache, mlps: Mapping[int, Tensor]) -> None:
+    """Check that the heads of each layer write z W_O + b_O, and nothing but heads carries information between tokens.
+
+    In most models, this and what the MLP writes are what a block adds to the residual stream. In others, the block is
+    called with it as its attention output at a few tokens, and must give there what it gave in the run.
+    """
+    sizes, few = backend.sizes, [run.final.shape[1] - 1, 1]
+    blocks: Blocks | None = None
+    for layer in range(sizes.n_layers):
+        _check_weights(backend, layer)
+        before, last = run.stores["resid_pre"][layer], layer == sizes.n_layers - 1
+        wanted = run.final if last else run.stores["resid_pre"][layer + 1]
+        written = run.z.layer(layer).transpose(1, 2).flatten(-2) @ backend.weight("O", layer).flatten(0, 1)
+        if (bias := backend.bias("O", layer)) is not None:
+            written = written + bias
+        size = (wanted if last else wanted - before).float().std()
+        if layer in mlps and mlps[layer].shape == before.shape:
+            out = before + written + mlps[layer]
+            if _same(backend.finish(out) if last else out, wanted, size, backend):
+                continue
+        blocks = blocks or backend.blocks_for(1, len(few))
+        out = backend.with_attention(layer, written[:1, few], partial(blocks, layer, before[:1, few]))
+        if not _same(backend.finish(out) if last else out, wanted[:1, few], size, backend):
+            raise _Unreadable(
+                f"{_layer(backend, layer)} does more with its heads' output, or with other tokens, than add z W_O + b_O"
+            )
+
+
+def _check_weights(backend: Backend, layer: int) -> None:
+    sizes = backend.sizes
+    shapes: dict[Weight, tuple[int, int]] = {"V": (sizes.d_model, sizes.d_head), "O": (sizes.d_head, sizes.d_model)}
+    for kind, shape in shapes.items():
+        if (got := tuple(backend.weight(kind, layer).shape)) != (sizes.n_heads, *shape):
+            expected = [sizes.n_heads, *shape]
+            raise _Unreadable(f"W_{kind} of {_layer(backend, layer)} is {list(got)}; expected {expected}")
+
+
+def _same(new: Tensor, old: Tensor, size: Tensor, backend: Backend) -> bool:
+    rounding = 16 * torch.finfo(new.dtype).eps * float(old.abs().max())
+    return bool(float((new - old).abs().max()) <= backend.tolerance * float(size) + rounding)
+
+
+def _check_values(backend: Backend, run: HeadCache) -> None:
+    """Check that z is v at the first token, which sees no other, or in proportion to v, as with gates and sinks."""
+    sizes, group = backend.sizes, backend.sizes.n_heads // backend.sizes.n_kv_heads
+    z = [run.z.layer(layer) for layer in range(sizes.n_layers)]
+    v = [run.stores["v"][layer].repeat_interleave(group, 1) for layer in range(sizes.n_layers)]
+    if all(_same(a[:, :, 0], b[:, :, 0], a.float().std(), backend) for a, b in zip(z, v, strict=True)):
+        return
+    louder: dict[int, Tensor] = {}
+
+    def double(value: Tensor, hook: Any) -> Tensor:
+        return torch.cat([2 * value[:, :, :1], value[:, :, 1:]], 2)
+
+    def note(value: Tensor, hook: Any, layer: int) -> Tensor:
+        louder[layer] = value.transpose(1, 2)
+        return z[layer].transpose(1, 2)
+
+    hooks: list[Hook] = [(backend.hook_name("v", layer), double) for layer in range(sizes.n_layers)]
+    hooks += [(backend.hook_name("z", layer), partial(note, layer=layer)) for layer in range(sizes.n_layers)]
+    backend.run(run.tokens.ids, hooks)
+    factor = torch.where(torch.arange(sizes.n_heads, device=z[0].device) < group, 2.0, 1.0).to(z[0].dtype)
+    for layer, usual in enumerate(z):
+        if not _same(louder[layer], usual * factor[:, None, None], usual.float().std(), backend):
+            raise _Unreadable(
+                f"{_layer(backend, layer)}: z of a head is not its pattern times its v: a norm or a mix of heads comes "
+                "in between"
+            )
