@@ -91,7 +91,7 @@ def attribution_patch(
     (HeadId(layer=23, head=4),)
     """
     model, asked, cached = given(model, pairs, "pairs")
-    check_pairs(asked, "activation patching")
+    check_pairs(asked, "attribution patching")
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
     limits = current().limits

@@ -25,7 +25,7 @@ from mechheads.gating.fit.descent import Schedule
 from mechheads.gating.fit.fit import Fit, Stage, run_stages
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.fit.gates import Rows, log_probs, rows_at_once, usable_items
-from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.gating.tasks.task import Task, TaskTokens, check_task
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import check_progress
 from mechheads.limits import current
@@ -86,9 +86,8 @@ def contrast_gates(
     >>> gates["contrast"].shape
     (2, 30, 9)
     """
-    for name, task in (("retain", retain), ("forget", forget)):
-        if not isinstance(task, Task):
-            raise ValueError(f"{name} is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
+    check_task(retain, "retain")
+    check_task(forget, "forget")
     if len(retain) != len(forget):
         raise ValueError(
             f"retain has {len(retain)} items, forget has {len(forget)}; item i of both must be variants of one question"

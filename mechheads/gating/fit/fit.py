@@ -43,7 +43,7 @@ from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, ch
 from mechheads.gating.fit.descent import Descent, NotFinite, Schedule, State, descend
 from mechheads.gating.fit.fitted import Gates, LossCurves
 from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
-from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.gating.tasks.task import Task, TaskTokens, check_task
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import Ledger, StoredProgress, check_progress
 from mechheads.limits import Workers, current
@@ -169,8 +169,7 @@ def fit_gates(
     >>> gates.losses[["fit", "seed", "update"]].values.tolist()
     [['none', 0, 1], ['none', 1, 1], ['keep', 0, 1], ['keep', 1, 1], ['drop', 0, 1], ['drop', 1, 1]]
     """
-    if not isinstance(task, Task):
-        raise ValueError(f"task is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
+    check_task(task)
     rules, made = Rules(check_seeds(seeds), batch, fit), check_updates(updates)
     Within(above=0).check("regularisation", fit.regularisation)
     check_progress()

@@ -28,7 +28,7 @@ from mechheads.engine.job import intervention_for
 from mechheads.engine.memory import tokens_in_flight
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce
-from mechheads.gating.tasks.task import Task, TaskTokens
+from mechheads.gating.tasks.task import Task, TaskTokens, check_task
 from mechheads.generation.changed import changes_of
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.base import Intervention
@@ -171,6 +171,7 @@ def task_log_prob(
     >>> bool((mh.task_log_prob(model, task, off=["L23H4", "L20H1"]) < intact).all())
     True
     """
+    check_task(task)
     rule = intervention_for("intervention", intervention, task.prompts)
     none = off is None or (not isinstance(off, str) and isinstance(off, Sequence) and not len(off))
     heads = () if none else check_heads(off, model.n_layers, model.n_heads)
@@ -220,6 +221,7 @@ def usable_items(model: Model, task: Task) -> TaskTokens:
     Raises:
         ValueError: if every item is rejected.
     """
+    check_task(task)
 
     def log_probs_of(some: Task) -> Float[np.ndarray, " item"]:
         tokens, values = some.tokens(model), np.full(len(some), np.nan)

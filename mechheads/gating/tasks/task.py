@@ -234,6 +234,12 @@ class TaskTokens(Wrapped):
         return digest.hexdigest()[:16]
 
 
+def check_task(task: object, name: str = "task") -> None:
+    """Raise ValueError if an argument is not a task."""
+    if not isinstance(task, Task):
+        raise ValueError(f"{name} is a {type(task).__name__}; give mh.Task(prompts=[...], targets=[...])")
+
+
 def _checked(item: Any, where: str) -> str | tuple[int, ...]:
     """A text or a tuple of ids, checked not to be empty."""
     if is_chat(item):

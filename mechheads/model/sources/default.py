@@ -24,9 +24,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mechheads.data import folder
-from mechheads.io.write import check_kind, replacing
 from mechheads.heads import HeadId
 from mechheads.io.text import file_sha256
+from mechheads.io.write import check_kind, replacing
 from mechheads.model.sources.converted_models import cache_directory, convert, kept_folder
 from mechheads.model.sources.source import ModelSourceError
 

@@ -112,3 +112,9 @@ def test_targets_without_their_space_are_told(model: mh.Model) -> None:
     with warnings.catch_warnings(action="error"):
         mh.task_log_prob(model, Task(prompts, [" Paris", " Rome", " Madrid"]))
         mh.task_log_prob(model, Task(["2 + 2 = ("], ["4"]))
+
+
+@pytest.mark.parametrize("name", ["task_log_prob", "ablation_effects", "fit_gates"])
+def test_what_is_no_task_is_named(llama: mh.Model, name: str) -> None:
+    with pytest.raises(ValueError, match=r"task is a list; give mh\.Task\(prompts"):
+        getattr(mh.gating, name)(llama, [" a"])
