@@ -22,9 +22,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("contribution")
     for folder in ("mechheads", "docs/api", "tests/support", "tests/slow"):
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "docs/glossary.md"):
-        shutil.copy(ROOT / name, tree / name)
-    for name in ("conftest.py", "test_package.py", "test_reference.py"):
+    (tree / "notebooks").mkdir()
+    (tree / "tests" / "plots").mkdir()
+    for path in ("pyproject.toml", "README.md", "docs/*.md", "notebooks/*.py", "tests/plots/test_look.py"):
+        for file in ROOT.glob(path):
+            shutil.copy(file, tree / file.relative_to(ROOT))
+    for name in ("conftest.py", "test_docstrings.py", "test_package.py", "test_reference.py"):
         shutil.copy(ROOT / "tests" / name, tree / "tests")
     for name, text in EXAMPLES:
         path = tree / name
@@ -52,7 +55,8 @@ def test_the_examples_pass_their_tests_and_those_of_the_package(tree: Path) -> N
     with_doctests = [name for name, text in EXAMPLES if name.endswith(".py") and ">>> " in text]
     modules = [name.removesuffix(".py").replace("/", ".") for name in with_doctests]
     tests += [f"tests/slow/test_docs.py::test_docstring_examples[{module}]" for module in modules]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests, "tests/test_reference.py"]
+    tests += ["tests/test_reference.py", "tests/test_docstrings.py", "tests/plots/test_look.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests]
     env = os.environ | {"PYTHONPATH": str(tree)}
     done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
