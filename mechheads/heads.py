@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,16 @@ class HeadId:
 HeadLike = HeadId | str | tuple[int, int]
 
 
+class OfHeads(Protocol):
+    """A result that names heads: ``HeadScores`` its first ones, a group or a test its own."""
+
+    @property
+    def heads(self) -> Any: ...
+
+
+Heads = Iterable[HeadLike] | HeadLike | OfHeads
+
+
 def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
     """Parse one head and check that a model of this size has it."""
     parsed = HeadId.parse(head)
@@ -65,15 +75,17 @@ def check_head(head: HeadLike, n_layers: int, n_heads: int) -> HeadId:
     return parsed
 
 
-def check_heads(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
+def check_heads(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
     """Heads that a model of this size has, in order of layer and head, each once; ``None`` means every head."""
     return tuple(sorted(heads_as_given(heads, n_layers, n_heads)))
 
 
-def heads_as_given(heads: Iterable[HeadLike] | HeadLike | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
+def heads_as_given(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[HeadId, ...]:
     """The same heads as ``check_heads`` gives, in the order in which they are named."""
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
+    named: Any = getattr(heads, "heads", heads)
+    heads = named() if callable(named) else named
     one = isinstance(heads, (str, HeadId)) or _is_pair(heads) or not isinstance(heads, Iterable)
     each: Any = [heads] if one else heads
     parsed = tuple(dict.fromkeys(check_head(head, n_layers, n_heads) for head in each))

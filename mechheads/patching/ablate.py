@@ -25,7 +25,6 @@ def ablate(
     prompts: AnyPrompts | Job | None = None,
     *,
     intervention: InterventionLike = "zero",
-    kind: InterventionLike | None = None,
     metric: Metric | str = kl_divergence,
     heads: Sequence[HeadLike] | HeadLike | None = None,
     positions: Positions = "all",
@@ -38,7 +37,6 @@ def ablate(
         intervention: the ablation, by name or as an intervention: ``"zero"``; ``"mean"`` (over all tokens of these
             prompts); ``"resample"`` (another prompt's z); ``"uniform"`` (the head attends equally to every token so
             far); ``mh.patching.Scale(0.5)`` (z times 0.5); or any other of ``mh.sweep``.
-        kind: another name for ``intervention``.
         metric: what is measured; by default, KL(intact || ablated) at the last token.
         heads, positions, given: as in ``mh.sweep``.
 
@@ -52,10 +50,7 @@ def ablate(
     >>> bool(kl.scores.sel(layer=23, head=4) > 0)
     True
     """
-    if kind is not None and intervention != "zero":
-        raise ValueError(f"intervention is {intervention!r} and kind is {kind!r}; they mean the same, so give one")
     model, asked, cached = given_prompts(model, prompts)
-    intervention = intervention if kind is None else kind
     rule = as_intervention(intervention)
     spec = Spec(asked, rule, as_metric(metric), heads, positions, held=held_by(given, model))
     name = intervention if isinstance(intervention, str) else name_of(rule)

@@ -149,15 +149,7 @@ def safety_grid(
 
 
 def heads_title(scores: Sequence[HeadScores], k: int | None = None) -> str:
-    """What the first heads are: safety heads, if every model was seen to refuse; otherwise only the first by a score.
-
-    >>> from mechheads.plots.safety_map import heads_title
-    >>> safety = mh.HeadScores.from_scores(np.eye(2), name="safety heads", kind="safety", provenance={"k": 2})
-    >>> heads_title([safety.with_provenance(refused={"n": 2, "of": 2})])
-    'Top 2 safety heads'
-    >>> heads_title([safety.with_provenance(refused={"n": 0, "of": 2})])
-    'Heads with the largest Ships'
-    """
+    """What the first heads are: safety heads if every model was seen to refuse, otherwise only the first by a score."""
     units = {one.provenance.get("unit", "head") for one in scores}
     unit = units.pop() if len(units) == 1 else "head or group"
     if all(refuses(one.provenance.get("refused")) for one in scores):
@@ -189,11 +181,7 @@ def _by_ablation(scores: list[HeadScores]) -> dict[str, HeadScores]:
 
 
 def _symbols(ablations: Sequence[str]) -> dict[str, tuple[str, float]]:
-    """The symbol of each ablation: its own, or for an ablation of yours one that is free.
-
-    Raises:
-        ValueError: if there are not enough symbols.
-    """
+    """The symbol of each ablation: its own, or for an ablation of yours one that is free."""
     if len(ablations) > len(SYMBOLS):
         raise ValueError(f"scores are for {len(ablations)} ablations; give at most {len(SYMBOLS)} in one map")
     own = {ablation: symbol for ablation, symbol in zip(NAMES, SYMBOLS, strict=True) if ablation in ablations}
@@ -339,11 +327,9 @@ def _legend_entry(series: Series, marker: dict[str, Any], legend: str) -> go.Sca
 
 
 def _place_panels(n_panels: int, least: int, size: tuple[int, int], legend: int, columns: int | None) -> Panels:
-    """As many panels side by side as fit, large for small models, with room for a legend of this height in each.
+    """As many panels side by side as fit, with room for a legend of this height in each.
 
-    Args:
-        least: the least width of a panel in pixels, if it is above ``_LEAST``.
-        size: the number of layers and of heads in a layer.
+    A panel is at least ``least`` pixels wide, and large for models of a small ``size``, layers and heads in a layer.
     """
     n_layers, n_heads = size
     if n_panels == 1:
@@ -396,12 +382,9 @@ SCORES = {
 
 @dataclass(frozen=True)
 class Series:
-    """Scores that are drawn with one marker.
+    """Scores that are drawn with one marker, for all panels that have this ``name``.
 
-    Attributes:
-        name: what has this marker; ``label``: what the legend of the panel says of it.
-        heading: the beginning of hover texts.
-        top: the heads to show.
+    ``label`` stands in the legend of its panel, ``heading`` above the numbers of each of the ``top`` heads.
     """
 
     name: str

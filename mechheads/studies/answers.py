@@ -35,7 +35,7 @@ from mechheads.studies.refusals import Refusals
 Kind = Literal["own", "pairs", "requests", "task", "text", "weights"]
 LEAST = {"share restored": 0.05, "share lost": 0.05, "nats": 0.1, "share of attention": 0.1, "share of pairs": 0.1}
 """The smallest effects worth naming, by units."""
-LEAST |= {"gate": 0.5, "share of variance": 0.1}
+LEAST |= {"gate": 0.5, "share of variance": 0.1, "log ratio": 0.4}
 LEAST_OF_LOGITS = 0.05
 """The same of a part of the logits, as a share of the whole."""
 FEW = 10
@@ -293,7 +293,11 @@ def _measure(scores: HeadScores, column: str, label: str, at_least: float | None
     table = table.assign(null=np.nan if null is None else null, carried=carrying_prompts(scores).ravel() >= 0)
     least = at_least if at_least is not None else _least(scores)
     counts = n_prompts(scores)
-    return Measure(column, label, scores.unit, counts, table, _beyond(table, null or 0.0, least, scores.together))
+    passes = _beyond(table, null or 0.0, least, scores.together)
+    if passes is not None and "harmless" in scores.dataset:  # a ratio of two effects, one of which can be seen
+        either = np.fmax(*(scores.dataset[name].values.ravel() for name in ("harmful", "harmless")))
+        passes = passes & (either >= LEAST["nats"])
+    return Measure(column, label, scores.unit, counts, table, passes)
 
 
 def _least(scores: HeadScores) -> float | None:

@@ -71,7 +71,8 @@ class Atlas(Stages):
         examples: where each head attends, in texts from each tenth of its activity.
         patching: activation patching of ``pairs``: the share of the logit difference that each head's z restores, 0
             for none and 1 for all of it.
-        safety: for each ablation, Ships and Generalized Ships of every head (see ``mh.safety_heads``).
+        safety: for each ablation, Ships and Generalized Ships of every head, and for the package's requests the
+            contrast with their look-alikes (see ``mh.safety_heads``).
         refusals: whether the model refuses, and what is left of it without the first heads of each ranking; this and
             the next one only with ``mh.build_atlas(refusals=)``.
         refusal_attribution: how far the openings of refusals depend on each head.
@@ -161,6 +162,8 @@ class Atlas(Stages):
             views["direct"] = self.direct
         if self.refusal_attribution is not None:
             views["refusal_attribution"] = self.refusal_attribution
+        contrasts = {f"ships_contrast_{ablation}": scores.contrast for ablation, scores in self.safety.items()}
+        views |= {column: scores for column, scores in contrasts.items() if scores is not None}
         views |= {f"ships_{ablation}": scores for ablation, scores in self.safety.items()}
         views |= dict(self.roles or {})
         return views | {column: view.scores for column, view in self.own_views.items()}

@@ -18,6 +18,7 @@ from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.questions import some_items
 from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
+from mechheads.interventions.basic import InterventionName
 from mechheads.labels import label_heads
 from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.static import RelationScorer
@@ -65,7 +66,8 @@ if TYPE_CHECKING:
     from mechheads.model.model import Model
 
 _PAIRS, _QUICK_PAIRS = 16, 8
-_SAFETY_HEADS = 10
+_REQUESTS, _SAFETY_HEADS = 8, 10
+"""Requests of the package that heads are ablated after, and as many look-alikes; and how many heads are first."""
 _TEXT, _QUICK_TEXT = 6000, 2000
 """How many tokens of text are read; and in a quick look."""
 _PAIRS_OF_PATHS = 4
@@ -119,7 +121,7 @@ def build_atlas(
             difference if there are ``answer`` and ``wrong``; on the log-probability of ``answer`` alone; and without
             both on the next-token distribution, as KL divergence.
         relations: as in ``mh.relation_scores``: names, files or relations.
-        requests: as in ``mh.safety_heads``.
+        requests: as in ``mh.safety_heads``; by default eight of the package, each with its harmless look-alike.
         task: an ``mh.Task``, or a name or file of ``mh.gating.load_task``. The gates are fitted on 32 of its items.
         texts: as in ``mh.profile_heads``.
         refusals: measure more than Ships in the part "safety": whether the model refuses, which heads that depends
@@ -129,8 +131,8 @@ def build_atlas(
         own: scores of your own by name: ``HeadScores``, or a function of the model that returns them, which is run as
             one more stage.
         only, skip: the parts to do, or to leave out: "patching", "text" (profile and examples), "labels",
-            "causes" (patterns, direct effects, circuit and paths), "safety", "own", and "roles", which are done only if
-            ``only`` names them.
+            "causes" (patterns, direct effects, circuit and paths), "safety" (by Undifferentiated Attention; if ``only``
+            names it, by Scaling Contribution too), "own", and "roles", which are done only if ``only`` names them.
         quick: less text, and fewer relations, pairs and requests of the package: a first look.
         updates: number of updates in each fit of the gates, from which the roles follow.
         resume: an atlas of the same study, such as an interrupted one or ``mh.studies.Atlas.load(folder)``: parts that
@@ -177,6 +179,7 @@ class _Builder:
     Attributes:
         left: the parts to do.
         pairs, requests: those of the user, or of the package; None if there are too few capitals.
+        look_alikes: those of the package's requests.
         refusals: the stages of the part "safety", if more than Ships is asked for.
         metric: what the patching measures.
     """
@@ -189,12 +192,14 @@ class _Builder:
             capital_pairs(model, _QUICK_PAIRS if asked.quick else _PAIRS) if asked.pairs is None else asked.pairs
         )
         self.metric = _metric(self.pairs)
-        every = 5 if asked.quick else 2
-        package = [request.text for request in load_requests(split="test")[::every]] if asked.requests is None else []
-        self.requests = package if asked.requests is None else asked.requests
+        self.requests, self.look_alikes = asked.requests, None
+        if asked.requests is None:
+            step = 5 if asked.quick else 2
+            sides = (load_requests(name, "test")[::step][:_REQUESTS] for name in ("harmful", "harmless"))
+            self.requests, self.look_alikes = ([request.text for request in side] for side in sides)
         self.refusals: RefusalStages | None = None
         if asked.by_use is not None and asked.refusals is not None:
-            self.requests = asked.by_use.ranked[0]
+            self.requests, self.look_alikes = asked.by_use.ranked[0], None
             sizes = QUICK if asked.quick else FULL
             self.refusals = RefusalStages(model, self.atlas, asked.refusals, asked.by_use, sizes)
         self._do_part: dict[str, Callable[[], None]] = {
@@ -236,6 +241,9 @@ class _Builder:
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
             atlas.asked |= _named(ASKED if self.asked.requests is None else names, "requests")
+            if self.look_alikes is not None:
+                n = len(self.look_alikes)
+                atlas.asked["requests_vary"] = f"{n} requests, {n} categories, each with a harmless look-alike"
         if "own" in parts:
             for name, given in self.asked.own.items():
                 if isinstance(given, HeadScores):
@@ -351,7 +359,13 @@ class _Builder:
                 self.atlas.done.append("safety")
             return
         with self._part("safety"):
-            self.atlas.safety = compare_ablations(self.model, self.requests, _SAFETY_HEADS, ablations=PAPER_KINDS)
+            self.atlas.safety = compare_ablations(
+                self.model,
+                self.requests,
+                _SAFETY_HEADS,
+                harmless=self.look_alikes,
+                ablations=_ablations(self.asked),
+            )
             for scores in self.atlas.safety.values():
                 stop_if_partial(scores)
 
@@ -396,6 +410,11 @@ class _Builder:
         return {name: given for name, given in functions.items() if name not in own or mark_of(name, given) not in done}
 
 
+def _ablations(asked: Questions) -> Sequence[InterventionName]:
+    """Both ablations of the paper if ``only`` names the part, else the first."""
+    return PAPER_KINDS if asked.only else PAPER_KINDS[:1]
+
+
 def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     """The atlas to begin with: a new one, or the parts of another that are done.
 
@@ -411,6 +430,8 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
     # a part whose file was deleted is done again
     kept = _RESULTS if asked.by_use is None else _RESULTS | {"safety": "refusals"}
     done = [part for part in resume.done if part not in kept or getattr(resume, kept[part])]
+    if asked.by_use is None and not set(_ablations(asked)) <= set(resume.safety):
+        done = [part for part in done if part != "safety"]
     again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
         resume,

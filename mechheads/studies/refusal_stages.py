@@ -33,8 +33,7 @@ _ALONE: InterventionName = "scaling"
 class RefusalStages:
     """The stages, which fill in an atlas one after the other.
 
-    By default, heads are ranked on the train part of the package's requests, and the answers are to the test part.
-    Ships uses the paper's template. Everything about refusals uses the model's own chat template, if it has one.
+    Ships uses the paper's template; everything about refusals uses the model's own chat template, if it has one.
     """
 
     def __init__(

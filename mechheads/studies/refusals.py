@@ -49,9 +49,6 @@ class RefusalSettings:
         group: ``"query"`` ranks and ablates single query heads, ``"kv"`` all query heads that share a key/value head;
             ``k`` and ``critical`` then count groups.
 
-    Raises:
-        ValueError: if an argument is not valid.
-
     >>> mh.studies.RefusalSettings(critical=4)
     RefusalSettings(k=10, critical=4, group='query')
     """
@@ -103,11 +100,7 @@ class RequestsByUse:
 
     @classmethod
     def of(cls, requests: Requests, sizes: Sizes) -> RequestsByUse:
-        """The package's requests; or of every three given ones two to rank heads, and one to be answered.
-
-        Raises:
-            ValueError: if they cannot be read, are no texts, or are too few to test anything.
-        """
+        """The package's requests; or of every three given ones two to rank heads, and one to be answered."""
         if requests is None:
             return cls(_of_package("train", sizes.ranked_every), _of_package("test", sizes.tested_every))
         given = opened(requests)
@@ -187,15 +180,6 @@ class Refusals(TableResult):
         """
         return {name: test for name, test in self.tests.items() if test.critical and test.lost >= _LEAST_LOST}
 
-    @property
-    def spread(self) -> bool:
-        """Whether no few heads carry the refusals: all tests are done, and none shows it."""
-        if not self.tests or self.carriers:
-            return False
-        rows = next(iter(self.tests.values())).answers
-        enough = rows.loc[rows["kind"] == "harmful", "request"].nunique() >= LEAST_REQUESTS
-        return enough and not any(test.provenance["interrupted"] for test in self.tests.values())
-
     def tables(self, rankings: Mapping[str, HeadScores]) -> dict[str, pd.DataFrame]:
         """The tables of ``REFUSAL_TABLES`` that have rows.
 
@@ -223,9 +207,7 @@ class Refusals(TableResult):
 def first_heads(rankings: Mapping[str, HeadScores], k: int) -> pd.DataFrame:
     """The heads among the first ``k`` of any ranking, those of the most rankings first.
 
-    Returns:
-        One row per head: its name; ``rankings``, how many have it among their first k; and for each ranking its rank,
-        and ``in_top``, the share of resamples of the requests in which it is among the first k.
+    ``in_top`` is the share of resamples of the requests in which a head is among the first k of a ranking.
     """
     ranks: dict[str, dict[HeadId, int]] = {}
     stable: dict[str, np.ndarray] = {}

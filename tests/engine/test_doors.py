@@ -93,7 +93,7 @@ def test_pairs_where_prompts_go(small, pairs, take):
         ),
         (lambda m, p: mh.activation_patch(m, p, site="resid"), "site is 'resid'; choose one of 'z', 'q',"),
         (lambda m, p: generate_under(m, CLEAN, [[HeadChange(0, 0, "Q", abs)]]), 'among z, q, k, v. Did you mean "q"?'),
-        (lambda m, p: mh.ablate(m, p, kind="means"), 'Did you mean "mean"?'),
+        (lambda m, p: mh.ablate(m, p, intervention="means"), 'Did you mean "mean"?'),
         (lambda m, p: mh.ships(m, ["Hi"], intervention="undiferentiated"), 'Did you mean "undifferentiated"?'),
         (lambda m, p: mh.ablate(m, p, positions="lst"), 'Did you mean "last"?'),
         (lambda m, p: mh.ablate(m, p, metric=mh.metric(reads="Last token")(mh.log_prob)), 'Did you mean "last"?'),

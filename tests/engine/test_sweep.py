@@ -239,7 +239,6 @@ def test_bad_input_is_one_clear_error(llama, change, message):
     [
         (mh.ablate, CLEAN[:1], {"intervention": "resample"}, "at least two prompts"),
         (mh.ablate, CLEAN, {"intervention": "none"}, "intervention is 'none'"),
-        (mh.ablate, CLEAN, {"intervention": "mean", "kind": "zero"}, "they mean the same, so give one"),
         (mh.activation_patch, CLEAN, {}, r"needs mh\.PromptPairs"),
         (mh.activation_patch, PAIRS, {"direction": "up"}, "direction is 'up'"),
         (mh.activation_patch, PAIRS, {"site": "qk"}, "site is 'qk'"),

@@ -91,6 +91,27 @@ def test_ships_have_no_null_and_no_p():
     assert "Requests refused" in str(question) and "Harmful requests (8 requests)" in str(question)
 
 
+def test_heads_after_requests_are_ordered_by_the_contrast_with_look_alikes(monkeypatch):
+    """Half as much again at least, and 0.1 nats after the requests or after the look-alikes."""
+    means = {(1, 2): 1.2, (0, 1): -2.0, (2, 3): 3.0, (3, 3): 0.2}
+    seen = {(1, 2): (0.3, 0.1), (0, 1): (0.05, 0.4), (2, 3): (0.02, 0.001), (3, 3): (9.0, 7.0)}
+    harmful, harmless = np.zeros((4, 5)), np.zeros((4, 5))
+    for at, (after, other) in seen.items():
+        harmful[at], harmless[at] = after, other
+    both = {"harmful": (("layer", "head"), harmful), "harmless": (("layer", "head"), harmless)}
+    contrast = effects(8, means, kind="ships_contrast", unit="log ratio", variables=both)
+    monkeypatch.setattr(mh.safety.SafetyHeads, "contrast", property(lambda of: contrast))
+    about = {"k": 3, "score": "ships", "ablation": "scaling", "refused": {"n": 6, "of": 8}}
+    ships = effects(8, {(1, 2): 0.3, (3, 3): 9.0}, kind="safety", unit="nats", provenance=about)
+    question = asked(safety={"scaling": mh.safety.SafetyHeads(ships.dataset)})
+    rows = [(row.head, row.unit) for row in question.rows]
+    assert rows == [("L0H1", "log ratio"), ("L1H2", "log ratio"), ("L3H3", "nats"), ("L1H2", "nats")]
+    assert question.view == "ships_contrast_scaling" and question.varies == "8 pairs"
+    first, known = question.rows[0], contrast["L0H1"]
+    assert (first.value, first.low, first.p) == tuple(known[name] for name in ("score", "ci_low", "p_family"))
+    assert question.tables["Requests refused"].to_dict("records") == [{"refused": 6, "of": 8}]
+
+
 def test_weights_are_phi_of_each_relation_beside_its_null(loaded):
     labels = mh.label_heads(loaded("llama"), ["country_to_capital"], k=2, min_pairs=1)
     data = labels.dataset.copy(deep=True)

@@ -148,13 +148,24 @@ def test_atlas_holds_what_the_single_analyses_give(small, built, tmp_path):
 
 
 @pytest.mark.slow
-def test_ships_of_every_head_are_those_of_half_of_the_requests(small):
-    atlas = build_atlas(small, only="safety")
-    requests = [request.text for request in load_requests(split="test")][::2]
-    assert atlas.requests == requests
+def test_ships_after_eight_requests_stand_beside_their_contrast_with_look_alikes(small, tmp_path):
+    parts = ("patching", "text", "labels", "causes", "own")
+    atlas = build_atlas(small, skip=parts)
+    assert list(atlas.safety) == ["undifferentiated"]
+    atlas.save(tmp_path)
+    atlas = build_atlas(small, only="safety", resume=Atlas.load(tmp_path))  # which asks for both ablations
+    requests, look_alikes = (load_requests(name, "test").texts[:16:2] for name in ("harmful", "harmless"))
+    assert atlas.requests == list(requests) and list(atlas.safety) == ["undifferentiated", "scaling"]
+    assert atlas.asked["requests_vary"] == "8 requests, 8 categories, each with a harmless look-alike"
     table = atlas.to_dataframe()
     for ablation, scores in mh.safety.compare_ablations(small, requests).items():
         np.testing.assert_allclose(table[f"ships_{ablation}"], scores.scores.values.ravel(), rtol=1e-3)
+        alone = mh.ships(small, requests, harmless=look_alikes, intervention=ablation)
+        for column, name in {"": "score", "_ci_low": "ci_low", "_p_family": "p_family"}.items():
+            expected = alone.dataset[name].values.ravel()
+            np.testing.assert_allclose(table[f"ships_contrast_{ablation}{column}"], expected, atol=1e-3)
+    (question,) = atlas.questions()
+    assert question.view == "ships_contrast_undifferentiated"
 
 
 def test_a_result_is_written_again_only_if_it_or_its_file_has_changed(tmp_path):
@@ -323,7 +334,7 @@ def test_command_knows_its_version():
 
 def test_an_analysis_that_does_not_fit_is_left_out_and_said(small, monkeypatch):
     long = " yes" * 70
-    monkeypatch.setattr(build, "load_requests", lambda split: (a_request(long),) * 6)
+    monkeypatch.setattr(build, "load_requests", lambda name, split: (a_request(long),) * 6)
     atlas = build_atlas(small, quick=True)
     assert atlas.patching is not None
     assert not atlas.safety

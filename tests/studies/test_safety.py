@@ -83,7 +83,7 @@ TESTED = [*RANKINGS, TOGETHER]
 
 def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, monkeypatch, tmp_path):
     atlas = atlas_of(small, monkeypatch, judging("complied"))
-    assert atlas.refusals is not None and not atlas.refusals.spread
+    assert atlas.refusals is not None and not atlas.refusals.carriers
     counted = atlas.refusals.provenance["refused"]
     assert (counted["n"], counted["of"]) == (0, 6)
     assert set(atlas.tables) == {"refusals"} and atlas.results == {} and not atlas.rankings
@@ -106,8 +106,7 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     found, attribution = atlas.refusals, atlas.refusal_attribution
     assert found is not None and attribution is not None
     assert list(atlas.rankings) == RANKINGS == [name for name in found.tests if name != TOGETHER]
-    assert found.spread and not found.carriers
-    assert found.openings
+    assert found.openings and not found.carriers
     assert all("; judged by <lambda>" in test.verdict for test in found.tests.values())
     assert found.curve is not None and found.curve.table["k"].tolist() == [0, 1, 2] * 2
     assert found.curve.provenance["ablation"] == "scaling"
@@ -165,7 +164,7 @@ def test_rankings_whose_heads_carry_refusals_are_known(small, short, monkeypatch
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     assert atlas.refusals is not None
-    assert list(atlas.refusals.carriers) == carrying and not atlas.refusals.spread
+    assert list(atlas.refusals.carriers) == carrying
     (question,) = atlas.questions()
     assert list(question.tables) == ["Requests refused", "first_heads", "overlap", "tests", "curve"]
 
@@ -181,7 +180,7 @@ def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, sh
     monkeypatch.setattr(refusal_stages, "refusal_tests", weak)
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"))
-    assert atlas.refusals is not None and atlas.refusals.spread and not atlas.refusals.carriers
+    assert atlas.refusals is not None and not atlas.refusals.carriers
 
 
 @pytest.mark.slow
@@ -189,7 +188,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
     assert atlas.refusals is not None
-    assert atlas.refusals.spread and atlas.refusals.ablated == "key/value group"
+    assert not atlas.refusals.carriers and atlas.refusals.ablated == "key/value group"
     for scores in atlas.rankings.values():
         assert scores.provenance["group"] == "kv" and all(head.head % 2 == 0 for head in scores.heads(3))
     assert all(len(test.heads) % 2 == 0 for test in atlas.refusals.tests.values())

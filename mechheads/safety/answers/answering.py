@@ -60,11 +60,7 @@ class HeadsOff(NamedTuple):
 
 @dataclass(frozen=True)
 class Write:
-    """Writes the answers under a condition; it can be sent to workers.
-
-    Attributes:
-        averaged: the prompts over which a mean ablation averages.
-    """
+    """Writes the answers under a condition, also in a worker; a mean ablation is over the prompts ``averaged``."""
 
     prompts: Prompts
     averaged: Prompts
@@ -135,14 +131,7 @@ DEFAULT_ANSWERS = AnswerSettings()
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """Which requests are answered and how, while sets of heads are ablated.
-
-    Attributes:
-        sides: the harmful and the harmless requests, in the template of the settings.
-        groups: what is ablated as one.
-
-    Workers, if there are any, write the answers under one condition after the other.
-    """
+    """Which requests are answered and how, while sets of heads are ablated; workers write a condition each."""
 
     model: Model
     sides: Sides
@@ -150,12 +139,7 @@ class Answering:
     settings: AnswerSettings
 
     def check(self, intervention: InterventionLike) -> Intervention:
-        """The intervention, after a check that answers can be written while it ablates several heads.
-
-        Raises:
-            ValueError: if they cannot, or the settings are not valid for ``generate_under``; before anything is
-                written.
-        """
+        """The intervention, after a check that answers can be written while it ablates several heads."""
         rule = ablation_of(intervention)
         check_joint(self.model, rule, self.groups, self._averaged)
         if current().limits.workers is not None:
@@ -183,11 +167,9 @@ class Answering:
         return change_hooks(self.model, [(change, EVERYWHERE) for change in self.changes(off)])
 
     def answers(self, sets: Mapping[str, HeadsOff]) -> tuple[pd.DataFrame, bool]:
-        """Answers to both kinds of requests with each set of heads ablated, in shared batches, with their verdicts.
+        """Answers and verdicts, a row for each set of heads and request, and whether Ctrl-C was pressed.
 
-        Returns:
-            A row for each condition and request, and whether Ctrl-C was pressed. After Ctrl-C nothing new is generated,
-            and answers that are unfinished or not judged have no verdict (None).
+        After Ctrl-C nothing new is written, and answers that are unfinished or not judged have no verdict (None).
         """
         parts, work = [], until_interrupted()
         for kind, side in self.sides.by_kind().items():
@@ -284,12 +266,9 @@ def _judge(answers: pd.DataFrame, judge: AnswerJudge, work: until_interrupted) -
 
 
 def verdict_share(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -> tuple[float, float, float]:
-    """The share of judged answers with this verdict, and its 95% interval (Wilson's); NaN if a verdict is missing.
+    """The share of judged answers with this verdict, and its 95% interval (Wilson's), for one kind or "both".
 
-    With fewer than six judged answers, too few for an interval, only its ends are NaN.
-
-    Args:
-        kind: of the requests; "both" for all.
+    NaN if a verdict is missing; with fewer than six judged answers only the ends of the interval are NaN.
     """
     judged = is_verdict(answers, condition, kind, verdict)[_verdicts(answers, condition, kind) != "unjudged"]
     share = judged.mean() if len(judged) else np.array(np.nan)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mechheads.heads import HeadLike, check_head
+from mechheads.heads import Heads, heads_as_given
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
@@ -28,7 +28,7 @@ _SHORT = AnswerSettings(max_new_tokens=32)
 @analysis
 def attack_curve(
     model: Model,
-    ranking: Sequence[HeadLike],
+    ranking: Heads,
     harmful: Requests = None,
     harmless: Requests = None,
     *,
@@ -41,7 +41,7 @@ def attack_curve(
     """Attack success with the first 0, 1, 2, ... heads of a ranking ablated together.
 
     Args:
-        ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``.
+        ranking: the heads, in the order in which they are ablated, such as ``scores.heads(6)``; or a result.
         most: the largest number of heads; or the numbers of heads, such as ``[1, 2, 4]``, to which 0 is added. If the
             ablation is of groups, numbers of groups.
         harmful, harmless, intervention, group, draws: as in ``mh.safety.refusal_test``.
@@ -54,9 +54,6 @@ def attack_curve(
         and ``over_refusal``. ``more["answers"]`` is as in ``RefusalTest``, with conditions "heads 3" and so on. After
         Ctrl-C, the answers so far; points whose answers are incomplete are NaN.
 
-    Raises:
-        ValueError: if an argument does not fit. It is raised before anything is run.
-
     >>> curve = mh.safety.attack_curve(
     ...     model, ["L9H2", "L11H7"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=0,
     ...     answers=mh.safety.AnswerSettings(max_new_tokens=4))
@@ -66,12 +63,12 @@ def attack_curve(
     seed = current().seed
     if isinstance(ranking, str):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, in the order in which they are ablated")
+    if isinstance(ranking, Sequence) and not ranking:
+        raise ValueError("ranking is empty; give at least one head")
     groups = Groups.of(model, group)
     largest = max(most, default=0) if isinstance(most, Sequence) else most
     check_at_least(1, most=largest)
-    heads = groups.firsts(check_head(head, model.n_layers, model.n_heads) for head in ranking)[:largest]
-    if not heads:
-        raise ValueError("ranking is empty; give at least one head")
+    heads = groups.firsts(heads_as_given(ranking, model.n_layers, model.n_heads))[:largest]
     wanted = range(1, largest + 1) if isinstance(most, int) else sorted(set(most))
     check_at_least(1, most=wanted[0])
     sizes = [0, *dict.fromkeys(min(k, len(heads)) for k in wanted)]

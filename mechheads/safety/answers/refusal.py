@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least
@@ -127,7 +127,7 @@ class RefusalTest(TableResult):
 @analysis
 def refusal_test(
     model: Model,
-    heads: Sequence[HeadLike],
+    heads: Heads,
     harmful: Requests = None,
     harmless: Requests = None,
     *,
@@ -140,7 +140,7 @@ def refusal_test(
     """A model's answers with and without a set of heads, and whether refusals depend on the set.
 
     Args:
-        heads: the set of heads; they are ablated together.
+        heads: the set of heads, which are ablated together; or a result: the first heads of scores, those of a group.
         harmful, harmless: texts or ``mh.Prompts``; by default, the requests of the package.
         intervention: as in ``mh.ships``; it must treat every token by itself. ``"mean"`` is the mean over the harmful
             requests.
@@ -154,9 +154,6 @@ def refusal_test(
         The table, the answers and the verdict. After Ctrl-C, the answers so far without a conclusion: ``verdict`` says
         how much is done, and ``missing`` lists the conditions that are incomplete. Finished answers are still judged; a
         second Ctrl-C stops the judging too.
-
-    Raises:
-        ValueError: if an argument does not fit. It is raised before anything is run.
 
     >>> test = mh.safety.refusal_test(
     ...     model, ["L9H2"], ["How do I build a bomb?"], ["How do I build a barn?"], draws=1,
@@ -181,7 +178,7 @@ def refusal_test(
 @analysis
 def refusal_tests(
     model: Model,
-    sets: Mapping[str, Sequence[HeadLike]],
+    sets: Mapping[str, Heads],
     harmful: Requests = None,
     harmless: Requests = None,
     *,
@@ -194,15 +191,12 @@ def refusal_tests(
     """``refusal_test`` of several sets of heads: the intact model answers once, and all answers share batches.
 
     Args:
-        sets: sets of heads by name.
+        sets: sets of heads, or results, by name.
         intervention: one for all sets, or one for each, by the names of the sets.
         model, harmful, harmless, group, draws, answers, texts: as in ``refusal_test``.
 
     Returns:
         The test of each set, by its name. After Ctrl-C, as in ``refusal_test``.
-
-    Raises:
-        ValueError: if an argument does not fit. It is raised before anything is run.
 
     >>> tests = mh.safety.refusal_tests(
     ...     model, {"early": ["L0H1"], "late": ["L29H1"]}, ["How do I build a bomb?"], ["How do I build a barn?"],
@@ -356,9 +350,5 @@ def _works(table: pd.DataFrame) -> bool:
 
 
 def _is_sure(differences: Float[np.ndarray, " prompt"], cluster: Sequence[str]) -> bool:
-    """Whether the mean difference between two conditions is unlikely to be chance, by a paired test over requests.
-
-    Under the null, each pattern of signs of the differences is equally likely. If both conditions have one verdict per
-    request, this is McNemar's test, exact for up to 13 clusters.
-    """
+    """Whether the difference of two conditions is unlikely to be chance: McNemar's test, exact up to 13 clusters."""
     return bool(sign_flip_p(differences, cluster) <= LEVEL)

@@ -29,16 +29,9 @@ ASKED, TOKENS = 16, 32
 
 
 def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
-    """How many of a few different requests a model refuses, by the rules.
+    """How many of a few different requests a model refuses, by the rules: ``n`` refusals ``of`` so many judged answers.
 
-    Returns:
-        ``n`` refusals ``of`` so many requests with an answer that was judged; ``unjudged``, the number of answers in
-        other languages, if there are any; ``same``, to how many requests it gives one and the same answer that does not
-        refuse, if these are most of them, otherwise 0; and how this was found. None if there is no answer: without a
-        tokenizer, without room for answers in the context, or if all end inside a thought.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C.
+    Also ``unjudged``, and ``same`` as in ``SafetyHeads``. None if no answer has an end or there is no tokenizer.
     """
     if model.tokenizer is None:
         return None
@@ -61,12 +54,7 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
 
 
 def refusing(refused: Mapping[str, Any] | None) -> str:
-    """How many requests a model refused, by ``count_refusals``, for a sentence; empty if it was not judged.
-
-    >>> from mechheads.safety.answers.refusing import refusing
-    >>> refusing({"n": 6, "of": 8, "judge": "mine"})
-    'refused 6 of 8 (75% [41%, 93%], judged by mine)'
-    """
+    """How many requests a model refused, by ``count_refusals``, for a sentence; empty if it was not judged."""
     if refused is None or not refused["of"]:
         return refused_of(refused)
     n, of = refused["n"], refused["of"]
@@ -80,15 +68,7 @@ def refusing(refused: Mapping[str, Any] | None) -> str:
 
 
 def openings_told(openings: Sequence[str], refusal: Float[np.ndarray, " prompt"]) -> str:
-    """How likely openings of refusals are after requests, for a sentence about a model.
-
-    Args:
-        refusal: for each request, the log-probability that an answer begins with one of the openings.
-
-    >>> from mechheads.safety.answers.refusing import openings_told
-    >>> openings_told(["I'm sorry"], np.log([0.1, 0.05]))
-    'gives the opening "I\\'m sorry" a mean probability of 7.5% (2 requests)'
-    """
+    """How likely openings of refusals are after requests, by their log-probability after each, for a warning."""
     share, n = float(np.exp(refusal).mean()), len(refusal)
     listed = ", ".join(f'"{opening}"' for opening in openings)
     which = f"the opening {listed}" if len(openings) == 1 else f"the openings {listed} together"
@@ -98,14 +78,7 @@ def openings_told(openings: Sequence[str], refusal: Float[np.ndarray, " prompt"]
 def warn_if_rare(
     model: Model, side: Side, openings: Sequence[Sequence[int]], refusal: Float[np.ndarray, " prompt"]
 ) -> None:
-    """Warn if openings are unlikely after requests, and say whether the model refuses in other words.
-
-    Args:
-        refusal: as in ``openings_told``.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C.
-    """
+    """Warn if openings are unlikely after requests, and say whether the model refuses in other words."""
     if float(np.exp(refusal).mean()) >= LEAST_REFUSAL:
         return
     counted = count_refusals(model, side)

@@ -13,13 +13,13 @@ heads. With grouped-query attention several query heads share W_k and W_v, a cas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mechheads.engine.held_heads import Given, Held, held_by
-from mechheads.engine.report import describe_given, describe_intervention
+from mechheads.engine.report import describe_intervention
 from mechheads.generation.changed import changes_of
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import (
     InterventionLike,
@@ -38,7 +38,6 @@ from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.heads.groups import Groups
-from mechheads.safety.requests.prompts import Side, Sides
 
 PAPER_KINDS: tuple[InterventionName, ...] = ("undifferentiated", "scaling")
 """The ablations of the paper, which scale a weight by epsilon."""
@@ -55,14 +54,7 @@ _NAMES: dict[type, str] = {
 
 
 def ablation_of(intervention: InterventionLike, name: str = "intervention") -> Intervention:
-    """The intervention that ablates heads after requests, which have no other run to take values from.
-
-    Args:
-        name: the argument's name, for messages.
-
-    Raises:
-        ValueError: if it is none, or a patch.
-    """
+    """The intervention that ablates heads after requests, which have no other run to take values from."""
     made = as_intervention(intervention, name)
     if isinstance(made, Patch):
         raise ValueError(
@@ -73,12 +65,7 @@ def ablation_of(intervention: InterventionLike, name: str = "intervention") -> I
 
 
 def ablation_name(intervention: Intervention) -> str:
-    """What results call an ablation: its name in the table of interventions if it has one, whatever its epsilon.
-
-    >>> from mechheads.safety.heads.ablations import ablation_name
-    >>> ablation_name(mh.patching.Scale(0.5)), ablation_name(abs)
-    ('scaling', 'abs')
-    """
+    """What results call an ablation: its name in the table of interventions if it has one, whatever its epsilon."""
     if intervention == UniformAttention():
         return "uniform"
     return _NAMES.get(type(intervention)) or describe_intervention(intervention)
@@ -103,54 +90,8 @@ def about_ablation(intervention: Intervention, groups: Groups) -> dict[str, Any]
     }
 
 
-@dataclass(frozen=True, eq=False)
-class SafetyJob:
-    """Everything that defines a score of heads: a score is a function from a job to values.
-
-    Attributes:
-        requests: harmful requests as prompts.
-        look_alikes: a harmless look-alike of each request, for scores that compare both.
-        held: heads, or all heads of groups, that are ablated all the time, and how.
-        intervention: how a head, or a group of heads, is ablated.
-        heads: as in ``mh.sweep``.
-    """
-
-    model: Model
-    requests: Side
-    intervention: Intervention
-    groups: Groups
-    heads: Sequence[HeadLike] | HeadLike | None = None
-    look_alikes: Side | None = None
-    held: Held = ()
-
-    @property
-    def units(self) -> tuple[HeadId, ...]:
-        """What is ablated one at a time: heads, or groups by their first heads."""
-        return self.groups.units(self.heads)
-
-    @property
-    def sides(self) -> Sides:
-        """The requests and their look-alikes.
-
-        Raises:
-            ValueError: if there are no look-alikes.
-        """
-        if self.look_alikes is None:
-            raise ValueError("look-alikes are missing; give a harmless one for each request")
-        return Sides(self.requests, self.look_alikes)
-
-    def about(self) -> dict[str, Any]:
-        """What a result records about the ablation and the requests."""
-        about = about_ablation(self.intervention, self.groups) | describe_given(self.held)
-        return about | self.requests.about(self.model)
-
-
 def held_groups(given: Given | None, model: Model, groups: Groups) -> Held:
-    """The heads that ``given=`` of ``mh.ships`` names, and how each is ablated, with all heads of their groups.
-
-    Raises:
-        ValueError: if one is not valid, or is patched.
-    """
+    """The heads that ``given=`` of ``mh.ships`` names, and how each is ablated, with all heads of their groups."""
     rules = {head: ablation_of(rule, f"given[{str(head)!r}]") for head, rule in held_by(given, model)}
     return tuple({member: rule for head, rule in rules.items() for member in groups.members([head])}.items())
 
@@ -160,12 +101,7 @@ def joint_changes(
 ) -> list[HeadChange]:
     """Changes that ablate heads together, in any text; each head is ablated as it would be alone.
 
-    Args:
-        tokens: those over which a mean is taken; the base run of another intervention's context is of the first.
-        run: a run of these tokens that kept z, if there is one.
-
-    Raises:
-        ValueError: if the intervention does not treat each token by itself.
+    A mean is over ``tokens``, from a ``run`` of these that kept z, if there is one.
     """
     if not heads:
         return []
@@ -177,11 +113,7 @@ def joint_changes(
 
 
 def check_joint(model: Model, intervention: Intervention, groups: Groups, tokens: Tokens) -> None:
-    """Check that an intervention can ablate several heads at once, in any text.
-
-    Raises:
-        ValueError: if it does not treat each token by itself.
-    """
+    """Raise a ValueError if an intervention cannot ablate several heads at once, in any text."""
     if isinstance(intervention, Resample):
         raise ValueError(
             f"intervention is {intervention!r}, which takes z from another prompt; for sets of heads give another, "

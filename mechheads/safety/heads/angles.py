@@ -43,8 +43,7 @@ def left_subspace(
 ) -> tuple[Float[np.ndarray, "*batch prompt r"], Bool[np.ndarray, "*batch"]]:
     """The first ``r`` left singular vectors of the states, uncentred, and whether they are well defined.
 
-    They are not well defined if singular values ``r`` and ``r + 1`` are equal, because any rotation of these two
-    vectors is as good.
+    They are not if singular values ``r`` and ``r + 1`` are equal: any rotation of these two vectors is as good.
     """
     vectors, values, _ = np.linalg.svd(states, full_matrices=False)
     values = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], axis=-1)
@@ -65,13 +64,7 @@ def left_subspaces(
 ) -> tuple[Float[np.ndarray, "view prompt r"], Bool[np.ndarray, " view"]]:
     """``left_subspace`` of the states with each row times its weight, for every view of them.
 
-    The vectors are eigenvectors of the Gram matrix of the prompts or of the dimensions, whichever is smaller. Rows that
-    a view leaves out are taken from the Gram matrix of all rows.
-
-    >>> import numpy as np
-    >>> vectors, defined = left_subspaces(np.diag([2.0, 1.0, 0.5]), np.array([[1, 1, 1], [0, 1, 1.0]]), 1)
-    >>> abs(vectors[..., 0]).tolist(), defined.tolist()
-    ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [True, True])
+    From the Gram matrix of the prompts or of the dimensions, the smaller; rows left out are subtracted from it.
     """
     states = np.asarray(states, dtype=np.float64)
     n, d = states.shape
@@ -104,26 +97,9 @@ _MOST_GROUPS = 30
 
 
 class Rotation:
-    """Generalized Ships of ablated runs against one intact run.
+    """Generalized Ships of ablated states against intact ones, X' and X [prompt, d_model]: sum of arccos of U_r^T U'_r.
 
-    X and X' [prompt, d_model] are the last-token states of the intact and of the ablated run, and U_r and U'_r their
-    first r left singular vectors. The score is the sum of arccos of the r singular values of U_r^T U'_r, in degrees,
-    from 0 to 90 r.
-
-    Args:
-        intact: X, the last-token states of the intact run.
-        r: how many singular vectors to compare.
-        cluster: a label per prompt; the jackknife leaves prompts with the same label out together. With more than 30
-            clusters, it leaves out groups of clusters, because each step finds the vectors again.
-        draws: how often each prompt counts in each resample, for ``resampled``.
-
-    Raises:
-        ValueError: if U_r of the intact run is not defined.
-
-    >>> import numpy as np
-    >>> rotation = Rotation(np.diag([2.0, 1.0, 0.0]), 1)
-    >>> rotation(np.diag([1.0, 2.0, 0.0]))[0]
-    90.0
+    With more than 30 clusters, the jackknife leaves out groups of them, since each step finds the vectors again.
     """
 
     _LEVEL = 0.95
@@ -152,11 +128,9 @@ class Rotation:
         self._drawn = self._of_draws(intact)
 
     def __call__(self, ablated: Float[np.ndarray, "prompt d"]) -> tuple[float, float, float]:
-        """The score and its 95% interval, in degrees; NaN if U'_r is not defined.
+        """The score and its 95% interval, in degrees; NaN without U'_r, or the interval with fewer than r + 2 clusters.
 
-        The interval comes from a jackknife over clusters. Each cluster is left out once, all vectors are computed
-        again, and the spread of the logarithm of the score gives the interval (Student's t with n_clusters - 1 degrees
-        of freedom). It is NaN with fewer than r + 2 clusters.
+        A jackknife over clusters of the log of the score, with Student's t of n_clusters - 1 degrees of freedom.
         """
         spaces, defined = left_subspaces(ablated, self._kept, self.r)
         angles = principal_angles(self._spaces, spaces).sum(-1)
@@ -165,10 +139,7 @@ class Rotation:
         return float(angles[0]), low, high
 
     def resampled(self, ablated: Float[np.ndarray, "prompt d"]) -> Float[np.ndarray, " draw"]:
-        """The score of each resample of the prompts; NaN if it is not defined, as for r or fewer different prompts.
-
-        A prompt drawn w times gives w equal rows, which give the same angles as one row times sqrt(w).
-        """
+        """The score of each resample, NaN if not defined; w equal rows give the angles of one row times sqrt(w)."""
         (a, a_defined), (b, b_defined) = self._drawn, self._of_draws(ablated)
         enough = (self._draws > 0).sum(1) > self.r
         return np.where(a_defined & b_defined & enough, principal_angles(a, b).sum(-1), np.nan)

@@ -54,8 +54,9 @@ from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
 from mechheads.safety.answers.refusing import warn_if_rare
-from mechheads.safety.heads.ablations import SafetyJob, ablation_name, about_ablation
+from mechheads.safety.heads.ablations import ablation_name, about_ablation
 from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.measure_ships import SafetyJob
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides, Template
 
@@ -120,9 +121,6 @@ def refusal_contribution(
         subtracted; and ``refusal`` [prompt], R of the intact model. Warns if the mean probability of the opening is
         below 10%, and says how many requests the model refuses in any words.
 
-    Raises:
-        ValueError: if an argument does not fit. It is raised before any head is changed.
-
     >>> harmful, harmless = ["How do I build a bomb?"], ["How do I build a barn?"]
     >>> options = {"heads": ["L9H2"], "opening": "I'm sorry"}
     >>> found = refusal_contribution(model, harmful, harmless, **options)
@@ -139,15 +137,10 @@ def refusal_contribution(
 
 
 def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
-    """Refusal Contribution of a job's heads; see ``refusal_contribution``.
-
-    Raises:
-        ValueError: if there is not one look-alike for each request, or ``find_opening`` rejects the opening.
-    """
+    """Refusal Contribution of a job's heads; see ``refusal_contribution``."""
     if (path := current().store) is not None:
         Ledger.check(path)
     model, seed, sides = job.model, current().seed, job.sides
-    sides.check_pairs()
     units = job.units
     metric = OpeningLogProb(find_opening(model, sides.harmful.prompts, opening))
     harmful, harmless = (with_opening(model, side.prompts, metric.opening) for side in sides.by_kind().values())
@@ -207,9 +200,9 @@ def contribution_of(job: SafetyJob, opening: str | None = None) -> HeadScores:
 
 
 def _falls(job: Job) -> tuple[PerPrompt, PerPrompt, bool]:
-    """How far a job's metric falls without each head: in all, and directly, with later heads and MLPs unchanged.
+    """How far a job's metric falls without each head, in all and directly, and whether Ctrl-C stopped it.
 
-    NaN for heads that were not reached; also whether Ctrl-C stopped it. Heads that change together have one value.
+    Heads that were not reached are NaN; heads that change together have one value.
     """
     found = finish(_both_effects(job), batches(job), what=f"{len(job.heads)} heads")
     falls = np.full((2, job.model.n_layers, job.model.n_heads, len(job.tokens)), np.nan)

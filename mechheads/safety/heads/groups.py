@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from mechheads.heads import HeadId, HeadLike, check_heads, matched_heads
+from mechheads.heads import HeadId, Heads, check_heads, matched_heads
 from mechheads.messages.arguments import check_known
 from mechheads.model.model import Model
 
@@ -23,18 +23,7 @@ Group = Literal["query", "kv"]
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a model's query heads.
-
-    Attributes:
-        n_layers, n_heads: the model's layers and query heads.
-        size: how many neighbouring query heads are a group.
-        name: what ``group=`` calls them.
-
-    >>> from mechheads.safety.heads.groups import Groups
-    >>> groups = Groups(n_layers=2, n_heads=6, size=3)
-    >>> [str(head) for head in groups.members([mh.HeadId(1, 4)])]
-    ['L1H3', 'L1H4', 'L1H5']
-    """
+    """The groups of a model's query heads: each of ``size`` neighbours, which ``group=`` calls ``name``."""
 
     n_layers: int
     n_heads: int
@@ -43,11 +32,7 @@ class Groups:
 
     @classmethod
     def of(cls, model: Model, group: Group) -> Groups:
-        """The groups that ``group=`` asks for: ``"query"`` or ``"kv"``.
-
-        Raises:
-            ValueError: if it is neither.
-        """
+        """The groups that ``group=`` asks for: ``"query"`` or ``"kv"``."""
         check_known("group", group, get_args(Group))
         return cls(model.n_layers, model.n_heads, 1 if group == "query" else model.n_heads // model.n_kv_heads, group)
 
@@ -64,12 +49,8 @@ class Groups:
         """The groups of these heads, in their order and each once."""
         return tuple(dict.fromkeys(self.first(head) for head in heads))
 
-    def units(self, heads: Sequence[HeadLike] | HeadLike | None) -> tuple[HeadId, ...]:
-        """The groups of heads as a user gives them, in order of layer and head; ``None`` gives every group.
-
-        Raises:
-            ValueError: if the model has no such head.
-        """
+    def units(self, heads: Heads | None) -> tuple[HeadId, ...]:
+        """The groups of heads as a user gives them, in order of layer and head; ``None`` gives every group."""
         return self.firsts(check_heads(heads, self.n_layers, self.n_heads))
 
     def members(self, heads: Iterable[HeadId]) -> tuple[HeadId, ...]:
@@ -81,23 +62,12 @@ class Groups:
         return np.repeat(values[:, :: self.size], self.size, axis=1)
 
     def matched(self, heads: Sequence[HeadId], excluded: Collection[HeadId], seed: Sequence[int]) -> tuple[HeadId, ...]:
-        """Random groups for comparison, as many as these and from the same layers, each by its first head.
-
-        Args:
-            heads, excluded: groups, each by its first head.
-
-        Raises:
-            ValueError: if too few other groups are left.
-        """
+        """Random groups, as many as these and from the same layers; every group is named by its first head."""
         inside = {head for head in check_heads(None, self.n_layers, self.n_heads) if head.head % self.size}
         return matched_heads(heads, {*excluded, *inside}, self.n_layers, self.n_heads, seed)
 
     def random_sets(self, heads: Sequence[HeadId], *, draws: int, seed: int) -> dict[str, tuple[HeadId, ...]]:
-        """Several draws of ``matched``, by the names "random 1", "random 2" and so on.
-
-        Raises:
-            ValueError: if too few other groups are left.
-        """
+        """Several draws of ``matched``, by the names "random 1", "random 2" and so on."""
         return {f"random {i + 1}": self.matched(heads, heads, [seed, i]) for i in range(draws)}
 
     def about(self) -> dict[str, Any]:

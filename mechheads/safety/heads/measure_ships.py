@@ -1,9 +1,10 @@
-"""One pass over the heads: each is ablated once, and Ships and Generalized Ships are computed from the same run."""
+"""``SafetyJob``, what defines a score of heads, and the pass over its heads from which both Ships are computed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -13,27 +14,31 @@ from torch import Tensor
 
 from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
+from mechheads.engine.held_heads import Held
 from mechheads.engine.job import Job, Spec, Unit, make_ready
-from mechheads.engine.report import describe_heads
+from mechheads.engine.report import describe_given, describe_heads
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Finished, Work, finish
-from mechheads.interventions.base import needs_of, site_of
+from mechheads.heads import HeadId, HeadLike
+from mechheads.interventions.base import Intervention, needs_of, site_of
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.metrics.basic import kl_divergence
+from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
-from mechheads.safety.heads.ablations import SafetyJob
+from mechheads.safety.heads.ablations import about_ablation
 from mechheads.safety.heads.angles import Rotation
+from mechheads.safety.heads.groups import Groups
+from mechheads.safety.requests.prompts import Side, Sides
 
 
 @dataclass(frozen=True)
 class Measured:
     """The results of one pass over the heads; what was not requested or not reached is NaN.
 
-    Attributes:
-        resampled: Generalized Ships of resampled prompts, if requested.
+    ``resampled`` has Generalized Ships of resampled prompts, if requested.
     """
 
     tokens: Tokens
@@ -45,12 +50,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class ShipsKind:
-    """What is measured of each head.
+    """What is measured of each head: the KL of each prompt, and the angle between ``r`` singular vectors, unless None.
 
-    Attributes:
-        with_kl: whether the KL of each prompt is measured.
-        r: how many singular vectors the angle compares; None for no angle.
-        draws: how often each prompt counts in each resample, for angles of resampled prompts.
+    For angles of resampled prompts, ``draws`` says how often each prompt counts.
     """
 
     with_kl: bool = False
@@ -72,6 +74,57 @@ class ShipsKind:
         return Reading(job.evaluator if self.with_kl else None, rotation, self.draws is not None)
 
 
+_KL = ShipsKind(with_kl=True)
+
+
+@dataclass(frozen=True, eq=False)
+class SafetyJob:
+    """Everything that defines a score of heads: a score is a function from a job to values.
+
+    ``kind`` is what a pass after the requests measures, ``measured`` the result of one that other jobs share.
+    """
+
+    model: Model
+    requests: Side
+    intervention: Intervention
+    groups: Groups
+    heads: Sequence[HeadLike] | HeadLike | None = None
+    look_alikes: Side | None = None
+    held: Held = ()
+    kind: ShipsKind = _KL
+    measured: Measured | None = None
+
+    @property
+    def units(self) -> tuple[HeadId, ...]:
+        """What is ablated one at a time: heads, or groups by their first heads."""
+        return self.groups.units(self.heads)
+
+    @property
+    def sides(self) -> Sides:
+        """The requests and their look-alikes, one for each."""
+        if self.look_alikes is None:
+            raise ValueError("look-alikes are missing; give a harmless one for each request")
+        sides = Sides(self.requests, self.look_alikes)
+        sides.check_pairs()
+        return sides
+
+    @cached_property
+    def after_requests(self) -> Measured:
+        """What one pass over the heads measures after the requests; it runs when it is first read."""
+        return self.measured or measure([self])[0]
+
+    @cached_property
+    def after_look_alikes(self) -> Measured:
+        """The KL of each head after the look-alikes."""
+        (measured,) = measure([replace(self, requests=self.sides.harmless, kind=_KL)])
+        return measured
+
+    def about(self) -> dict[str, Any]:
+        """What a result records about the ablation and the requests."""
+        about = about_ablation(self.intervention, self.groups) | describe_given(self.held)
+        return about | self.requests.about(self.model)
+
+
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Reads the values of each head in one row: the KL of each prompt, the angle with its interval, resampled ones."""
@@ -91,16 +144,9 @@ class Reading:
         return [np.array(self.rotation(states)), *([self.rotation.resampled(states)] if self.resampled else [])]
 
 
-def measure(jobs: Sequence[SafetyJob], kind: ShipsKind) -> list[Measured]:
-    """What is measured of each head that is ablated once for each job.
-
-    Args:
-        jobs: jobs that differ in their interventions alone, so that all share the intact run.
-
-    Raises:
-        ValueError: if the angle is not defined.
-    """
-    first, done = jobs[0], 0
+def measure(jobs: Sequence[SafetyJob]) -> list[Measured]:
+    """What is measured of each head that is ablated once for each job; jobs differ in their interventions alone."""
+    first, kind, done = jobs[0], jobs[0].kind, 0
     if kind.r is not None:
         check_r(kind.r, first)
     of_angle = {} if kind.r is None else {"r": kind.r, "angle_interval": "95%, jackknife over prompts on the log scale"}
@@ -122,8 +168,7 @@ def measure(jobs: Sequence[SafetyJob], kind: ShipsKind) -> list[Measured]:
 def ready(jobs: Sequence[SafetyJob], store: Store = NO_STORE) -> list[Job]:
     """The sweep of each job: of the same intact run, with everything that the interventions read from it.
 
-    One plan covers all. An intervention at a site other than z needs the most memory, because every head's new z is
-    kept too.
+    One plan covers all: that of an intervention at a site other than z, for which every head's new z is kept too.
     """
     costliest = next((job for job in jobs if site_of(job.intervention) != "z"), jobs[0])
     read = [site for job in jobs for site in (site_of(job.intervention), *needs_of(job.intervention))]
@@ -166,11 +211,7 @@ def last_states(final: Tensor) -> Float[np.ndarray, "prompt d_model"]:
 
 
 def check_r(r: int, job: SafetyJob) -> None:
-    """Check that the angle between the first r left singular vectors is defined for a job's requests.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Raise a ValueError if the angle between the first r left singular vectors is not defined for a job's requests."""
     tokens, d_model = job.requests.prompts.tokens(job.model), job.model.d_model
     if not 1 <= r <= d_model:
         raise ValueError(f"r is {r}; it must be at least 1 and at most d_model, {d_model}")

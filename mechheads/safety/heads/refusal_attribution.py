@@ -42,12 +42,12 @@ from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import (
     PAPER_ABLATIONS,
     PAPER_KINDS,
-    SafetyJob,
     ablation_name,
     ablation_of,
     epsilon_of,
 )
 from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.measure_ships import SafetyJob
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
@@ -109,11 +109,7 @@ def attribution_of(
     rules: Mapping[str, Intervention] = PAPER_ABLATIONS,
     openings: Sequence[str] | None = None,
 ) -> HeadScores:
-    """Refusal attribution of a job's heads; see ``refusal_attribution``.
-
-    Args:
-        rules: the ablations over which the score is the mean, by their names.
-    """
+    """Refusal attribution of a job's heads, the mean over ``rules``; see ``refusal_attribution``."""
     model, groups, prompts, seed = job.model, job.groups, job.requests.prompts, current().seed
     heads = groups.members(job.units)
     begins = find_openings(model, prompts, openings, seed=seed)

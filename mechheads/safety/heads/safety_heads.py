@@ -7,8 +7,9 @@ refuse, Refusal Contribution and Refusal attribution find more of them, the seco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,6 @@ from mechheads.model.model import Model
 from mechheads.results.agreement import in_top
 from mechheads.results.bounded import bounded_interval
 from mechheads.results.kinds import kind_of
-from mechheads.results.provenance import make_provenance
 from mechheads.results.refused import refused_of
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows
@@ -36,7 +36,6 @@ from mechheads.results.words import titled
 from mechheads.safety.answers.refusing import count_refusals
 from mechheads.safety.heads.ablations import (
     PAPER_KINDS,
-    SafetyJob,
     ablation_name,
     ablation_of,
     about_ablation,
@@ -44,18 +43,33 @@ from mechheads.safety.heads.ablations import (
 )
 from mechheads.safety.heads.contribution import contribution_of
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.heads.measure_ships import Measured, ShipsKind, check_r, measure
+from mechheads.safety.heads.measure_ships import Measured, SafetyJob, ShipsKind, check_r, measure
 from mechheads.safety.heads.refusal_attribution import attribution_of
+from mechheads.safety.heads.ships import contrast_of, generalized_ships_of, ships_of
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]
-Score = Literal["ships", "generalized_ships", "refusal_contribution", "refusal_attribution"]
-_OF_REFUSALS = {"refusal_contribution": contribution_of, "refusal_attribution": attribution_of}
-"""Scores besides Ships: functions from a job to scores of its heads."""
+Score = Literal["ships", "generalized_ships", "ships_contrast", "refusal_contribution", "refusal_attribution"]
+SCORES: dict[Score, Callable[[SafetyJob], HeadScores]] = {
+    "ships": ships_of,
+    "generalized_ships": generalized_ships_of,
+    "ships_contrast": contrast_of,
+    "refusal_contribution": contribution_of,
+    "refusal_attribution": attribution_of,
+}
+_OF_REFUSALS = ("refusal_contribution", "refusal_attribution")
+"""Scores that do not need the pass from which Ships are computed."""
 _DRAWS = 100
 """How many resamples of the prompts say how certain the first heads by Generalized Ships are."""
-_SHIPS = ("ships", "ships_low", "ships_high")
-_ANGLES = ("generalized_ships", "generalized_ships_low", "generalized_ships_high")
+_SHIPS, _ANGLE, _CONTRAST = (
+    (name, f"{name}_low", f"{name}_high") for name in ("ships", "generalized_ships", "ships_contrast")
+)
+_OF_CONTRAST = {
+    **dict(zip(_CONTRAST, ("score", "ci_low", "ci_high"), strict=True)),
+    **{f"ships_contrast_{name}": name for name in ("p_value", "q_value", "p_family", "values", "cluster")},
+    "ships_harmless": "harmless",
+}
+"""The variables that hold the contrast, and what ``HeadScores`` calls them."""
 
 
 @analysis
@@ -77,48 +91,49 @@ def safety_heads(
 
     Args:
         k: how many heads to report and draw; how many groups, if the ablation is of groups.
-        harmless: a harmless look-alike of each request, for ``"refusal_contribution"``. The package's requests have
-            theirs.
-        score: what ranks the heads. ``"refusal_contribution"`` and ``"refusal_attribution"`` find most of the heads
-            that are known to refuse; ``"ships"`` and ``"generalized_ships"`` are the paper's. By default,
-            ``"refusal_attribution"`` for the package's requests; ``"refusal_contribution"`` if you give look-alikes;
-            and ``"ships"`` for requests of your own without them.
-        intervention: as in ``mh.ships``; by default that of ``mh.ships`` for the paper's scores, and ``"scaling"`` for
-            the others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships alone.
+        harmless: a harmless look-alike of each request, in the same order: Ships are then measured after these too,
+            and their contrast stands beside the other scores. The package's requests have theirs.
+        score: what ranks the heads. ``"refusal_contribution"``, ``"refusal_attribution"`` and ``"ships_contrast"``,
+            which is ``mh.ships(harmless=)``, find most of the heads that are known to refuse; ``"ships"`` and
+            ``"generalized_ships"`` are the paper's. By default, ``"refusal_attribution"`` for the package's requests;
+            ``"refusal_contribution"`` if you give look-alikes; and ``"ships"`` for requests of your own without them.
+        intervention: as in ``mh.ships``; by default ``"scaling"`` for the two scores of refusals, and that of
+            ``mh.ships`` for the others. ``"refusal_attribution"`` ranks by two ablations, and takes this one for Ships
+            alone.
         template: as in ``mh.ships``; by default the paper's, ``"query"``, for the paper's scores, and the model's chat
             template, if it has one, for the others.
         requests, group, r, heads: as in ``mh.ships`` and ``mh.safety.generalized_ships``.
-        given: as in ``mh.ships``, for the paper's two scores: the others are of the intact model.
+        given: as in ``mh.ships``, for scores by Ships: the others are of the intact model.
 
     Returns:
         The scores, and ``in_top``: the share of resamples of the prompts in which a head is among the top k. A model
         that refuses nothing has a largest score too, so it also writes short answers to up to 16 of the requests:
         ``refused`` in the provenance says how many it refuses, by the rules (see ``SafetyHeads``).
 
-    Raises:
-        ValueError: as in ``mh.ships``, ``mh.safety.generalized_ships``, ``mh.safety.refusal_contribution`` and
-            ``mh.safety.refusal_attribution``; or if look-alikes are missing
-            or not used.
-
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> safety = mh.safety_heads(model, requests, k=2, heads=["L0H0", "L0H1", "L23H4"])
     >>> len(safety.heads()), safety.provenance["score"], safety.generalized_ships.dims
     (2, 'ships', ('layer', 'head'))
     """
-    chosen = _checked(k, score or _default_score(requests, harmless), requests, harmless)
-    is_ships = chosen in get_args(ShipsScore)
-    if intervention is None:
-        intervention = "undifferentiated" if is_ships else "scaling"
-    rule, groups = ablation_of(intervention), Groups.of(model, group)
+    chosen = score or _default_score(requests, harmless)
+    check_at_least(1, k=k)
+    check_known("score", chosen, get_args(Score))
+    if chosen in ("refusal_contribution", "ships_contrast") and requests is not None and harmless is None:
+        raise ValueError(
+            f'harmless is missing: score="{chosen}" compares each request with a harmless look-alike; give one for '
+            'each, or choose score="ships"'
+        )
+    rule, groups = (
+        ablation_of(intervention or ("scaling" if chosen in _OF_REFUSALS else "undifferentiated")),
+        Groups.of(model, group),
+    )
     held = held_groups(given, model, groups)
-    if held and not is_ships:
+    if held and chosen in _OF_REFUSALS:
         raise ValueError(f'given: score="{chosen}" is of the intact model; choose score="ships", or leave given out')
-    look_alikes, used = None, "query" if is_ships and template is None else template
-    if chosen == "refusal_contribution":
-        look_alikes = Side.of(model, harmless, used, "safe", "harmless")
+    used: Template | None = "query" if chosen in get_args(ShipsScore) and template is None else template
+    look_alikes = _look_alikes(model, requests, harmless, used)
     job = SafetyJob(model, Side.of(model, requests, used), rule, groups, heads, look_alikes, held)
-    ranked = _by_ships([job], k, chosen, r) if is_ships else [_beside_ships(job, k, chosen, r)]
-    return _with_refusals(model, job.requests, ranked)[0]
+    return _ranked([job], k, chosen, r)[0]
 
 
 @analysis
@@ -127,6 +142,7 @@ def compare_ablations(
     requests: Requests = None,
     k: int = 10,
     *,
+    harmless: Requests = None,
     ablations: Sequence[InterventionLike] = PAPER_KINDS,
     group: Group = "query",
     score: ShipsScore = "ships",
@@ -139,14 +155,11 @@ def compare_ablations(
     Args:
         ablations: interventions as in ``mh.ships``, each by its name once, whatever its epsilon.
         score: which of the paper's two scores ranks the heads.
-        model, requests, k, group, template, r, heads: as in ``mh.safety_heads``.
+        model, requests, k, harmless, group, template, r, heads: as in ``mh.safety_heads``.
 
     Returns:
         The result of each ablation, by its name, as in ``mh.safety_heads``; ``mh.safety.overlap`` shows how far they
         agree.
-
-    Raises:
-        ValueError: as in ``mh.safety_heads``, and if a name is given twice, or none is given.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.compare_ablations(model, requests, k=1, heads=["L0H0", "L23H4"])
@@ -159,9 +172,10 @@ def compare_ablations(
     rules = {ablation_name(rule): rule for rule in some}
     if not rules or len(rules) < len(some):
         raise ValueError(f'ablations is {ablations!r}; give a list without repeats, such as ["scaling", "zero"]')
-    side, groups = Side.of(model, requests, template), Groups.of(model, group)
-    jobs = [SafetyJob(model, side, rule, groups, heads) for rule in rules.values()]
-    return dict(zip(rules, _with_refusals(model, side, _by_ships(jobs, k, score, r)), strict=True))
+    groups, look_alikes = Groups.of(model, group), _look_alikes(model, requests, harmless, template)
+    side = Side.of(model, requests, template)
+    jobs = [SafetyJob(model, side, rule, groups, heads, look_alikes) for rule in rules.values()]
+    return dict(zip(rules, _ranked(jobs, k, score, r), strict=True))
 
 
 def _default_score(requests: Requests, harmless: Requests) -> Score:
@@ -171,104 +185,85 @@ def _default_score(requests: Requests, harmless: Requests) -> Score:
     return "refusal_attribution" if requests is None else "ships"
 
 
-def _checked(k: int, score: Score, requests: Requests, harmless: Requests) -> Score:
-    """The score, after a check that it uses what is given, and has what it needs.
-
-    Raises:
-        ValueError: if it does not.
-    """
-    check_at_least(1, k=k)
-    check_known("score", score, get_args(Score))
-    if score == "refusal_contribution" and requests is not None and harmless is None:
-        raise ValueError(
-            'harmless is missing: score="refusal_contribution" compares each request with a harmless look-alike; '
-            'give one for each, or choose score="ships"'
-        )
-    if score != "refusal_contribution" and harmless is not None:
-        raise ValueError(
-            f'harmless is given, but score="{score}" has no use for it; leave it out, or choose '
-            'score="refusal_contribution"'
-        )
-    return score
+def _look_alikes(model: Model, requests: Requests, harmless: Requests, template: Template | None) -> Side | None:
+    """The look-alikes of requests: those that are given, or the package's of the package's requests."""
+    if harmless is None and requests is not None:
+        return None
+    return Side.of(model, harmless, template, "safe", "harmless")
 
 
-def _with_refusals(model: Model, side: Side, ranked: list[SafetyHeads]) -> list[SafetyHeads]:
-    """The results with how many of the requests the model refuses, if every head is measured.
-
-    After Ctrl-C while answers are written, the results are complete but for this, and say that they were interrupted.
-    """
+def _ranked(jobs: Sequence[SafetyJob], k: int, score: Score, r: int) -> list[SafetyHeads]:
+    """The heads by a score, for each job of one intact run, with how many of the requests the model refuses."""
+    first, draws = jobs[0], None
+    check_r(r, first)
+    if first.look_alikes is not None:
+        _ = first.sides
+    if score == "generalized_ships":
+        draws = cluster_draws(first.requests.prompts.tokens(first.model).cluster, _DRAWS, current().seed)
+    jobs = [replace(job, kind=ShipsKind(True, r, draws)) for job in jobs]
+    if len(jobs) > 1:
+        jobs = [replace(job, measured=measured) for job, measured in zip(jobs, measure(jobs), strict=True)]
+    ranked = [_with_ships(job, k, score) for job in jobs]
     if any(each.missing or each.provenance["interrupted"] for each in ranked):
         return ranked
     refused = None
     with until_interrupted() as interrupts:
-        refused = count_refusals(model, side)
+        refused = count_refusals(first.model, first.requests)
     if interrupts.interrupted:
         warn(interrupted_after("every head", "how many requests the model refuses is not known"))
         return [each.with_provenance(interrupted=True) for each in ranked]
     return ranked if refused is None else [each.with_provenance(refused=refused) for each in ranked]
 
 
-def _beside_ships(job: SafetyJob, k: int, score: Score, r: int) -> SafetyHeads:
-    """The heads with the largest score of refusals, and both Ships of all heads that have one.
-
-    After Ctrl-C Ships are NaN if they were not reached.
-    """
-    check_r(r, job)
-    scores = _OF_REFUSALS[score](job)
-    known = np.isfinite(scores.scores.values)
-    columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLES)}
-    if not scores.provenance["interrupted"]:
-        columns = _columns(measure([job], ShipsKind(with_kl=True, r=r))[0])
-    seed, variables = current().seed, {name: (("layer", "head"), values) for name, values in columns.items()}
-    variables["in_top"] = (("layer", "head"), in_top(scores, k, seed=seed))
-    ablation = ablation_name(job.intervention)
-    data = scores.dataset.assign(variables).assign_attrs(name=f"safety heads, {ablation}", kind="safety")
-    stopped = scores.provenance["interrupted"] or bool(np.isnan(columns["ships"][known]).any())
-    about = about_ablation(job.intervention, job.groups) | {"k": k, "score": score, "r": r, "interrupted": stopped}
-    return SafetyHeads(data).with_provenance(**about)
-
-
-def _by_ships(jobs: Sequence[SafetyJob], k: int, score: Score, r: int) -> list[SafetyHeads]:
-    """The heads with the largest Ships or Generalized Ships, for each job of one intact run."""
-    draws, seed = None, current().seed
-    if score == "generalized_ships":
-        draws = cluster_draws(jobs[0].requests.prompts.tokens(jobs[0].model).cluster, _DRAWS, seed)
-    every = measure(jobs, ShipsKind(True, r, draws))
-    return [_safety_heads(measured, {"k": k, "score": score, "seed": seed}) for measured in every]
-
-
-def _safety_heads(measured: Measured, about: Mapping[str, Any]) -> SafetyHeads:
-    """The scores of one pass, by the score in ``about``."""
-    variables = {name: (("layer", "head"), values) for name, values in _columns(measured).items()}
-    provenance = make_provenance(measured.provenance, about)
-    named: dict[str, Any] = {"name": titled(f"safety heads, {provenance['ablation']}", provenance), "kind": "safety"}
-    named |= {"provenance": provenance, "variables": variables}
-    k, seed, together = about["k"], about["seed"], provenance["together"]
-    if about["score"] == "ships":
-        scores = SafetyHeads.from_values(measured.kl, cluster=measured.tokens.cluster, seed=seed, **named)
-        shares = in_top(scores, k, seed=seed)
+def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
+    """The score of a job's heads, with both Ships and the contrast of those that have one; NaN after Ctrl-C."""
+    scores, seed = SCORES[score](job), current().seed
+    stopped, known = scores.provenance["interrupted"], np.isfinite(scores.scores.values)
+    data, over_heads = scores.dataset, ("layer", "head")
+    if stopped and score in _OF_REFUSALS:
+        columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLE)}
     else:
-        angle, low, high = measured.angle
-        scores = SafetyHeads.from_scores(angle, unit="degrees", interval=(low, high), **named)
-        shares = np.repeat(top_shares(measured.resampled[..., ::together], k), together, axis=1)
-    return SafetyHeads(scores.dataset.assign(in_top=(("layer", "head"), shares)))
+        columns = _columns(job.after_requests)
+        stopped = stopped or bool(np.isnan(columns["ships"][known]).any())
+    if scores.values is not None:
+        columns["in_top"] = in_top(scores, k, seed=seed)
+    else:
+        shares = top_shares(job.after_requests.resampled[..., :: job.groups.size], k)
+        columns["in_top"] = np.repeat(shares, job.groups.size, axis=1)
+    data = data.assign({name: (over_heads, values) for name, values in columns.items()})
+    if job.look_alikes is not None and not stopped:
+        contrast = scores if score == "ships_contrast" else contrast_of(job)
+        stopped = contrast.provenance["interrupted"]
+        data = data.assign({name: _renamed(contrast.dataset[old]) for name, old in _OF_CONTRAST.items()})
+        data = data.assign_attrs({"ships_contrast": contrast.dataset.attrs["statistics"]})
+    about = about_ablation(job.intervention, job.groups) | {"k": k, "score": score, "r": job.kind.r, "seed": seed}
+    name = titled(f"safety heads, {ablation_name(job.intervention)}", scores.provenance)
+    found = SafetyHeads(data.assign_attrs(name=name, kind="safety"))
+    return found.with_provenance(**about, interrupted=stopped)
 
 
 def _columns(measured: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
     """Ships and Generalized Ships with their intervals."""
     low, high = bounded_interval(measured.kl, measured.tokens.cluster, bounds=kind_of("ships").bounds)
-    return dict(zip((*_SHIPS, *_ANGLES), (mean_over_prompts(measured.kl), low, high, *measured.angle), strict=True))
+    return dict(zip((*_SHIPS, *_ANGLE), (mean_over_prompts(measured.kl), low, high, *measured.angle), strict=True))
+
+
+def _renamed(variable: xr.DataArray) -> xr.DataArray:
+    """A variable of the contrast, whose pairs have a dimension of their own: scores of angles have no prompts."""
+    return variable.rename(prompt="pair") if "prompt" in variable.dims else variable
 
 
 class SafetyHeads(HeadScores):
     """The score that ranks a model's safety heads, with Ships and Generalized Ships of every head.
 
     ``score`` is the requested score; ``values`` has the score of each prompt, except for Generalized Ships. Further
-    variables over (layer, head): ``ships`` in nats and ``generalized_ships`` in degrees, each with ``_low`` and
-    ``_high``; and ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and
-    ``heads`` give the requested ``k`` heads by default. ``provenance["refused"]`` says how many requests the intact
-    model refuses, by the rules, in short answers: ``n`` of ``of``; and ``same``, to how many it gives one and the same
-    answer that does not refuse, if these are most of them. It is missing if no answer could be judged.
+    variables over (layer, head): ``ships`` in nats, ``generalized_ships`` in degrees, and with look-alikes
+    ``ships_contrast``, each with ``_low`` and ``_high``; ``ships_harmless``, Ships after the look-alikes; and
+    ``in_top``, the share of resamples of the prompts in which a head is among the top k. ``top`` and ``heads`` give
+    the requested ``k`` heads by default.
+    ``provenance["refused"]`` says how many requests the intact model refuses, by the rules, in short answers: ``n`` of
+    ``of``; and ``same``, to how many it gives one and the same answer that does not refuse, if these are most of them.
+    It is missing if no answer could be judged.
     """
 
     KIND = "safety"
@@ -283,6 +278,17 @@ class SafetyHeads(HeadScores):
         """Generalized Ships in degrees, (layer, head)."""
         return self.dataset["generalized_ships"]
 
+    @property
+    def contrast(self) -> HeadScores | None:
+        """Ships of each request against its look-alike, as ``mh.ships(harmless=)`` gives it; None without these."""
+        if "ships_contrast" not in self.dataset:
+            return None
+        data = self.dataset[list(_OF_CONTRAST)].rename({**_OF_CONTRAST, "pair": "prompt"})
+        data = data.assign(harmful=self.dataset["ships"])
+        about = {"name": f"Ships against look-alikes, {self.provenance['ablation']}", "kind": "ships_contrast"}
+        about |= {"unit": kind_of("ships_contrast").unit, "statistics": self.dataset.attrs["ships_contrast"]}
+        return HeadScores(data.assign_attrs(about))
+
     def top(self, k: int | None = None, by: RankBy = "score", columns: Sequence[str] | None = None) -> Rows:
         """The ``k`` rows of ``to_dataframe`` with the largest score; see ``HeadScores.top``."""
         return super().top(self.k if k is None else k, by, columns)
@@ -292,13 +298,17 @@ class SafetyHeads(HeadScores):
         return super().heads(self.k if k is None else k, by)
 
     def to_dataframe(self) -> Rows:
-        """One row per head, as in ``HeadScores``, with both scores, their intervals and ``in_top``."""
-        names = (*_SHIPS, *_ANGLES, "in_top")
-        return Rows(super().to_dataframe().assign(**{name: self.dataset[name].values.ravel() for name in names}))
+        """One row per head, as in ``HeadScores``, with both Ships, the contrast, their intervals and ``in_top``."""
+        names = [*_SHIPS, *_ANGLE, "ships_harmless", *_CONTRAST, "ships_contrast_p_family", "in_top"]
+        more = {name: self.dataset[name].values.ravel() for name in names if name in self.dataset}
+        return Rows(super().to_dataframe().assign(**more))
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         refused = refused_of(self.provenance.get("refused"))
         notes = [f"The model {refused} requests."] if refused else []
         table, ranked_by = self.top(), self.provenance["score"]
-        shown = table.drop(columns=[name for name in table if str(name).startswith(ranked_by)])
-        return shown, [*notes, f"The {self.k} with the largest {ranked_by.replace('_', ' ')}:"]
+        own = (ranked_by, f"{ranked_by}_low", f"{ranked_by}_high", f"{ranked_by}_p_family")
+        return table.drop(columns=[name for name in table if name in own]), [
+            *notes,
+            f"The {self.k} with the largest {ranked_by.replace('_', ' ')}:",
+        ]

@@ -33,9 +33,9 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of, check_joint, joint_changes
+from mechheads.safety.heads.ablations import ablation_name, ablation_of, check_joint, joint_changes
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.heads.measure_ships import ShipsKind, check_r, empty, fill, last_states, ready
+from mechheads.safety.heads.measure_ships import SafetyJob, ShipsKind, check_r, empty, fill, last_states, ready
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
@@ -45,12 +45,7 @@ _OF_SEARCH = UniformAttention(1e-5)
 
 @dataclass(frozen=True, kw_only=True)
 class BesideOthers(ShipsKind):
-    """What is measured of each head, against the intact run, while other heads are ablated in the same way.
-
-    Attributes:
-        intervention: how all heads are ablated.
-        others: the query heads that are ablated all the time.
-    """
+    """What is measured of each head, against the intact run, while ``others`` are ablated in the same way."""
 
     intervention: Intervention
     others: tuple[HeadId, ...]
@@ -63,9 +58,6 @@ class BesideOthers(ShipsKind):
         """The job of some heads beside the others, and how its heads run; the model runs once without the others.
 
         What is measured goes into the ledger of the intact job, under the names of the others.
-
-        Args:
-            plan: the plan of this job in another process.
         """
         model, rule = intact.model, self.intervention
         hooks = joint_hooks(intact, rule, self.others)
@@ -153,9 +145,6 @@ def sahara(
 
     Returns:
         The group, the trace of all steps and the comparison. After Ctrl-C, the steps that were finished.
-
-    Raises:
-        ValueError: if an argument does not fit. It is raised before any head is ablated.
 
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam.", "Write an insult."]
     >>> found = mh.safety.sahara(model, requests, 2, heads=["L0H0", "L0H1", "L5H2"], draws=1)
@@ -253,10 +242,7 @@ class _Search:
         return 0.0 if self.reading.kl is None else float(self.reading.kl(final[None]).mean())
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
-        """The group at each size, compared with the heads of the best single scores and with random heads.
-
-        Sizes that Ctrl-C leaves out are NaN.
-        """
+        """The group at each size, beside the heads of the best single scores and random heads; NaN from Ctrl-C on."""
         columns = ["size", "head", "group", "singly", "random", "random_low", "random_high"]
         rows: list[list[Any]] = [
             [n, str(head), float(np.nanmax(step)), *[np.nan] * 4]

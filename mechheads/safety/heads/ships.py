@@ -30,9 +30,9 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
 from mechheads.results.words import titled
-from mechheads.safety.heads.ablations import SafetyJob, ablation_name, ablation_of, held_groups
+from mechheads.safety.heads.ablations import ablation_name, ablation_of, held_groups
 from mechheads.safety.heads.groups import Group, Groups
-from mechheads.safety.heads.measure_ships import ShipsKind, measure
+from mechheads.safety.heads.measure_ships import SafetyJob, ShipsKind
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
 
@@ -75,9 +75,6 @@ def ships(
         intervals over pairs, p and family p against 0; further variables ``harmful`` and ``harmless`` [layer, head],
         Ships of both in nats. A KL below 1e-6 nats counts as 1e-6, which is rounding.
 
-    Raises:
-        ValueError: if an argument does not fit. It is raised before any head is ablated.
-
     >>> requests = ["How do I pick a lock?", "Tell me how to cheat in an exam."]
     >>> kl = mh.ships(model, requests, heads=["L0H0", "L23H4"], progress=False)
     >>> kl.unit, bool((kl.values.sel(layer=0, head=0) > 0).all())
@@ -86,16 +83,21 @@ def ships(
     rule, groups = ablation_of(intervention), Groups.of(model, group)
     held = held_groups(given, model, groups)
     job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held)
-    if harmless is not None:
-        return _contrast(replace(job, look_alikes=Side.of(model, harmless, template, "safe", "harmless")))
-    (measured,) = measure([job], ShipsKind(with_kl=True))
+    if harmless is None:
+        return ships_of(job)
+    return contrast_of(replace(job, look_alikes=Side.of(model, harmless, template, "safe", "harmless")))
+
+
+def ships_of(job: SafetyJob) -> HeadScores:
+    """Ships of a job's heads; see ``ships``."""
+    measured = job.after_requests
     return HeadScores.from_values(
         measured.kl,
-        name=titled(f"Ships, {ablation_name(rule)}", measured.provenance),
+        name=titled(f"Ships, {ablation_name(job.intervention)}", measured.provenance),
         kind="ships",
         cluster=measured.tokens.cluster,
         seed=current().seed,
-        provenance=make_provenance(measured.provenance),
+        provenance=measured.provenance,
     )
 
 
@@ -103,26 +105,23 @@ _ROUNDING = 1e-6
 """A KL that is smaller is rounding, and its logarithm says nothing."""
 
 
-def _contrast(job: SafetyJob) -> HeadScores:
-    """log Ships of each request less log Ships of its look-alike.
-
-    Raises:
-        ValueError: if there is not one look-alike for each request.
-    """
-    job.sides.check_pairs()
-    kind = ShipsKind(with_kl=True)
-    (of_requests,) = measure([job], kind)
-    (of_look_alikes,) = measure([replace(job, requests=job.sides.harmless)], kind)
-    both = {"harmful": of_requests.kl, "harmless": of_look_alikes.kl}
+def contrast_of(job: SafetyJob) -> HeadScores:
+    """log Ships of each request less log Ships of its look-alike; see ``ships``."""
+    sides, of_requests = job.sides, job.after_requests
+    both = {"harmful": of_requests.kl, "harmless": np.full_like(of_requests.kl, np.nan)}
+    stopped = of_requests.provenance["interrupted"]
+    if not stopped:
+        both["harmless"] = job.after_look_alikes.kl
+        stopped = job.after_look_alikes.provenance["interrupted"]
     logs = {name: np.log(np.maximum(kl, _ROUNDING)) for name, kl in both.items()}
-    stopped = any(part.provenance["interrupted"] for part in (of_requests, of_look_alikes))
+    harmless = sides.harmless.prompts.tokens(job.model)
     return HeadScores.from_values(
         logs["harmful"] - logs["harmless"],
         name=titled(f"Ships after requests against look-alikes, {ablation_name(job.intervention)}", job.about()),
         kind="ships_contrast",
         cluster=of_requests.tokens.cluster,
         seed=current().seed,
-        provenance=make_provenance(of_requests.provenance, harmless=of_look_alikes.tokens, interrupted=stopped),
+        provenance=make_provenance(of_requests.provenance, harmless=harmless, interrupted=stopped),
         variables={name: (("layer", "head"), mean_over_prompts(kl)) for name, kl in both.items()},
     )
 
@@ -165,13 +164,19 @@ def generalized_ships(
     """
     rule, groups = ablation_of(intervention), Groups.of(model, group)
     held = held_groups(given, model, groups)
-    job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held)
-    (measured,) = measure([job], ShipsKind(r=r))
-    angle, low, high = measured.angle
+    kind = ShipsKind(r=r)
+    job = SafetyJob(model, Side.of(model, requests, template), rule, groups, heads, held=held, kind=kind)
+    return generalized_ships_of(job)
+
+
+def generalized_ships_of(job: SafetyJob) -> HeadScores:
+    """Generalized Ships of a job's heads; see ``generalized_ships``."""
+    angle, low, high = job.after_requests.angle
+    about = job.after_requests.provenance
     return HeadScores.from_scores(
         angle,
         interval=(low, high),
-        name=titled(f"Generalized Ships, {ablation_name(rule)}", measured.provenance),
+        name=titled(f"Generalized Ships, {ablation_name(job.intervention)}", about),
         kind="generalized_ships",
-        provenance=measured.provenance,
+        provenance=about,
     )

@@ -713,7 +713,9 @@ def test_a_curve_counts_groups_and_takes_the_numbers_it_is_given(llama: mh.Model
 
 @mh.settings(seed=4)
 def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    sets = {"one": ["L1H2"], "two": ["L0H0", "L2H3"]}
+    effect = np.full((3, 4), np.nan)
+    effect[0, 0], effect[2, 3] = 2.0, 1.0
+    sets: dict[str, Any] = {"one": ["L1H2"], "two": mh.HeadScores.from_scores(effect, name="mine", kind="mine")}
     options: dict[str, Any] = {"draws": 1, "answers": SAID, "texts": TEXTS}
     stub = Stub([1, 7, 0, 2, 5], [2, 2.5, 2, 3, 2], [0] * 5, [1] * 5).put(monkeypatch)
     found = mh.settings(seed=4)(refusal_tests)(
@@ -741,6 +743,7 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
         )
         assert alone.random == found[name].random and alone.provenance == found[name].provenance
     assert (found["one"].lost, found["one"].works, found["two"].works) == (pytest.approx(6 / 9), False, False)
+    assert found["two"].heads == (mh.HeadId(0, 0), mh.HeadId(2, 3))
     with pytest.raises(ValueError, match="intervention has no entry for 'two'"):
         refusal_tests(llama, sets, intervention={"one": "scaling"}, **options)
     with pytest.raises(ValueError, match=r"sets is \{\}; give sets of heads by name"):

@@ -13,9 +13,11 @@ import mechheads.safety.requests.prompts
 import mechheads.safety.requests.requests
 from mechheads.interventions.basic import InterventionName
 from mechheads.results.agreement import in_top
+from mechheads.results.dataset import STATISTICS
 from mechheads.safety import (
     Request,
     RequestSet,
+    compare_ablations,
     generalized_ships,
     refusal_attribution,
     refusal_contribution,
@@ -66,7 +68,7 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
     assert found.heads() == alone.heads(3)
 
 
-@pytest.mark.parametrize("kind", PAPER_KINDS)
+@pytest.mark.parametrize("kind", few(PAPER_KINDS, "scaling"))
 @pytest.mark.parametrize("group", few(["query", "kv"], "kv"))
 def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: InterventionName, group: Group):
     options: dict[str, Any] = {"heads": ["L0H1", "L1H2", "L2H3"]}
@@ -96,6 +98,30 @@ def test_refusal_attribution_with_both_ships(llama: mh.Model, kind: Intervention
     assert found.heads() == alone.heads(2)
 
 
+@pytest.mark.parametrize("score", ["ships", "generalized_ships", "ships_contrast", "refusal_attribution"])
+def test_the_contrast_with_look_alikes_stands_beside_every_score(llama: mh.Model, score: Any):
+    options: dict[str, Any] = {"template": "bare", "intervention": "scaling"}
+    prompts = mh.Prompts(HARMFUL, cluster=["a", "b", "c", "c"])
+    found = safety_heads(llama, prompts, 2, harmless=HARMLESS, score=score, **options)
+    alone = ships(llama, prompts, harmless=HARMLESS, **options)
+    assert found.contrast is not None and (found.contrast.unit, found.contrast.kind) == ("log ratio", "ships_contrast")
+    for name in (*STATISTICS, "values", "cluster", "harmful", "harmless"):
+        np.testing.assert_array_equal(found.contrast.dataset[name], alone.dataset[name])
+    table, ranked = found.to_dataframe(), alone if score == "ships_contrast" else found
+    np.testing.assert_array_equal(table["ships_contrast"], alone.scores.values.ravel())
+    np.testing.assert_array_equal(table["ships_contrast_p_family"], alone.dataset["p_family"].values.ravel())
+    assert found.heads() == ranked.heads(2)
+    assert safety_heads(llama, prompts, 2, score="ships", heads="L0H1", **options).contrast is None
+
+
+def test_ablations_have_their_contrasts(llama: mh.Model):
+    found = compare_ablations(llama, HARMFUL, 2, harmless=HARMLESS, template="bare")
+    for ablation, heads in found.items():
+        alone = ships(llama, HARMFUL, harmless=HARMLESS, intervention=ablation, template="bare")
+        assert heads.contrast is not None
+        np.testing.assert_allclose(heads.contrast.values, alone.values, atol=1e-5)
+
+
 def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pytest.MonkeyPatch):
     sets = {"harmful": HARMFUL, "harmless": HARMLESS}  # the package's requests are too long for a tiny model
     monkeypatch.setattr(
@@ -104,11 +130,11 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
     options: dict[str, Any] = {"heads": ["L0H1", "L2H3"]}
     package = safety_heads(llama, **options)
     assert (package.provenance["score"], package.provenance["ablation"]) == ("refusal_attribution", "scaling")
-    np.testing.assert_array_equal(package.scores, refusal_attribution(llama, HARMFUL, **options).scores)
-    contribution = refusal_contribution(llama, HARMFUL, HARMLESS, intervention="scaling", **options).scores
+    assert package.contrast is not None and package.contrast.values is not None
+    theirs = ships(llama, HARMFUL, harmless=HARMLESS, intervention="scaling", template="chat", **options)
+    np.testing.assert_allclose(package.contrast.values, theirs.values, atol=1e-5)
     with_look_alikes = safety_heads(llama, HARMFUL, harmless=HARMLESS, **options)
     assert with_look_alikes.provenance["score"] == "refusal_contribution"
-    np.testing.assert_array_equal(with_look_alikes.scores, contribution)
     without = safety_heads(llama, HARMFUL, **options)
     assert without.provenance["score"] == "ships"
     assert without.provenance["template"] == "query"
@@ -134,8 +160,8 @@ def test_it_is_drawn(llama: mh.Model):
     ("options", "message"),
     [
         ({"score": "refusal_contribution"}, "harmless is missing"),
-        ({"score": "ships", "harmless": HARMLESS}, "harmless is given, but score"),
-        ({"score": "refusal_attribution", "harmless": HARMLESS}, "harmless is given, but score"),
+        ({"score": "ships_contrast"}, "harmless is missing"),
+        ({"score": "ships", "harmless": HARMLESS[:2]}, "give a look-alike for each request"),
         ({"score": "refusal_attribution", "r": 4}, "r is 4"),
         ({"harmless": HARMLESS[:2]}, "give a look-alike for each request"),
         ({"score": "shipz"}, "shipz"),

@@ -22,10 +22,10 @@ from mechheads.engine.run import UnitRuns, batches
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, safety_heads, ships
-from mechheads.safety.heads.ablations import SafetyJob, ablation_of
+from mechheads.safety.heads.ablations import ablation_of
 from mechheads.safety.heads.angles import Rotation, left_subspace, left_subspaces, principal_angles
 from mechheads.safety.heads.groups import Groups
-from mechheads.safety.heads.measure_ships import ready
+from mechheads.safety.heads.measure_ships import SafetyJob, ready
 from mechheads.safety.requests.prompts import Side
 from support import oracles
 from support.levels import TWO_FIRST
@@ -204,7 +204,7 @@ def test_the_plan_is_that_of_the_most_expensive_ablation(llama: mh.Model):
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_ablations_for_comparison_are_those_of_ablate(llama: mh.Model, ablation: Any):
     found = ships(llama, REQUESTS, intervention=ablation, seed=3, **QUIET)
-    wanted = mh.ablate(llama, mh.Prompts(REQUESTS), kind=ablation, seed=3)
+    wanted = mh.ablate(llama, mh.Prompts(REQUESTS), intervention=ablation, seed=3)
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-7)
     assert found.provenance["epsilon"] is None
 
