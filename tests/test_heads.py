@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mechheads.heads import HeadId, check_head, check_heads, kv_head
+from mechheads.heads import HeadId, check_head, check_heads, heads_as_given, kv_head
+from mechheads.results.scores import HeadScores
 
 counts = st.integers(0, 10**6)
 heads = st.builds(HeadId, counts, counts)
@@ -104,6 +106,15 @@ def test_one_head_alone_is_a_list_of_one(one):
 def test_a_tuple_of_two_heads_is_two_heads():
     assert check_heads(((0, 1), (1, 2)), 2, 3) == (HeadId(0, 1), HeadId(1, 2))
     assert check_heads(("L0H1", "L1H2"), 2, 3) == (HeadId(0, 1), HeadId(1, 2))
+
+
+def test_a_result_stands_for_its_heads_in_their_order():
+    effect = HeadScores.from_scores(np.array([[0.2, np.nan, 0.7]]), name="mine", kind="mine")
+    group = SimpleNamespace(heads=(HeadId(0, 2), HeadId(0, 1)))
+    assert heads_as_given(effect, 1, 3) == (HeadId(0, 2), HeadId(0, 0))
+    assert heads_as_given(group, 1, 3) == (HeadId(0, 2), HeadId(0, 1))
+    with pytest.raises(ValueError, match="head L0H2 is out of range"):
+        check_heads(effect, 1, 2)
 
 
 def test_one_bad_head_among_good_ones_is_an_error():
