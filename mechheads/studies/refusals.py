@@ -21,7 +21,7 @@ from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.prompts import Requests, opened
 from mechheads.safety.requests.requests import Split

@@ -16,7 +16,7 @@ from mechheads.labels.static import RelationScorer
 from mechheads.ledger.ledger import Ledger
 from mechheads.safety.answers import answering
 from mechheads.safety.answers.answering import Answering, HeadsOff
-from mechheads.safety.heads.groups import Groups
+from mechheads.safety.heads.ablations import Groups
 from mechheads.safety.requests.prompts import Sides
 from mechheads.studies import build_atlas
 from mechheads.studies.questions import PARTS

@@ -42,8 +42,7 @@ from mechheads.safety.answers.verdicts import (
     same_answer,
     without_fixed,
 )
-from mechheads.safety.heads.ablations import ablation_of, about_ablation, check_joint, joint_changes
-from mechheads.safety.heads.groups import Groups
+from mechheads.safety.heads.ablations import Groups, ablation_of, about_ablation, check_joint, joint_changes
 from mechheads.safety.requests.prompts import TEMPLATES, Sides, Template, answers_begun, whole_answers
 
 

@@ -18,7 +18,7 @@ from mechheads.model.model import Model
 from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.requests.prompts import Requests, Sides
 
 _SHORT = AnswerSettings(max_new_tokens=32)

@@ -41,7 +41,7 @@ from mechheads.safety.answers.answering import (
     verdict_share,
 )
 from mechheads.safety.answers.verdicts import judged_by
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides
 from mechheads.safety.requests.texts import text_loss, text_tokens

@@ -54,8 +54,7 @@ from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.layer_store import LayerStore
 from mechheads.safety.answers.refusing import warn_if_rare
-from mechheads.safety.heads.ablations import ablation_name, about_ablation
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups, ablation_name, about_ablation
 from mechheads.safety.heads.measure_ships import SafetyJob
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_answer, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides, Template

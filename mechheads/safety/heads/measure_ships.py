@@ -28,9 +28,8 @@ from mechheads.metrics.basic import kl_divergence
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.provenance import make_provenance
-from mechheads.safety.heads.ablations import about_ablation
+from mechheads.safety.heads.ablations import Groups, about_ablation
 from mechheads.safety.heads.angles import Rotation
-from mechheads.safety.heads.groups import Groups
 from mechheads.safety.requests.prompts import Side, Sides
 
 

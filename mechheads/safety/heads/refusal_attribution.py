@@ -42,11 +42,12 @@ from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import (
     PAPER_ABLATIONS,
     PAPER_KINDS,
+    Group,
+    Groups,
     ablation_name,
     ablation_of,
     epsilon_of,
 )
-from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.measure_ships import SafetyJob
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
 from mechheads.safety.requests.prompts import Requests, Side, Template

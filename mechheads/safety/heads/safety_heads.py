@@ -36,13 +36,14 @@ from mechheads.results.words import titled
 from mechheads.safety.answers.refusing import count_refusals
 from mechheads.safety.heads.ablations import (
     PAPER_KINDS,
+    Group,
+    Groups,
     ablation_name,
     ablation_of,
     about_ablation,
     held_groups,
 )
 from mechheads.safety.heads.contribution import contribution_of
-from mechheads.safety.heads.groups import Group, Groups
 from mechheads.safety.heads.measure_ships import Measured, SafetyJob, ShipsKind, check_r, measure
 from mechheads.safety.heads.refusal_attribution import attribution_of
 from mechheads.safety.heads.ships import contrast_of, generalized_ships_of, ships_of

@@ -33,8 +33,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety.heads.ablations import ablation_name, ablation_of, check_joint, joint_changes
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, check_joint, joint_changes
 from mechheads.safety.heads.measure_ships import SafetyJob, ShipsKind, check_r, empty, fill, last_states, ready
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.prompts import Requests, Side, Template

@@ -30,8 +30,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
 from mechheads.results.words import titled
-from mechheads.safety.heads.ablations import ablation_name, ablation_of, held_groups
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, held_groups
 from mechheads.safety.heads.measure_ships import SafetyJob, ShipsKind
 from mechheads.safety.requests.prompts import Requests, Side, Template
 

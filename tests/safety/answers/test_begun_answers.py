@@ -16,7 +16,7 @@ from mechheads.generation.generate import Generated
 from mechheads.safety import rule_judge
 from mechheads.safety.answers import rules
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff
-from mechheads.safety.heads.groups import Groups
+from mechheads.safety.heads.ablations import Groups
 from mechheads.safety.requests import openings
 from mechheads.safety.requests.prompts import Side, Sides, answers_begun, whole_answers
 

@@ -18,8 +18,7 @@ from mechheads.interventions.base import site_of
 from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import ships
-from mechheads.safety.heads.ablations import ablation_name, ablation_of, about_ablation
-from mechheads.safety.heads.groups import Group, Groups
+from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation
 from mechheads.safety.heads.measure_ships import SafetyJob, ready
 from mechheads.safety.requests.prompts import Side
 from support import oracles, weight_surgery

@@ -25,8 +25,7 @@ from mechheads.safety import (
     safety_heads,
     ships,
 )
-from mechheads.safety.heads.ablations import PAPER_KINDS
-from mechheads.safety.heads.groups import Group
+from mechheads.safety.heads.ablations import PAPER_KINDS, Group
 from support.levels import few
 
 ARCHITECTURES = few(("gpt2", "llama", "gemma"), "llama")

@@ -22,9 +22,8 @@ from mechheads.engine.run import UnitRuns, batches
 from mechheads.results.stats import cluster_draws, top_shares
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import compare_ablations, generalized_ships, safety_heads, ships
-from mechheads.safety.heads.ablations import ablation_of
+from mechheads.safety.heads.ablations import Groups, ablation_of
 from mechheads.safety.heads.angles import Rotation, left_subspace, left_subspaces, principal_angles
-from mechheads.safety.heads.groups import Groups
 from mechheads.safety.heads.measure_ships import SafetyJob, ready
 from mechheads.safety.requests.prompts import Side
 from support import oracles
