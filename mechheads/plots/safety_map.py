@@ -374,6 +374,7 @@ def _colours(degrees: np.ndarray, bar: dict[str, Any]) -> dict[str, Any]:
 SCORES = {
     "ships": ("Ships", "nats"),
     "generalized_ships": ("Generalized Ships", "degrees"),
+    "ships_contrast": ("Ships against look-alikes", "log ratio"),
     "refusal_contribution": ("Refusal Contribution", "nats"),
     "refusal_attribution": ("Refusal attribution", "nats"),
 }

@@ -75,7 +75,7 @@ def test_refusal_attribution_is_the_slope_of_refusing_towards_each_ablation(smal
     found = refusal_attribution(small, HARMFUL, intervention=[UniformAttention(0.3), Scale(0.3)], **QUIET)
     assert found.values is not None
     sizes = []
-    for layer, head in ((0, 0), (1, 3), (2, 1)):
+    for layer, head in ((0, 0), (2, 1)):
         slopes = {
             ablation: [-slope_of(partial(refusing, small, each, layer, head, ablation)) for each in HARMFUL]
             for ablation in ("scaling", "undifferentiated")

@@ -39,7 +39,7 @@ HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Ro
 HARMLESS = [" no", " When Mary went to the store John gave a book", " three cat", " Rome is"]
 
 
-@pytest.mark.parametrize("ablation", [None, "undifferentiated"])
+@pytest.mark.parametrize("ablation", few([None, "undifferentiated"], None))
 def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
     small: mh.Model, ablation: InterventionName | None
 ):
@@ -65,6 +65,9 @@ def test_contribution_ranks_and_ships_of_the_same_prompts_come_with_it(
         3,
     )
     assert found.heads() == alone.heads(3)
+    lines = mh.plots.safety_map(found).data[0].text[0].split("<br>")[2:6]
+    told = ("Refusal Contribution ", "Ships ", "Generalized Ships ", "Ships against look-alikes ")
+    assert all(map(str.startswith, lines, told))
 
 
 @pytest.mark.parametrize("kind", few(PAPER_KINDS, "scaling"))
@@ -110,6 +113,7 @@ def test_the_contrast_with_look_alikes_stands_beside_every_score(llama: mh.Model
     np.testing.assert_array_equal(table["ships_contrast"], alone.scores.values.ravel())
     np.testing.assert_array_equal(table["ships_contrast_p_family"], alone.dataset["p_family"].values.ravel())
     assert found.heads() == ranked.heads(2)
+    assert mh.plots.safety_map(found).layout.title.text is not None
     assert safety_heads(llama, prompts, 2, score="ships", heads="L0H1", **options).contrast is None
 
 
@@ -144,15 +148,6 @@ def test_the_default_score_uses_what_is_given(llama: mh.Model, monkeypatch: pyte
 
 def _requests(texts: list[str]) -> RequestSet:
     return RequestSet(tuple(Request(text, "demo") for text in texts), "requests", harmful=False)
-
-
-def test_it_is_drawn(llama: mh.Model):
-    found = safety_heads(llama, HARMFUL, 3, harmless=HARMLESS)
-    hover = mh.plots.safety_map(found).data[0].text[0]
-    lines = hover.split("<br>")
-    assert lines[2].startswith("Refusal Contribution ")
-    assert lines[3].startswith("Ships ")
-    assert lines[4].startswith("Generalized Ships ")
 
 
 @pytest.mark.parametrize(

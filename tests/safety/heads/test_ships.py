@@ -40,7 +40,7 @@ REQUESTS = [
     "I help",
 ]
 QUIET: dict[str, Any] = {"template": "bare"}
-KINDS = ("undifferentiated", "scaling", "zero", "mean", "resample")
+KINDS = ("undifferentiated", "mean", "resample")
 
 
 def jobs_of(model: mh.Model, *rules: Any) -> list[Any]:
