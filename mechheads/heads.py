@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, SupportsIndex, TypeVar
+from typing import Any, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class HeadId:
 HeadLike = HeadId | str | tuple[int, int]
 
 
+@runtime_checkable
 class OfHeads(Protocol):
     """A result that names heads: ``HeadScores`` its first ones, a group or a test its own."""
 

@@ -34,7 +34,7 @@ from mechheads.engine.head_sets import replaced_z
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, effects, finish, measure
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, Heads
 from mechheads.interventions.base import Context
 from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
 from mechheads.ledger.key import NO_STORE, Store
@@ -93,7 +93,7 @@ def refusal_contribution(
     group: Group = "query",
     opening: str | None = None,
     template: Template | None = None,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
 ) -> HeadScores:
     """How much each head contributes to refusing harmful requests, beyond its effect on any answer.
 

@@ -19,7 +19,7 @@ from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given, describe_heads
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Finished, Work, finish
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, Heads
 from mechheads.interventions.base import Intervention, needs_of, site_of
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
@@ -87,7 +87,7 @@ class SafetyJob:
     requests: Side
     intervention: Intervention
     groups: Groups
-    heads: Sequence[HeadLike] | HeadLike | None = None
+    heads: Heads | None = None
     look_alikes: Side | None = None
     held: Held = ()
     kind: ShipsKind = _KL

@@ -28,7 +28,7 @@ from scipy.special import softmax
 
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
-from mechheads.heads import HeadLike
+from mechheads.heads import Heads
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
@@ -62,7 +62,7 @@ def refusal_attribution(
     intervention: InterventionLike | Sequence[InterventionLike] = PAPER_KINDS,
     group: Group = "query",
     template: Template | None = None,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
 ) -> HeadScores:
     """How far a model's refusals, in any words, depend on each head: an estimate for all heads from one gradient.
 

@@ -17,7 +17,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from mechheads.engine.held_heads import Given
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
@@ -85,7 +85,7 @@ def safety_heads(
     group: Group = "query",
     template: Template | None = None,
     r: int = 1,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
     given: Given | None = None,
 ) -> SafetyHeads:
     """The ``k`` heads with the largest score, with Ships and Generalized Ships of every head.
@@ -149,7 +149,7 @@ def compare_ablations(
     score: ShipsScore = "ships",
     template: Template = "query",
     r: int = 1,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
 ) -> dict[str, SafetyHeads]:
     """``mh.safety_heads`` by one of the paper's scores for several ablations, which share one intact run.
 

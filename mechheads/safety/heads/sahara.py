@@ -18,7 +18,7 @@ from mechheads.engine.job import Job, make_ready
 from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
 from mechheads.engine.work import Run, Work
-from mechheads.heads import HeadId, HeadLike
+from mechheads.heads import HeadId, Heads
 from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import InterventionLike, Mean, MeanOf, UniformAttention
 from mechheads.interventions.head_change import EVERYWHERE, change_hooks
@@ -126,7 +126,7 @@ def sahara(
     template: Template = "query",
     r: int = 1,
     draws: int = 5,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
 ) -> HeadGroup:
     """A group of heads, found greedily: each step is a sweep over all other heads with the group so far ablated.
 

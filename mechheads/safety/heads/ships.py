@@ -15,13 +15,12 @@ Both measure any change of the answer, not only safety: a head that every answer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from mechheads.engine.held_heads import Given
-from mechheads.heads import HeadLike
+from mechheads.heads import Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
@@ -44,7 +43,7 @@ def ships(
     intervention: InterventionLike = "undifferentiated",
     group: Group = "query",
     template: Template = "query",
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
     given: Given | None = None,
 ) -> HeadScores:
     """Safety Head ImPortant Scores: how far the next-token distribution moves without a head.
@@ -134,7 +133,7 @@ def generalized_ships(
     group: Group = "query",
     r: int = 1,
     template: Template = "query",
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
     given: Given | None = None,
 ) -> HeadScores:
     """Generalized Ships: the angle by which the states of a whole set of requests rotate without a head.
