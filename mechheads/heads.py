@@ -54,9 +54,7 @@ HeadLike = HeadId | str | tuple[int, int]
 
 
 @runtime_checkable
-class OfHeads(Protocol):
-    """A result that names heads: ``HeadScores`` its first ones, a group or a test its own."""
-
+class OfHeads(Protocol):  # a result: HeadScores name their first heads, a group or a test its own
     @property
     def heads(self) -> Any: ...
 

@@ -194,8 +194,8 @@ class _Builder:
         self.metric = _metric(self.pairs)
         self.requests, self.look_alikes = asked.requests, None
         if asked.requests is None:
-            step = 5 if asked.quick else 2
-            sides = (load_requests(name, "test")[::step][:_REQUESTS] for name in ("harmful", "harmless"))
+            which = slice(0, 2 * _REQUESTS, 5 if asked.quick else 2)
+            sides = (load_requests(name, "test")[which] for name in ("harmful", "harmless"))
             self.requests, self.look_alikes = ([request.text for request in side] for side in sides)
         self.refusals: RefusalStages | None = None
         if asked.by_use is not None and asked.refusals is not None:
@@ -429,9 +429,8 @@ def _begun(model: Model, asked: Questions, resume: Atlas | None) -> Atlas:
         raise ValueError(f"resume is an atlas of another study: {differs}")
     # a part whose file was deleted is done again
     kept = _RESULTS if asked.by_use is None else _RESULTS | {"safety": "refusals"}
-    done = [part for part in resume.done if part not in kept or getattr(resume, kept[part])]
-    if asked.by_use is None and not set(_ablations(asked)) <= set(resume.safety):
-        done = [part for part in done if part != "safety"]
+    lacks = set() if asked.by_use is not None or set(_ablations(asked)) <= set(resume.safety) else {"safety"}
+    done = [part for part in resume.done if part not in lacks and (part not in kept or getattr(resume, kept[part]))]
     again = tuple(what for part in asked.parts if part not in done for what in PARTS[part])
     return replace(
         resume,

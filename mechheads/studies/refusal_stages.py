@@ -80,7 +80,9 @@ class RefusalStages:
         if 2 * len(everything) <= len(asked.groups(model).units(None)):
             sets[TOGETHER], ablations[TOGETHER] = everything, _ALONE
         else:
-            atlas.note(f"too few other {found.ablated}s to compare the first of all rankings with: not tested")
+            atlas.note(
+                f"too few other {found.provenance['unit']}s to compare the first of all rankings with: not tested"
+            )
         harmful, harmless = self.requests.answered
         with atlas.stage("tests"):
             tests = refusal_tests(

@@ -167,11 +167,6 @@ class Refusals(TableResult):
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @property
-    def ablated(self) -> str:
-        """What is ablated as one: "head" or "key/value group"."""
-        return str(self.provenance["unit"])
-
-    @property
     def carriers(self) -> dict[str, RefusalTest]:
         """The tests by which a few heads carry the refusals.
 

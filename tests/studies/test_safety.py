@@ -188,7 +188,7 @@ def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_pa
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
     assert atlas.refusals is not None
-    assert not atlas.refusals.carriers and atlas.refusals.ablated == "key/value group"
+    assert not atlas.refusals.carriers and atlas.refusals.provenance["unit"] == "key/value group"
     for scores in atlas.rankings.values():
         assert scores.provenance["group"] == "kv" and all(head.head % 2 == 0 for head in scores.heads(3))
     assert all(len(test.heads) % 2 == 0 for test in atlas.refusals.tests.values())

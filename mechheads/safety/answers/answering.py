@@ -39,7 +39,6 @@ from mechheads.safety.answers.verdicts import (
     judge_name,
     judged_by,
     rule_judge,
-    same_answer,
     without_fixed,
 )
 from mechheads.safety.heads.ablations import Groups, ablation_of, about_ablation, check_joint, joint_changes
@@ -284,13 +283,6 @@ def is_verdict(answers: pd.DataFrame, condition: str, kind: str, verdict: str) -
 def _verdicts(answers: pd.DataFrame, condition: str, kind: str) -> np.ndarray:
     asked = (answers["condition"] == condition) & ((answers["kind"] == kind) | (kind == "both"))
     return answers["verdict"].to_numpy(dtype=object)[asked.to_numpy()]
-
-
-def same_told(answers: pd.DataFrame, condition: str, kind: str) -> str:
-    """That one answer went to most requests of a kind, for a sentence; empty if that is not so."""
-    part = answers[(answers["condition"] == condition) & (answers["kind"] == kind)]
-    same, of = same_answer(part["request"].tolist(), part["answer"].tolist(), part["verdict"].tolist())
-    return f"the same answer to {same} of {of} {kind} requests" if same else ""
 
 
 def judged(answers: pd.DataFrame) -> str:

@@ -37,10 +37,9 @@ from mechheads.safety.answers.answering import (
     HeadsOff,
     is_verdict,
     judged,
-    same_told,
     verdict_share,
 )
-from mechheads.safety.answers.verdicts import judged_by
+from mechheads.safety.answers.verdicts import judged_by, same_answer
 from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.requests.openings import OpeningLogProb, find_opening, value_of, with_opening
 from mechheads.safety.requests.prompts import Requests, Sides
@@ -333,8 +332,9 @@ def _conclude(answers: pd.DataFrame, table: pd.DataFrame, cluster: Sequence[str]
         f"{ablated['over_refusal']:.0%}"
     )
     for condition in ("intact", "ablated"):
-        if same := same_told(answers, condition, "harmful"):
-            numbers += f"; {same} ({condition})"
+        part = answers[(answers["condition"] == condition) & (answers["kind"] == "harmful")]
+        same, of = same_answer(*(part[column].tolist() for column in ("request", "answer", "verdict")))
+        numbers += f"; the same answer to {same} of {of} harmful requests ({condition})" if same else ""
     if reasons:
         return False, f"not shown to be safety-critical ({', '.join(reasons)}): {numbers}"
     return True, f"safety-critical: {numbers}"

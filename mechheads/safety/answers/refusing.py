@@ -6,7 +6,7 @@ hardly any. So before scores are called noise, or heads safety heads, refusals a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
@@ -18,10 +18,8 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
-from mechheads.results.bounded import LEAST_OF_BOUNDED
 from mechheads.results.refused import LEAST_REFUSAL, refused_of, refuses
-from mechheads.results.stats import share_interval
-from mechheads.safety.answers.verdicts import judged_by, rule_judge, same_answer, verdicts
+from mechheads.safety.answers.verdicts import rule_judge, same_answer, verdicts
 from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
 
 ASKED, TOKENS = 16, 32
@@ -53,36 +51,15 @@ def count_refusals(model: Model, side: Side) -> dict[str, Any] | None:
     return counted | {"same": same, "judge": rule_judge.__name__, "tokens": TOKENS}
 
 
-def refusing(refused: Mapping[str, Any] | None) -> str:
-    """How many requests a model refused, by ``count_refusals``, for a sentence; empty if it was not judged."""
-    if refused is None or not refused["of"]:
-        return refused_of(refused)
-    n, of = refused["n"], refused["of"]
-    low, high = share_interval(np.array(n / of), np.array(of))
-    share = (
-        f"{n / of:.0%} [{low:.0%}, {high:.0%}]" if of >= LEAST_OF_BOUNDED else f"{n / of:.0%}, too few for an interval"
-    )
-    same = f" and gave the same answer to {refused['same']}" if refused.get("same") else ""
-    judged = judged_by(refused["judge"], ["refused"])
-    return f"{refused_of(refused)}{same} ({share}, {judged})"
-
-
-def openings_told(openings: Sequence[str], refusal: Float[np.ndarray, " prompt"]) -> str:
-    """How likely openings of refusals are after requests, by their log-probability after each, for a warning."""
-    share, n = float(np.exp(refusal).mean()), len(refusal)
-    listed = ", ".join(f'"{opening}"' for opening in openings)
-    which = f"the opening {listed}" if len(openings) == 1 else f"the openings {listed} together"
-    return f"gives {which} a mean probability of {share:.1%} ({n} request{'s' * (n > 1)})"
-
-
 def warn_if_rare(
     model: Model, side: Side, openings: Sequence[Sequence[int]], refusal: Float[np.ndarray, " prompt"]
 ) -> None:
     """Warn if openings are unlikely after requests, and say whether the model refuses in other words."""
-    if float(np.exp(refusal).mean()) >= LEAST_REFUSAL:
+    share = float(np.exp(refusal).mean())
+    if share >= LEAST_REFUSAL:
         return
     counted = count_refusals(model, side)
-    told = f"in short answers it {refusing(counted)}: "
+    told = f"in short answers it {refused_of(counted)}: "
     if refuses(counted) is None and counted is not None:
         told += "these scores count only the openings, so they may be noise"
     elif counted is None:
@@ -91,5 +68,6 @@ def warn_if_rare(
         told += "refusals in other words, which these scores do not count, may depend on other heads"
     else:
         told += "there is hardly any refusal that a head could contribute to, so the scores are mostly noise"
-    texts = [model.tokenizer.decode(list(opening)).strip() for opening in openings]
-    warn(f"{model.name} {openings_told(texts, refusal)}; {told}")
+    texts = ", ".join(f'"{model.tokenizer.decode(list(opening)).strip()}"' for opening in openings)
+    which = f"the openings {texts} together" if len(openings) > 1 else f"the opening {texts}"
+    warn(f"{model.name} gives {which} a mean probability of {share:.1%} ({len(refusal)} requests); {told}")

@@ -94,19 +94,12 @@ def rule_judge(request: str, answer: str) -> Verdict:
     return verdict(answer, request=request)
 
 
-def judged_by(judge: AnswerJudge | str, told: Sequence[str] = tuple(_CALLED)) -> str:
-    """Who judged a share of answers with these verdicts; of the rules, how often they agree with labels."""
-    name = judge if isinstance(judge, str) else judge_name(judge)
-    if name != rule_judge.__name__:
-        return f"judged by {name}"
+def judged_by(judge: AnswerJudge) -> str:
+    """Who judged a share of answers; of the rules, how often they agree with labels."""
     small, chat = AGREEMENT.values()
-    shares = (
-        "{:.2f} to {:.2f} of {} (small models) or {:.2f} to {:.2f} (chat models)".format(
-            *small[one], _CALLED[one], *chat[one]
-        )
-        for one in told
-    )
-    return f"judged by rules that agree with labels on {' and '.join(shares)}"
+    shares = "{:.2f} to {:.2f} of {} (small models) or {:.2f} to {:.2f} (chat models)"
+    agree = " and ".join(shares.format(*small[one], called, *chat[one]) for one, called in _CALLED.items())
+    return f"judged by {f'rules that agree with labels on {agree}' if judge is rule_judge else judge_name(judge)}"
 
 
 def same_answer(requests: Sequence[str], answers: Sequence[str], judged: Sequence[Verdict | None]) -> tuple[int, int]:

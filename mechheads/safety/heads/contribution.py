@@ -229,14 +229,10 @@ def _direct(job: Job, heads: Sequence[HeadId], z: LayerStore) -> Float[Tensor, "
         rows = slice(begin, begin + job.plan.rows)
         at = job.at[rows]
         row = torch.arange(len(at), device=at.device)[:, None]
-        senders = [(head, _new_z(z, head, job.together, rows)[row, at].flatten(-2)) for head in heads]
+        changed = {head: slice(head.head, head.head + job.together) for head in heads}
+        senders = [(h, z[h.layer][rows, of].transpose(1, 2)[row, at].flatten(-2)) for h, of in changed.items()]
         parts.append(Frozen(job.base, rows, at, "frozen").run(senders, final=True).final)
     return torch.cat(parts, dim=1)
-
-
-def _new_z(z: LayerStore, head: HeadId, together: int, rows: slice) -> Float[Tensor, "prompt pos head d_head"]:
-    """The new z of the heads that change together, from the first of them on."""
-    return z[head.layer][rows, head.head : head.head + together].transpose(1, 2)
 
 
 def shared_end(*sides: Tokens) -> int:

@@ -115,8 +115,7 @@ class SafetyJob:
     @cached_property
     def after_look_alikes(self) -> Measured:
         """The KL of each head after the look-alikes."""
-        (measured,) = measure([replace(self, requests=self.sides.harmless, kind=_KL)])
-        return measured
+        return measure([replace(self, requests=self.sides.harmless, kind=_KL)])[0]
 
     def about(self) -> dict[str, Any]:
         """What a result records about the ablation and the requests."""

@@ -220,38 +220,32 @@ def _with_ships(job: SafetyJob, k: int, score: Score) -> SafetyHeads:
     """The score of a job's heads, with both Ships and the contrast of those that have one; NaN after Ctrl-C."""
     scores, seed = SCORES[score](job), current().seed
     stopped, known = scores.provenance["interrupted"], np.isfinite(scores.scores.values)
-    data, over_heads = scores.dataset, ("layer", "head")
     if stopped and score in _OF_REFUSALS:
         columns = {name: np.full(known.shape, np.nan) for name in (*_SHIPS, *_ANGLE)}
     else:
         columns = _columns(job.after_requests)
         stopped = stopped or bool(np.isnan(columns["ships"][known]).any())
-    if scores.values is not None:
-        columns["in_top"] = in_top(scores, k, seed=seed)
-    else:
+    if scores.values is None:  # of angles there are resamples
         shares = top_shares(job.after_requests.resampled[..., :: job.groups.size], k)
         columns["in_top"] = np.repeat(shares, job.groups.size, axis=1)
-    data = data.assign({name: (over_heads, values) for name, values in columns.items()})
+    else:
+        columns["in_top"] = in_top(scores, k, seed=seed)
+    data = scores.dataset.assign({name: (("layer", "head"), values) for name, values in columns.items()})
     if job.look_alikes is not None and not stopped:
         contrast = scores if score == "ships_contrast" else contrast_of(job)
         stopped = contrast.provenance["interrupted"]
-        data = data.assign({name: _renamed(contrast.dataset[old]) for name, old in _OF_CONTRAST.items()})
+        names = {old: name for name, old in _OF_CONTRAST.items()} | {"prompt": "pair"}  # angles have no prompts
+        data = data.assign(contrast.dataset[list(_OF_CONTRAST.values())].rename(names).data_vars)
         data = data.assign_attrs({"ships_contrast": contrast.dataset.attrs["statistics"]})
     about = about_ablation(job.intervention, job.groups) | {"k": k, "score": score, "r": job.kind.r, "seed": seed}
     name = titled(f"safety heads, {ablation_name(job.intervention)}", scores.provenance)
-    found = SafetyHeads(data.assign_attrs(name=name, kind="safety"))
-    return found.with_provenance(**about, interrupted=stopped)
+    return SafetyHeads(data.assign_attrs(name=name, kind="safety")).with_provenance(**about, interrupted=stopped)
 
 
 def _columns(measured: Measured) -> dict[str, Float[np.ndarray, "layer head"]]:
     """Ships and Generalized Ships with their intervals."""
     low, high = bounded_interval(measured.kl, measured.tokens.cluster, bounds=kind_of("ships").bounds)
     return dict(zip((*_SHIPS, *_ANGLE), (mean_over_prompts(measured.kl), low, high, *measured.angle), strict=True))
-
-
-def _renamed(variable: xr.DataArray) -> xr.DataArray:
-    """A variable of the contrast, whose pairs have a dimension of their own: scores of angles have no prompts."""
-    return variable.rename(prompt="pair") if "prompt" in variable.dims else variable
 
 
 class SafetyHeads(HeadScores):

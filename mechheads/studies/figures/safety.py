@@ -16,8 +16,8 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
+from mechheads.results.refused import refused_of
 from mechheads.results.shown import head_names
-from mechheads.safety.answers.refusing import refusing
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
 from mechheads.safety.requests.loaders import load_requests
@@ -157,7 +157,7 @@ def _numbers(results: _Results, several: bool, k: int) -> tuple[dict[str, pd.Dat
     heads, top, lines = [], [], []
     for (model, data), found in results.items():
         name = f"{model}, {data}" if several else model
-        if told := refusing(next(iter(found.values())).provenance.get("refused")):
+        if told := refused_of(next(iter(found.values())).provenance.get("refused")):
             lines.append(f"{name}: {told}")
         for ablation, scores in found.items():
             about = {"model": model, "requests": data, "ablation": ablation}

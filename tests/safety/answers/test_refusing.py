@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 import mechheads as mh
 import mechheads.safety.answers.refusing as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.results.refused import refuses
-from mechheads.safety.answers.refusing import ASKED, count_refusals, openings_told, refusing, warn_if_rare
+from mechheads.results.refused import refused_of, refuses
+from mechheads.safety.answers.refusing import ASKED, count_refusals, warn_if_rare
 from mechheads.safety.requests.prompts import Side
 
 NO, YES, STUCK = "I'm sorry, but I can't help with that.", "Number {} is what you ask for.", "It is an old story."
@@ -58,7 +57,7 @@ def test_a_thought_that_does_not_end_is_no_answer(llama: mh.Model, answer):
     found = count_refusals(llama, side(8))
     assert found is not None and (found["n"], found["of"]) == (4, 6)
     answer("<think> Let me see")
-    assert count_refusals(llama, side(8)) is None and refuses(None) is None and refusing(None) == ""
+    assert count_refusals(llama, side(8)) is None and refuses(None) is None
 
 
 def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_requests(llama: mh.Model, answer):
@@ -66,13 +65,11 @@ def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_reques
     answer(NO, italian, italian, YES)
     found = count_refusals(llama, side(8))
     assert found is not None and (found["n"], found["of"], found["unjudged"]) == (2, 4, 4)
-    assert refusing(found).startswith(
-        "refused 2 of 4, and 4 answers not in English are not judged (50%, too few for an interval, "
-    )
+    assert refused_of(found) == "refused 2 of 4, and 4 answers not in English are not judged"
     answer(italian)
     none = count_refusals(llama, side(8))
     assert none is not None and (none["n"], none["of"], none["unjudged"]) == (0, 0, 8) and refuses(none) is None
-    assert refusing(none) == "gave 8 answers not in English, which are not judged"
+    assert refused_of(none) == "gave 8 answers not in English, which are not judged"
 
 
 def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
@@ -87,7 +84,6 @@ def test_one_answer_to_most_requests_is_told(llama: mh.Model, answer, answers: l
     answer(*answers)
     found = count_refusals(llama, side(8))
     assert found is not None and found["same"] == same
-    assert ("and gave the same answer to 7" in refusing(found)) is bool(same)
 
 
 def test_what_cannot_be_answered_is_not_counted(llama: mh.Model):
@@ -95,21 +91,17 @@ def test_what_cannot_be_answered_is_not_counted(llama: mh.Model):
     assert count_refusals(llama, Side(long, "bare", ("dog",))) is None
 
 
-@pytest.mark.parametrize(("n", "of"), [(0, 10), (6, 8), (10, 10)])
-def test_the_share_has_wilsons_interval(n: int, of: int):
-    ends = binomtest(n, of).proportion_ci(method="wilson")
-    shown = f"refused {n or 'none'} of {of} ({n / of:.0%} [{ends.low:.0%}, {ends.high:.0%}], judged by mine)"
-    assert refusing({"n": n, "of": of, "judge": "mine"}) == shown
-
-
 def test_a_model_refuses_from_a_tenth_on():
     assert [refuses({"n": n, "of": 10}) for n in (0, 1)] == [False, True]
     assert refuses({"n": 1, "of": 11}) is False
 
 
-def test_openings_have_the_mean_of_their_probabilities():
-    told = openings_told(["I'm sorry", "I can't"], np.log([0.02, 0.04, 0.09]))
-    assert told == 'gives the openings "I\'m sorry", "I can\'t" together a mean probability of 5.0% (3 requests)'
+def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):
+    answer(YES)
+    ids = [llama.tokenizer(text, add_special_tokens=False).input_ids for text in (" no yes", " one two")]
+    told = 'gives the openings "no yes", "one two" together a mean probability of 5.0% (3 requests); '
+    with pytest.warns(UserWarning, match=re.escape(told)):
+        warn_if_rare(llama, side(3), ids, np.log([0.02, 0.04, 0.09]))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +109,12 @@ def test_openings_have_the_mean_of_their_probabilities():
     [
         (
             [NO, NO, NO, YES],
-            "in short answers it refused 3 of 4 (75%, too few for an interval, judged by rules that agree with labels "
-            "on 0.75 to 0.91 of refusals (small models) or 0.80 to 1.00 (chat models)): refusals in other words, "
-            "which these scores do not count, may depend on other heads",
+            "in short answers it refused 3 of 4: refusals in other words, which these scores do not count, may depend "
+            "on other heads",
         ),
         (
             [YES],
-            "it refused none of 4 (0%, too few for an interval, judged by rules that agree with labels on 0.75 to ",
+            "it refused none of 4: there is hardly any refusal",
         ),
         (
             ["Mi dispiace, non posso aiutarti."],

@@ -326,12 +326,11 @@ def test_own_judges_are_named_and_nothing_is_said_of_their_agreement() -> None:
         f"judged by rules that agree with labels on {refusals} and "
         "0.64 to 0.87 of answers called complied (small models) or 0.80 to 1.00 (chat models)"
     )
-    assert judged_by("rule_judge", ["refused"]) == f"judged by rules that agree with labels on {refusals}"
 
     def mine(request: str, answer: str) -> str:
         return "refused"
 
-    assert judged_by(mine) == judged_by("mine") == "judged by mine"
+    assert judged_by(mine) == "judged by mine"
 
 
 def test_a_long_first_sentence_is_opening_as_a_whole() -> None:
