@@ -317,7 +317,7 @@ def _may_refuse(case: Case) -> bool:
 
 def _ours(case: Case, folder: Path, question: Question, shelf: Shelf) -> list[Any] | str:
     """What mechheads gives; a text if the model or torch is left otherwise."""
-    analysis, (change, _) = ANALYSES[case.analysis], CHANGES[case.change]
+    analysis, (change, must) = ANALYSES[case.analysis], CHANGES[case.change]
     with ExitStack() as stack, mh.settings(progress=False):
         dtype = DTYPES[case.dtype]
         new = partial(mh.load, folder, dtype=dtype)
@@ -331,9 +331,13 @@ def _ours(case: Case, folder: Path, question: Question, shelf: Shelf) -> list[An
             run = lambda: question.picked(mh.ablate(job, heads=question.names, positions=question.positions))  # noqa: E731
         elif case.before != "nothing":
             analysis.ours(model, question)
+        untouched = _state(model)
         if change is not None:
             _apply(change, model.model.original_model, stack)
         before = _state(model)
+        own = "the model's own logits"
+        if must == "either" and change is not None and before[own] == untouched[own]:
+            raise NotThere("TransformerLens does not run what was changed")
         with SURROUNDINGS[case.around]():
             found = run()
         left = [name for name, value in _state(model).items() if value != before[name]]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import mechheads as mh
 from benchmarks.differential.containers import NotSo, Rows, ids_of
@@ -218,6 +218,7 @@ def _plain_cache(plain: Plain, question: Question, found: list[Any]) -> list[tup
         seen: dict[int, Tensor] = {}
         out: dict[int, Tensor] = {}
         watch = [(("z", layer), _keeper(seen, layer)) for layer in range(plain.n_layers)]
+        hooked = nn.modules.module._global_forward_hooks or any(at.out._forward_hooks for at in plain.attention)
         handles = [at.out.register_forward_hook(_watcher(out, layer)) for layer, at in enumerate(plain.attention)]
         try:
             truth = plain.run(row, watch)
@@ -227,7 +228,8 @@ def _plain_cache(plain: Plain, question: Question, found: list[Any]) -> list[tup
         pairs.append(("logits", logits, _numpy(truth)))
         theirs = torch.stack([seen[layer].reshape(len(row), plain.n_heads, -1) for layer in range(plain.n_layers)])
         pairs.append(("z", z, _numpy(theirs.transpose(1, 2))))
-        pairs.append(("result", result, _numpy(torch.stack([out[k].reshape(len(row), -1) for k in sorted(out)]))))
+        if not hooked:  # the result is z W_O, whatever a hook makes of it
+            pairs.append(("result", result, _numpy(torch.stack([out[k].reshape(len(row), -1) for k in sorted(out)]))))
         asked = {"use_cache": False, "output_attentions": True, "return_dict": True}
         patterns = plain.model(input_ids=torch.tensor([row]), **asked).attentions
         if patterns and all(each is not None and each.shape[-2:] == (len(row), len(row)) for each in patterns):

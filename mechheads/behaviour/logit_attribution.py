@@ -136,6 +136,7 @@ def attribute(model: Model, tokens: Tokens, by: By, limits: Limits) -> Mapping[s
     end = run.streams[-1]
     final = run.after_blocks()
     end_state = backend.finish(end[:, None])[:, 0]
+    backend.proofs.claim_ends("the attributed run of prompt", tokens.ids, tokens.lengths, end_state)
     answer = top(backend, end_state, limits) if tokens.answer is None else tokens.answer
     read = _Readout(backend, final, end, answer, tokens.wrong)
     parts = _of_layers(model, run, final.back(read.direction), tokens)

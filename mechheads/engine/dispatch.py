@@ -131,12 +131,9 @@ def setup_of_each(model: Model, compute: Callable[[Model, Any], Any]) -> Setup:
 
 @dataclass(frozen=True)
 class _OnSameModel:
-    """A recipe that workers follow with the model of their driver, or not at all.
+    """A recipe that workers follow with the model of their driver, known by some numbers that it gives, or not at all.
 
-    Attributes:
-        numbers: some that the model gives.
-        device: the kind of device that it is on.
-        reading: how the driver reads chats.
+    ``reading`` is how the driver reads chats.
     """
 
     numbers: list[float]
@@ -145,11 +142,7 @@ class _OnSameModel:
     reading: as_here
 
     def __call__(self, model: Model) -> Ready:
-        """What the recipe makes of a worker's model.
-
-        Raises:
-            ValueError: if it is another model, or on another kind of device.
-        """
+        """What the recipe makes of a worker's model, which must be the same, on the same kind of device."""
         if (here := arithmetic(model.device)) != self.device:
             raise ValueError(
                 f"workers: the model is on {self.device} in this process and on {here} on a worker, which rounds "

@@ -120,6 +120,22 @@ class Proofs:
         if self._open is not None and not self.backend.changes.any_made:
             self._open += claims
 
+    def claim_ends(
+        self,
+        what: str,
+        ids: Int[Tensor, "prompt pos"],
+        lengths: Int[Tensor, " prompt"],
+        final: Float[Tensor, "prompt d_model"],
+    ) -> None:
+        """Claim the final states of the last tokens of the shortest and the longest prompt."""
+        self.claim(
+            [
+                Claim(f"{what} {i}", tuple(ids[i, :n].tolist()), (n - 1,), final[i : i + 1])
+                for i, n in enumerate(lengths.tolist())
+                if i in shortest_and_longest(lengths)
+            ]
+        )
+
     def prove(self, more: Sequence[Claim] = ()) -> None:
         """Prove what is open, and more claims in the same passes."""
         claims = [*(self._open or ()), *more]

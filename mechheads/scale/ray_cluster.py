@@ -32,14 +32,9 @@ RETRIES = 2
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs before it can compute.
+    """What a worker needs before it can compute: the source and the kind of device of the model, and a pickled recipe.
 
-    Attributes:
-        key: the name of this setup.
-        source: loads the model.
-        device: the kind of device that the driver's model is on, such as ``"cuda"``.
-        recipe: the pickled recipe: a function that makes of a model what answers requests (``Ready``).
-        path: where modules are looked for, because Ray passes on little of it.
+    The recipe makes ``Ready`` of a model. ``path`` is where modules are looked for, because Ray passes on little of it.
     """
 
     key: str

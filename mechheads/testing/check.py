@@ -323,8 +323,7 @@ def _padded(tokens: Tokens, padding: int) -> Tokens:
     """The same prompts with random tokens after them."""
     ids = torch.nn.functional.pad(tokens.ids, (0, padding))
     drawn = torch.randint(int(ids.max()) + 1, ids.shape, generator=torch.Generator().manual_seed(0)).to(ids.device)
-    wide = replace(tokens, ids=ids)
-    return replace(wide, ids=torch.where(wide.mask, ids, drawn)) if padding else tokens
+    return replace(tokens, ids=torch.where(replace(tokens, ids=ids).mask, ids, drawn)) if padding else tokens
 
 
 @functools.cache
@@ -355,8 +354,10 @@ def tiny_model() -> Model:
         for weight in made.parameters():
             around, spread = (1.0, 0.2) if weight.ndim == 1 else (0.0, 1.2 * weight.shape[1] ** -0.5)
             weight.data.normal_(around, spread, generator=generator)
-        special = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
-        return from_transformers(made, PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special), "tiny")
+        by_bytes = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+        )
+        return from_transformers(made, by_bytes, "tiny")
 
 
 def tiny_pairs(model: Model, positions: Sequence[str] = ()) -> PromptPairs:

@@ -192,12 +192,7 @@ def behaving_model() -> KnownModel:
 
 
 def read_known(name: str, path: Path) -> KnownModel:
-    """The model in a file of the package.
-
-    Args:
-        name: what the model is called.
-        path: the file.
-    """
+    """The model in a file of the package."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with np.load(path) as file:

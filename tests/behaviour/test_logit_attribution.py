@@ -182,6 +182,15 @@ def test_equal_logits_under_a_soft_cap_have_finite_parts(loaded):
     np.testing.assert_allclose(scores.values, 0, atol=1e-6)
 
 
+def test_a_model_that_reads_its_last_state_otherwise_is_refused(tiny):
+    model = mh.load(tiny("llama"))
+    model.model.unembed.register_forward_hook(lambda module, given, out: -1.5 * out)
+    with pytest.raises(
+        ValueError, match=r"the attributed run of prompt \d is not that of the model's own forward pass"
+    ):
+        mh.behaviour.logit_attribution(model, PROMPTS)
+
+
 def test_results_are_drawn_and_cited(llama):
     scores = mh.behaviour.logit_attribution(llama, PAIRS, by="source")
     assert len(scores.plot().data) == scores.dataset.sizes["source"]

@@ -40,7 +40,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
-from mechheads.model.proof import Claim, shortest_and_longest
+from mechheads.model.proof import shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
@@ -244,18 +244,12 @@ def _prove(model: Model, tokens: TaskTokens) -> None:
     Raises:
         NotProved: if they are not.
     """
-    items = shortest_and_longest(tokens.lengths)
-    rows = [tokens.ids[i, : int(tokens.lengths[i]) - 1].tolist() for i in items]  # the last token predicts nothing
-    ids = tokens.ids[items, : max(map(len, rows))]
-    at = torch.tensor([[len(row) - 1] for row in rows], device=ids.device)
-    open_gates = torch.ones(1, model.n_layers, model.n_heads, device=model.device)
+    two = tokens.items(torch.tensor(shortest_and_longest(tokens.lengths)))
+    ids, lengths = two.ids[:, : int(two.lengths.max()) - 1], two.lengths - 1  # the last token predicts nothing
     with torch.no_grad():
-        final = _final_states(model, ids, at, open_gates, (), False)[0]
-    claims = [
-        Claim(f"what gates give for item {tokens.kept[i]}", tuple(row), (len(row) - 1,), found)
-        for i, row, found in zip(items, rows, final, strict=True)
-    ]
-    model.backend.proofs.claim(claims)
+        open_gates = torch.ones(1, model.n_layers, model.n_heads, device=model.device)
+        final = _final_states(model, ids, lengths[:, None] - 1, open_gates, (), False)[0, :, 0]
+    model.backend.proofs.claim_ends("what gates give for item", ids, lengths, final)
     model.backend.proofs.prove()
 
 
