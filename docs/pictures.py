@@ -93,7 +93,7 @@ def figures(atlas: mh.studies.Atlas, folder: Path, gemma: str) -> dict[str, Any]
         "path_map": atlas.paths.plot(),
         "pair_map": induction(model).plot(),
         "curves": atlas.circuit.plot(),
-        "safety_map": mh.plots.safety_map([*safety.values()][-1]),
+        "safety_map": mh.plots.safety_map([*next(reversed(safety.values())).values()]),
         "safety_grid": mh.plots.safety_grid(safety, columns=1),
         "role_map": mh.plots.role_map(mh.head_roles(gates)),
         "roles_figure": roles,
