@@ -131,10 +131,7 @@ def setup_of_each(model: Model, compute: Callable[[Model, Any], Any]) -> Setup:
 
 @dataclass(frozen=True)
 class _OnSameModel:
-    """A recipe that workers follow with the model of their driver, known by some numbers that it gives, or not at all.
-
-    ``reading`` is how the driver reads chats.
-    """
+    """A recipe that workers follow with their driver's model, known by some numbers, and as it reads chats, or not."""
 
     numbers: list[float]
     device: str

@@ -181,7 +181,7 @@ class _Trial:
         asked = {"intervention": self.rule, "metric": self.metric}
         as_swept = {"direction": "noising"} if self.other is not None else {}
         try:
-            swept = sweep(self.model, self.prompts, heads=self.heads, **asked)
+            swept: Any = sweep(self.model, self.prompts, heads=self.heads, **asked)
             together = patch_sets(self.model, self.prompts, [self.heads], **asked, **as_swept)
         except ValueError as error:
             raise CheckFailed(f"{self.name} is refused: {error}") from error
@@ -270,7 +270,9 @@ class _Trial:
         self, ids: Int[Tensor, "1 pos"], changes: Sequence[_Change], read: Activation | None = None
     ) -> Float[Tensor, "1 pos width"]:
         """The logits of a full forward pass of one prompt, or a head's pattern or z in it."""
-        hooks = [(self.model.hook_name(site, layer), partial(_put, site, *new)) for site, layer, *new in changes]
+        hooks: list[Any] = [
+            (self.model.hook_name(site, layer), partial(_put, site, *new)) for site, layer, *new in changes
+        ]
         seen: list[Tensor] = []
         if read is not None:
             name, at = self.model.hook_name(read.site, read.head.layer), read.head.head
