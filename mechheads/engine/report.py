@@ -16,10 +16,10 @@ from mechheads.messages.warn import warn
 from mechheads.metrics.base import MetricInfo, name_of
 from mechheads.results.dataset import Label
 from mechheads.results.kinds import kind_of
+from mechheads.results.naming import titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import rounding_of
-from mechheads.results.words import titled
 
 
 @dataclass(frozen=True)

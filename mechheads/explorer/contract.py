@@ -15,13 +15,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 Num = float | None
 Byte = int
 """A share in 255ths. In examples of text, attention is rounded to 5 of them and sizes to 15."""
 HeadName = str
-Verdict = Literal["yes", "no", "unclear"]
 ColumnRole = Literal["place", "value", "low", "high", "p", "q"]
 Way = Literal["q", "k", "v", "final"]
 
@@ -69,13 +68,10 @@ class Model(TypedDict):
     questions: list[Question]  # the blocks at the top of the page
     notes: list[str]  # what was left out, and why
     interrupted: bool
-    provenance: dict[str, Any]  # of each result, by its name: what is needed to repeat it
-    citations: dict[str, str]  # BibTeX of each
-    methods: list[Method]
-    cautions: list[str]  # what may not be concluded
+    sources: list[Source]  # the results behind the numbers
+    citation: str  # BibTeX of all
+    cautions: list[str]  # fixed texts: what may not be concluded
     columns: list[Column]
-    views: list[View]
-    tensions: list[Tension]  # verdicts that speak against each other; shown for heads of which both hold
     categories: Categories | None
     behaviours: Behaviours | None
     circuits: list[Circuit]  # sets of heads with their stored faithfulness
@@ -89,11 +85,12 @@ class Question(TypedDict):
     key: str
     title: str  # such as "naming the capital"
     kind: Literal["pairs", "requests", "task", "text", "weights", "own"]
-    views: list[str]  # names of its views
+    views: list[str]  # columns with scores of its own
     varies: str  # how many prompts, pairs, requests or windows there were, and what varies in them
     warnings: list[str]  # fixed texts about what these prompts do not allow
     rows: list[Row]
-    view: str | None  # the view, or the column, that ranks its heads
+    contradictions: list[Contradiction]
+    view: str | None  # the column that ranks its heads
 
 
 class Interval(TypedDict):
@@ -110,31 +107,41 @@ class Row(Interval):
     value: Num
     null: Num
     p: Num
-    n: int  # of how many prompts it is a mean
+    n: int  # of how many prompts it is a mean; 0 if it is none. Without an interval, these are too few
     unit: str
+    rank: int  # 1 for the head furthest from the null; equal heads share a rank
+    of: int
     note: str  # a fixed text, such as that one prompt carries it
 
 
-class Method(TypedDict):
-    """How an analysis measures, and the columns that come from it."""
+class CardRow(Row):
+    """A row of a card, under its question."""
+
+    question: str
+
+
+class Contradiction(TypedDict):
+    """A head that two measures of one question contradict each other on."""
+
+    a: Row
+    b: Row
+
+
+class Source(TypedDict):
+    """A result, and how to get its numbers again."""
 
     name: str
-    text: str
-    columns: list[str]
+    call: str  # the Python call, of a model called ``model``; empty if none is known
+    prompts: str  # how many there were
+    file: str | None  # beside the page
 
 
-class Statistics(TypedDict):
-    """The columns that belong to a value; with ``range``, low and high are the means of two clusters, no interval."""
+class Column(TypedDict):
+    """One column of the table of heads: every number of the atlas' table, to the last digit.
 
-    low: str | None
-    high: str | None
-    range: bool
-    p: str | None
-    q: str | None
-
-
-class Column(Statistics):
-    """One column of the table of heads: every number of the atlas' table, to the last digit."""
+    The columns that belong to a value are ``low``, ``high``, ``p`` and ``q``; with ``range``, low and high are the means
+    of two clusters, no interval.
+    """
 
     name: str  # in heads.csv, and for filters such as ``patching > 0.2``
     label: str  # for people
@@ -144,46 +151,15 @@ class Column(Statistics):
     group: str  # its heading in menus
     role: ColumnRole  # menus and the table show "value" unless asked for more
     of: str | None  # the value that it belongs to
+    low: str | None
+    high: str | None
+    range: bool
+    p: str | None
+    q: str | None
     question: str | None  # the key of its question
-    signed: bool  # whether colour scales are centred on 0
+    signed: bool  # whether colour scales are centred on 0, and rank 1 is the largest absolute value
+    source: str | None  # the name of its result
     values: list[float | str | None]  # one for each head. Of texts, several are separated by "; "
-
-
-class View(Statistics):
-    """What one analysis says of every head."""
-
-    name: str
-    title: str
-    unit: str
-    value: str  # the name of its column
-    question: str  # the key of its question
-    rankBy: Literal["value", "absolute"]  # whether rank 1 is the largest value, or the largest absolute value
-    sentence: str  # what the number means; {value}, {low}, {high}, {unit}, {relation} are replaced
-    verdict: Rule
-    own: bool  # whether these are scores of the reader's own; the title is the name that they gave
-
-
-class Rule(TypedDict):
-    """The verdicts of a view: what each says, what would change it, and those on all heads."""
-
-    rule: str
-    texts: dict[Verdict, str]
-    change: dict[Verdict, str]
-    values: list[Verdict | None]
-
-
-class Tension(TypedDict):
-    """Two verdicts about one question that speak against each other."""
-
-    a: Judged
-    b: Judged
-    question: str
-    text: str
-
-
-class Judged(TypedDict):
-    view: str
-    verdict: Verdict
 
 
 class Categories(TypedDict):
@@ -228,6 +204,7 @@ class Circuit(Interval):
     metric: str
     faithfulness: Num
     curve: list[CircuitPoint]
+    source: str | None
 
 
 class CircuitPoint(Interval):
@@ -244,6 +221,7 @@ class Table(TypedDict):
     rows: list[list[str]]
     of: int
     folded: bool  # as harmful texts are
+    source: str | None
 
 
 class Shared(TypedDict):
@@ -283,6 +261,7 @@ class Head(TypedDict):
     head: HeadName
     layer: int
     index: int
+    rows: list[CardRow]  # what was measured, by question
     text: TextPane | None
     pattern: list[Pattern] | None
     weights: list[RelationEvidence] | None  # evidence for categories, the largest phi first

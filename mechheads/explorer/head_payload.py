@@ -13,13 +13,14 @@ from jaxtyping import Bool, Int, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
 from mechheads.explorer import contract
+from mechheads.explorer.columns import About, comparable, known_columns
 from mechheads.explorer.encode import plain
-from mechheads.explorer.views import comparable, words
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
+from mechheads.results.about import carrying_prompts
 from mechheads.results.dataset import RANGE
-from mechheads.results.evidence import carrying_prompts
 from mechheads.results.scores import HeadScores
+from mechheads.studies.answers import Question, card_rows
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 
@@ -41,8 +42,31 @@ _TO_COMPARE = 3
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 
 
-def shared(atlas: Atlas) -> contract.Shared:
+@dataclass(frozen=True)
+class Parts:
+    """What the page needs of an atlas in several places, made once.
+
+    Attributes:
+        known: what is known of the columns that have a value of their own.
+    """
+
+    atlas: Atlas
+    table: pd.DataFrame
+    known: Mapping[str, About]
+    questions: list[Question]
+
+    @classmethod
+    def of(cls, atlas: Atlas) -> Parts:
+        return cls(atlas, atlas.to_dataframe(), known_columns(atlas), atlas.questions())
+
+    @cached_property
+    def effects(self) -> list[_Effect]:
+        return _effects(self)
+
+
+def shared(parts: Parts) -> contract.Shared:
     """The texts that all heads' cards share."""
+    atlas = parts.atlas
     examples, patterns = atlas.examples, atlas.patterns
     prompts: list[contract.Prompt] = []
     if patterns is not None:
@@ -54,39 +78,40 @@ def shared(atlas: Atlas) -> contract.Shared:
         "pairs": [contract.Pair(**pair) for pair in atlas.pairs],
         "requests": atlas.requests,
         "seeds": [] if atlas.roles is None else _prompts(next(iter(atlas.roles.values()))),
-        "labels": {effect.name: _prompts(effect.scores) for effect in _effects(atlas) if effect.own},
+        "labels": {effect.name: _prompts(effect.scores) for effect in parts.effects if effect.own},
     }
 
 
 PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
 
 
-def panes(atlas: Atlas) -> list[str]:
-    """The panes that a card of some head can have. A study shows all: an empty one says why it was left out."""
+def panes(parts: Parts) -> list[str]:
+    """The panes that a card of some head can have. A study shows all but roles: an empty one says why."""
+    atlas = parts.atlas
     has = {
         "text": atlas.examples is not None or atlas.profile is not None,
         "pattern": atlas.patterns is not None,
         "weights": atlas.labels is not None,
-        "cause": bool(_effects(atlas)),
+        "cause": bool(parts.effects),
         "paths": atlas.paths is not None,
         "safety": bool(atlas.safety),
         "roles": atlas.roles is not None,
-        "alike": len(comparable(atlas.to_dataframe())) >= _TO_COMPARE,
+        "alike": len(comparable(parts.table)) >= _TO_COMPARE,
     }
-    return [name for name in PANES if has[name] or atlas.study]
+    return [name for name in PANES if has[name] or (atlas.study and name != "roles")]
 
 
-def head_blocks(atlas: Atlas, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, contract.HeadBlock]]:
+def head_blocks(parts: Parts, heads: Collection[HeadId] | None = None) -> Iterator[tuple[int, contract.HeadBlock]]:
     """The cards of all heads, or of some, by layer."""
-    cards = _Cards(atlas)
-    wanted = check_heads(None, *atlas.sizes) if heads is None else sorted(heads)
+    cards = _Cards(parts)
+    wanted = check_heads(None, *parts.atlas.sizes) if heads is None else sorted(heads)
     for layer in sorted({head.layer for head in wanted}):
         yield layer, {"layer": layer, "heads": [cards.of(head) for head in wanted if head.layer == layer]}
 
 
 def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
-    card = _Cards(atlas).of(head)
+    card = _Cards(Parts.of(atlas)).of(head)
     linked: list[str | None] = []
     if (alike := card["alike"]) is not None:
         linked += [each["head"] for each in alike["heads"]]
@@ -98,12 +123,12 @@ def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
 class _Cards:
     """Makes the cards of an atlas."""
 
-    def __init__(self, atlas: Atlas) -> None:
-        self.atlas = atlas
-        self._alike = _nearest(atlas.to_dataframe())
+    def __init__(self, parts: Parts) -> None:
+        self.atlas = atlas = parts.atlas
+        self._questions, self._effects = parts.questions, parts.effects
+        self._alike = _nearest(parts.table)
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
         self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
-        self._effects = _effects(atlas)
 
     def of(self, head: HeadId) -> contract.Head:
         """The card of one head."""
@@ -112,6 +137,7 @@ class _Cards:
             "head": str(head),
             "layer": head.layer,
             "index": head.head,
+            "rows": self._rows(head),
             "text": self._text(head),
             "pattern": None if atlas.patterns is None else pattern_pane(atlas.patterns, head),
             "weights": weights_pane(atlas, head),
@@ -121,6 +147,10 @@ class _Cards:
             "roles": _roles_pane(atlas, head),
             "alike": self._alike(head),
         }
+
+    def _rows(self, head: HeadId) -> list[contract.CardRow]:
+        found = card_rows(self._questions, head.layer * self.atlas.sizes[1] + head.head)
+        return [contract.CardRow(question=question.key, **plain(vars(row))) for question, row in found]
 
     def _text(self, head: HeadId) -> contract.TextPane | None:
         if self.atlas.examples is None:
@@ -215,18 +245,19 @@ class _Effect:
         return contract.Effect(name=self.name, title=self.title, unit=self.scores.unit, meaning=meaning, **numbers)
 
 
-def _effects(atlas: Atlas) -> list[_Effect]:
+def _effects(parts: Parts) -> list[_Effect]:
     """The effects of an atlas, and your own on prompts."""
-    effects, every, said = [], np.ones(atlas.sizes, dtype=bool), words(atlas)
+    atlas, known = parts.atlas, parts.known
+    effects, every = [], np.ones(atlas.sizes, dtype=bool)
     if atlas.patching is not None:
-        effects.append(_Effect(atlas.patching, "patching", "Patching", said["patching"].meaning, every))
+        effects.append(_Effect(atlas.patching, "patching", "Patching", known["patching"].meaning, every))
     if atlas.direct is not None:
-        meaning = said["direct"].meaning
+        meaning = known["direct"].meaning
         effects.append(_Effect(atlas.direct, "attribution", "Direct effect in the logits", meaning, every))
     for name, view in atlas.own_views.items():
         if view.scores.values is not None:
             some = np.asarray(np.isfinite(view.scores.scores.values))
-            effects.append(_Effect(view.scores, name, view.label, said[name].meaning, some, own=True))
+            effects.append(_Effect(view.scores, name, view.label, known[name].meaning, some, own=True))
     return effects
 
 

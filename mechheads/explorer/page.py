@@ -76,7 +76,8 @@ def write_page(atlas: Atlas | Sequence[Atlas], path: str | Path) -> Path:
     Returns:
         The path.
     """
-    return write(atlas_payload([atlas] if isinstance(atlas, Atlas) else atlas), path)
+    every = [atlas] if isinstance(atlas, Atlas) else atlas
+    return write(atlas_payload(every, folder=Path(path).parent), path)
 
 
 def write(payload: Payload, path: str | Path) -> Path:
@@ -206,7 +207,7 @@ def alt_text(page: contract.Page) -> str:
     """What the picture shows: how many heads have each category, and which have the largest effect."""
     model = page["models"][0]
     names, of = _categories(model)
-    shown = _counts(names, of) if names else "" if model["views"] else _largest(model, _coloured_by(page))
+    shown = _counts(names, of) if names else "" if _views(model) else _largest(model, _coloured_by(page))
     return f"{_printable(page['title'])}: layers across, heads up. {shown}{_strongest(model)}".rstrip()
 
 
@@ -264,11 +265,6 @@ def _mixed(start: Sequence[int], end: Sequence[int], share: float) -> str:
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(start, end, strict=True))
 
 
-def _values(model: contract.Model, name: str) -> list[Any]:
-    """The values of a column; none if there is no such column."""
-    return next((column["values"] for column in model["columns"] if column["name"] == name), [])
-
-
 def _categories(model: contract.Model) -> tuple[list[str], list[list[int] | None]]:
     categories = model["categories"]
     if categories is None:
@@ -279,8 +275,13 @@ def _categories(model: contract.Model) -> tuple[list[str], list[list[int] | None
 def _coloured_by(page: contract.Page) -> contract.Column | None:
     """The column of numbers by which the page colours the map at first: that of the first view."""
     model = page["models"][0]
-    first = model["views"][0]["value"] if model["views"] else None
-    return next((column for column in model["columns"] if column["name"] == first), None)
+    return next(iter(_views(model)), None)
+
+
+def _views(model: contract.Model) -> list[contract.Column]:
+    """The columns with scores of their own, in the order of the questions."""
+    named = [name for question in model["questions"] for name in question["views"]]
+    return [column for name in named for column in model["columns"] if column["name"] == name]
 
 
 def _largest(model: contract.Model, column: contract.Column | None) -> str:
@@ -307,11 +308,12 @@ def _counts(names: list[str], of: list[list[int] | None]) -> str:
 
 
 def _strongest(model: contract.Model) -> str:
-    """The five heads that are the first by patching, or else by the first view."""
-    (view,) = [view for view in model["views"] if view["name"] == "patching"][:1] or model["views"][:1] or [None]
-    if view is None:
+    """The five heads that are the first by patching, or else by the first scores."""
+    views = _views(model)
+    column = next((each for each in views if each["name"] == "patching"), next(iter(views), None))
+    if column is None:
         return ""
-    values = _values(model, view["value"])
+    values: list[Any] = column["values"]
     order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
-    what = "patching effects" if view["name"] == "patching" else f"values of {_printable(view['title'])}"
+    what = "patching effects" if column["name"] == "patching" else f"values of {_printable(column['label'])}"
     return f"The largest {what}: {_heads(model, order[:5], values)}." if order else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,17 +14,20 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer import contract
+from mechheads.explorer.columns import COLUMNS, columns
 from mechheads.explorer.encode import blocks, plain
-from mechheads.explorer.head_payload import head_blocks, panes, shared
-from mechheads.explorer.views import cautions, column_of, columns, methods, tensions, views, words
+from mechheads.explorer.head_payload import Parts, head_blocks, panes, shared
+from mechheads.gating import ROLES
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
+from mechheads.results.about import kind_name
 from mechheads.results.curves import Curves, is_random
+from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
 from mechheads.results.tables import TableResult
-from mechheads.studies.answers import Question
+from mechheads.studies.answers import Question, counted
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns
 from mechheads.studies.own import own_file
@@ -54,6 +58,7 @@ def atlas_payload(
     live: contract.Live | None = None,
     heads: Collection[HeadId] | None = None,
     tables: Sequence[Mapping[str, TableResult]] = (),
+    folder: Path | None = None,
 ) -> Payload:
     """The payload of a page about one or several models.
 
@@ -61,19 +66,21 @@ def atlas_payload(
         live: where an own text can be run, for a page that is not offline.
         heads: only these heads get cards.
         tables: for each atlas, further results by their names: curves stand with the circuits, others as tables.
+        folder: where the page will be; it links to files of the results there.
     """
+    every = [Parts.of(atlas) for atlas in atlases]
     with without_collecting():
-        packed = blocks(part for number, atlas in enumerate(atlases) for part in _opened_later(number, atlas, heads))
+        packed = blocks(part for number, parts in enumerate(every) for part in _opened_later(number, parts, heads))
     names = shown_names([atlas.model for atlas in atlases])
     more = tables or [{}] * len(atlases)
-    models = [_model(*each) for each in zip(atlases, names, more, strict=True)]
+    models = [_model(*each, folder) for each in zip(every, names, more, strict=True)]
     return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), packed)
 
 
-def _opened_later(number: int, atlas: Atlas, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
+def _opened_later(number: int, parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
     """What goes into the blocks of a model, by their ids."""
-    yield f"mh-shared-{number}", shared(atlas)
-    for layer, part in head_blocks(atlas, heads):
+    yield f"mh-shared-{number}", shared(parts)
+    for layer, part in head_blocks(parts, heads):
         yield f"mh-heads-{number}-{layer}", part
 
 
@@ -97,12 +104,11 @@ def shown_names(models: Sequence[str]) -> list[str]:
 
 def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = None) -> Payload:
     """The payload of a page about the patterns of runs; ``live`` as in ``atlas_payload``."""
-    atlas = Atlas(name, shape=patterns.first.shape[:2], patterns=patterns)
-    model = _model(atlas, name, {})
-    model["provenance"], model["citations"] = {}, {}
-    model["columns"], model["methods"], model["cautions"] = [], [], []
+    parts = Parts.of(Atlas(name, shape=patterns.first.shape[:2], patterns=patterns))
+    model = _model(parts, name, {}, None)
+    model["sources"], model["citation"], model["columns"], model["cautions"] = [], "", [], []
     page = _page("run", f"Attention patterns of {name}", [model], live, contract.Start(model=0, head="L0H0"))
-    return Payload(page, blocks(_opened_later(0, atlas, None)))
+    return Payload(page, blocks(_opened_later(0, parts, None)))
 
 
 def _page(
@@ -123,41 +129,71 @@ def _page(
     }
 
 
-def _model(atlas: Atlas, name: str, more: Mapping[str, TableResult]) -> contract.Model:
-    shown, table, said = views(atlas), atlas.to_dataframe(), words(atlas)
+def _model(parts: Parts, name: str, more: Mapping[str, TableResult], folder: Path | None) -> contract.Model:
+    atlas = parts.atlas
     results = _named(atlas, more)
-    provenance = {name: result.provenance for name, result in results.items()}
-    names = list(map(str, table))
     curves = {own: result for own, result in more.items() if isinstance(result, Curves)}
     if atlas.refusals is not None and atlas.refusals.curve is not None:
         curves = {_ATTACKED: atlas.refusals.curve, **curves}
     n_layers, n_heads = atlas.sizes
+    about = [result.provenance for result in results.values()]
     return {
         "name": name,
         "nLayers": n_layers,
         "nHeads": n_heads,
-        "nKvHeads": next((about["n_kv_heads"] for about in provenance.values() if "n_kv_heads" in about), None),
-        "questions": [_question(each) for each in atlas.questions()],
+        "nKvHeads": next((each["n_kv_heads"] for each in about if "n_kv_heads" in each), None),
+        "questions": [_question(each) for each in parts.questions],
         "notes": list(atlas.notes),
         "interrupted": atlas.interrupted,
-        "provenance": plain(provenance),
-        "citations": {name: result.citation() for name, result in results.items()},
-        "methods": methods(names, said),
-        "cautions": cautions(names, said),
-        "columns": columns(table, said, {view["name"]: view["question"] for view in shown}),
-        "views": shown,
-        "tensions": tensions(shown, atlas),
+        "sources": [_source(atlas, own, result, folder) for own, result in results.items()],
+        "citation": _citation(results.values()),
+        "cautions": _cautions(results.values()),
+        "columns": columns(parts.table, parts.known),
         "categories": None if atlas.labels is None else _categories(atlas.labels, atlas.relations),
         "behaviours": None if atlas.profile is None else _behaviours(atlas.profile),
         "circuits": [
-            *([] if atlas.circuit is None else [_circuit(atlas.circuit)]),
+            *([] if atlas.circuit is None else [_circuit(atlas.circuit, "circuit")]),
             *(line for own, result in curves.items() for line in _lines(own, result)),
         ],
         "tables": [
             *_refusal_tables(atlas),
-            *(_table(own, result.table, result.unit) for own, result in more.items() if own not in curves),
+            *(_table(own, result.table, result.unit, own) for own, result in more.items() if own not in curves),
         ],
-        "panes": panes(atlas),
+        "panes": panes(parts),
+    }
+
+
+_ALWAYS = (
+    "Intervals are of single heads. Among hundreds of heads some look special by chance, so prefer family p.",
+    "Every number holds for this model, these texts and these prompts.",
+)
+
+
+def _cautions(results: Iterable[HeadScores | TableResult]) -> list[str]:
+    """The fixed texts of what may not be concluded from some results."""
+    kinds = [kind_name(result) for result in results if isinstance(result, HeadScores)]
+    return [*dict.fromkeys(text for kind in kinds if (text := kind_of(kind).caution)), *(_ALWAYS if kinds else ())]
+
+
+def _citation(results: Iterable[HeadScores | TableResult]) -> str:
+    """Every entry of the bibliographies once; what they say of versions comes last."""
+    entries = dict.fromkeys(entry for result in results for entry in result.citation().split("\n\n"))
+    return "\n\n".join(sorted(entries, key=lambda entry: not entry.startswith("@")))
+
+
+def _source(atlas: Atlas, name: str, result: HeadScores | TableResult, folder: Path | None) -> contract.Source:
+    """A result with its call, how many prompts it is of, and its file if that is in the folder of the page."""
+    file = f"{own_file(name) if name in atlas.own else name}.nc"
+    call, ablation = result.call, name.removeprefix("safety_")
+    if call.startswith("mh.safety.compare_ablations(") and ablation in atlas.safety:
+        call += f"[{ablation!r}]"
+    elif call and name in ROLES:
+        call = f"mh.head_roles({call})[{name!r}]"
+    return {
+        "name": name,
+        "call": call,
+        "prompts": counted(result) if isinstance(result, HeadScores) else "",
+        "file": file if folder is not None and (folder / file).is_file() else None,
     }
 
 
@@ -170,11 +206,12 @@ def _question(question: Question) -> contract.Question:
         "varies": question.varies,
         "warnings": list(question.warnings),
         "rows": [plain(vars(row)) for row in question.rows],
+        "contradictions": [{"a": plain(vars(one)), "b": plain(vars(two))} for one, two in question.contradictions],
         "view": question.view,
     }
 
 
-def _circuit(curve: Curves) -> contract.Circuit:
+def _circuit(curve: Curves, source: str | None) -> contract.Circuit:
     points: list[contract.CircuitPoint] = [
         {"k": row["k"], "value": plain(row["score"]), "low": plain(row["ci_low"]), "high": plain(row["ci_high"])}
         for row in curve.table.to_dict("records")
@@ -188,6 +225,7 @@ def _circuit(curve: Curves) -> contract.Circuit:
         "low": last["low"],
         "high": last["high"],
         "curve": points,
+        "source": source,
     }
 
 
@@ -198,7 +236,7 @@ def _lines(name: str, curves: Curves) -> list[contract.Circuit]:
         if not is_random(which) and len(rows):
             order = curves.order.get(str(which), ())
             line = replace(curves, table=rows, order={str(which): order})
-            circuit = _circuit(line)
+            circuit = _circuit(line, None if name == _ATTACKED else name)
             circuit["name"] = name if str(which) in ("", name) else f"{name}: {which}"
             circuit["metric"] = f"{curves.name}, {curves.unit}".strip(", ")
             circuits.append(circuit)
@@ -219,7 +257,10 @@ def _refusal_tables(atlas: Atlas) -> list[contract.Table]:
     """The tables about refusals, and the requests with their answers, which are folded."""
     if atlas.refusals is None:
         return []
-    shown = [_table(_OF_REFUSALS[name], _shares(name, table)) for name, table in atlas.refusal_tables().items()]
+    shown = [
+        _table(_OF_REFUSALS[name], _shares(name, table), source="refusals")
+        for name, table in atlas.refusal_tables().items()
+    ]
     answers = _table("Requests and answers", atlas.refusals.answers())
     answers["folded"] = True
     return [*shown, answers]
@@ -233,7 +274,7 @@ def _shares(name: str, table: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(columns=sorted(columns, key=lambda column: column != "heads"))
 
 
-def _table(name: str, table: pd.DataFrame, unit: str = "") -> contract.Table:
+def _table(name: str, table: pd.DataFrame, unit: str = "", source: str | None = None) -> contract.Table:
     """The first rows of a table, as texts."""
     shown = tidy(table.head(_ROWS))
     return {
@@ -243,6 +284,7 @@ def _table(name: str, table: pd.DataFrame, unit: str = "") -> contract.Table:
         "rows": shown.to_numpy().tolist(),
         "of": len(table),
         "folded": False,
+        "source": source,
     }
 
 
@@ -281,7 +323,7 @@ def _behaviours(profile: HeadProfile) -> contract.Behaviours:
         {
             "name": NAMES[name],
             "column": columns_of[name],
-            "meaning": column_of(columns_of[name]).meaning,
+            "meaning": COLUMNS[columns_of[name]].meaning,
             "least": LEAST[name],
         }
         for name in PROFILED

@@ -21,8 +21,9 @@ from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.state import alone
+from mechheads.model.called import called
 from mechheads.prompts.templates import as_here
-from mechheads.results.provenance import in_call, plain_value
+from mechheads.results.provenance import call_now, in_call, plain_value
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -66,8 +67,8 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
 
     A call has the model to itself and leaves it as it was, whatever happens. Its keywords and the choices and bounds in
     its annotations are checked before it begins (see ``check_arguments``). It takes ``OPTIONS`` besides its own
-    arguments; they are in its signature and its docstring. The options of the call, its keyword-only arguments, and the
-    seed are in the provenance of every result that it makes (see ``make_provenance``).
+    arguments; they are in its signature and its docstring. The options of the call, its keyword-only arguments, the
+    seed, and the text of the outermost call are in the provenance of every result that it makes (``make_provenance``).
     """
     signature = inspect.signature(function)
     shown = _with_options(signature)
@@ -84,8 +85,11 @@ def analysis(function: Callable[P, R]) -> Analysis[P, R]:
         with settings(**how):
             backend = getattr(model, "backend", None)
             given = signature.bind(*args, **kwargs)
+            bound_as_given = dict(given.arguments)
             given.apply_defaults()
-            options = _options(signature, given.arguments)
+            seed = {"seed": current().seed} if current().seed else {}
+            text = call_now() or called(call, signature, bound_as_given | seed)
+            options = _options(signature, given.arguments) | ({"call": text} if text else {})
             run = as_here(options)(partial(in_call, options, partial(function, *args, **kwargs)))
             return alone(backend, run) if isinstance(backend, Backend) else run()
 

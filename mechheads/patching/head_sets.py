@@ -31,10 +31,10 @@ from mechheads.model.model import Model
 from mechheads.patching.pairs import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.bounded import bounded_interval
+from mechheads.results.naming import titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import family_p, mean_over_prompts, q_values, rounding_of, sign_flip_p
 from mechheads.results.tables import TableResult
-from mechheads.results.words import titled
 
 
 @dataclass(frozen=True, eq=False)

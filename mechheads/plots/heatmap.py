@@ -27,11 +27,11 @@ from mechheads.plots.parts import (
     plain,
     themed,
 )
+from mechheads.results.about import n_prompts
 from mechheads.results.dataset import RANGE, STATISTICS
-from mechheads.results.evidence import n_prompts
 from mechheads.results.kinds import sample_of
+from mechheads.results.naming import heading
 from mechheads.results.scores import HeadScores
-from mechheads.results.words import heading
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -1,4 +1,4 @@
-"""The kinds of results, from their records in ``mechheads/data/kinds/kinds.toml``, and the papers behind them.
+"""The kinds of results in one table: what each is called, its unit, null, papers and figure.
 
 A figure is named by a text, ``"module:function"``, and imported when it is drawn. So a result can draw itself although
 ``results`` must not import ``plots``, and plotly is loaded only when it is needed. The explorer is named so too.
@@ -7,50 +7,215 @@ A figure is named by a text, ``"module:function"``, and imported when it is draw
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from mechheads.data import folder
-from mechheads.messages.arguments import check_known
-from mechheads.results.record import Question, ResultKind, Words
 
 HEATMAP = "mechheads.plots.heatmap:heatmap"
 EXPLORER = "mechheads.explorer.explore:explore"
 OPEN = ".explore() shows it in a page of all heads"
 CURVES = "mechheads.plots.curves:curves"
+_TRANSFORMERLENS = "nanda2022transformerlens"
+_PAIR_MAP, _PATH_MAP, _ROLE_MAP = (f"mechheads.plots.heatmap:{name}_map" for name in ("pair", "path", "role"))
+
+QuestionKind = Literal["prompts", "requests", "task", "text", "weights"]
+GROUPS: dict[QuestionKind, str] = {
+    "prompts": "In tasks",
+    "requests": "In refusals",
+    "task": "Roles",
+    "text": "On text",
+    "weights": "By weights",
+}
+"""The headings under which columns stand, by what the scores are evidence about."""
+SMALLEST = {
+    **dict.fromkeys(("share restored", "share lost"), 0.05),
+    **dict.fromkeys(("nats", "share of attention", "share of pairs", "share of variance"), 0.1),
+    "log ratio": 0.4,
+    "gate": 0.5,
+}
+"""The smallest effect worth naming beyond what a head that does nothing has, by the unit."""
 
 
-def _read() -> dict[str, ResultKind]:
-    records = tomllib.loads((folder("kinds") / "kinds.toml").read_text("utf-8"))
-    return {name: _kind(record, records) for name, record in records.items()}
+@dataclass(frozen=True)
+class ResultKind:
+    """What all results of one analysis have in common.
+
+    Attributes:
+        label, meaning: what its scores are called, and what they measure.
+        unit: the unit of the numbers; empty if it depends on the metric.
+        papers: keys of ``papers()``.
+        null: the mean score of a head that does nothing, for p and q values; ``None`` if there is no test.
+        bounds, share: between what per-prompt values lie, and whether each is a yes or no; see ``results.bounded``.
+        question, sample: what the scores are evidence about, and what each value is of that they are means over.
+        plot: the figure, as "module:function"; with ``None``, head scores are drawn as a heatmap and tables not at all.
+        dims, needs: the extra dimensions of head scores that the figure draws, and further variables that it reads.
+            Head scores without these are drawn as a heatmap.
+        caution: what may not be concluded.
+    """
+
+    label: str = ""
+    meaning: str = ""
+    unit: str = ""
+    papers: tuple[str, ...] = ()
+    null: float | None = 0.0
+    bounds: tuple[float | None, float | None] | None = None
+    share: bool = False
+    question: QuestionKind = "prompts"
+    sample: str = "prompt"
+    plot: str | None = None
+    dims: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    caution: str = ""
 
 
-def _kind(record: Mapping[str, Any], records: Mapping[str, Any]) -> ResultKind:
-    own = _tuples(record)
-    check_known("question in kinds.toml", own.get("question", "prompts"), Question)
-    like = records.get(own.pop("like", ""), {})
-    said = {**like.get("words", {}), **own.pop("words", {})}
-    words = Words(**_tuples(said)) if said else None
-    variants = own.pop("variants", like.get("variants", {}))
-    if not own.pop("tested", True):
-        own["null"] = None
-    if "bounds" in own:
-        own["bounds"] = tuple(end if isfinite(end) else None for end in own["bounds"])
-    each = {name: replace(words, **_tuples(more)) for name, more in variants.items() if words is not None}
-    return ResultKind(**own, words=words, variants=each)
+_PATHS = {"papers": ("wang2023ioi", "goldowsky2023paths"), "sample": "pair"}
+_PATH = "The effect of one path from the head to a receiver, if all other heads keep their values."
+_ATTENTION = {"unit": "nats", "papers": ("elhage2021framework", "kamath2025attention")}
+_MAPS: dict[str, Any] = {"unit": "share of pairs", "papers": ("elhelo2024maps",), "null": None, "sample": "pair"}
+_REQUESTS: dict[str, Any] = {"papers": ("zhou2025ships",), "question": "requests", "sample": "request"}
+_SHIPS: dict[str, Any] = {**_REQUESTS, "null": None, "bounds": (0.0, None)}
+_OF_SHIPS = "The KL divergence of the next token's distribution after a request from that without the head."
+_ANY_CHANGE = "Ships counts any change of the answer, not only changes of refusing; look-alikes are its control."
+_GATES: dict[str, Any] = {"unit": "gate", "papers": ("nam2025chg",), "null": None, "bounds": (0, 1)}
+_GATES |= {
+    "question": "task",
+    "sample": "start",
+    "meaning": "How far the gate of the head holds its role after the fits.",
+}
+_ANSWERS = {"unit": "share of answers", "papers": ("zhou2025ships",)}
 
-
-def _tuples(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a record, with tuples in place of lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
-
-
-KINDS: dict[str, ResultKind] = _read()
+KINDS: dict[str, ResultKind] = {
+    "activation_patch": ResultKind(
+        "Patching",
+        "The effect of one head's activation from the other run.",
+        papers=("zhang2024patching",),
+        sample="pair",
+        caution="Patching is about these prompts: a head without an effect may matter in others, or have a backup.",
+    ),
+    "path_patch": ResultKind("Path", _PATH, **_PATHS),
+    "path_matrix": ResultKind("Path", _PATH, plot=_PATH_MAP, dims=("receiver",), **_PATHS),
+    "attribution": ResultKind(
+        "Attribution patching",
+        "An estimate, from gradients, of the effect of patching one head.",
+        papers=("syed2023attribution", "kramar2024atp", "hanna2024faithfulness"),
+        sample="pair",
+        caution="Attribution patching is an estimate: where a head saturates, its effect can be far from it.",
+    ),
+    "ablate": ResultKind(
+        "Ablation",
+        "The effect of replacing one head's output.",
+        papers=("michel2019sixteen",),
+        caution="Other heads can stand in for one that is ablated: little change does not say that it does nothing.",
+    ),
+    "profile": ResultKind(
+        "Attention",
+        "The share of attention, on ordinary text, that goes to such tokens.",
+        "share of attention",
+        ("elhage2021framework", "olsson2022induction", "kobayashi2020norms"),
+        None,
+        (0, 1),
+        question="text",
+        sample="window",
+        caution="Attention is not importance: what a head attends to most it may not move at all.",
+    ),
+    "logit_attribution": ResultKind(
+        "Direct effect",
+        "What the head itself adds to the logits of the answer, with the final norm frozen.",
+        "logits",
+        ("elhage2021framework", "nostalgebraist2020lens", "wang2023ioi"),
+    ),
+    "attention_attribution": ResultKind(plot=_PAIR_MAP, **_ATTENTION),
+    "attention_part": ResultKind(
+        "Part in attention",
+        "What the head itself adds to the score before softmax, with the norms frozen.",
+        **_ATTENTION,
+    ),
+    "relations": ResultKind(
+        "Phi",
+        "The share of a relation's pairs whose target is among the strongest outputs of the head, by its weights.",
+        bounds=(0, 1),
+        share=True,
+        question="weights",
+        **_MAPS,
+    ),
+    "dynamic_relations": ResultKind(
+        "Phi in context",
+        "The share of a relation's pairs whose target is among the strongest outputs of the head, in context.",
+        bounds=(0, 1),
+        share=True,
+        **_MAPS,
+    ),
+    "labels": ResultKind(
+        "Phi",
+        "The share of the best relation's pairs that the weights of the head map from source to target.",
+        question="weights",
+        plot="mechheads.plots.category_map:category_map",
+        dims=("category",),
+        needs=("member",),
+        caution="A category is about weights and single tokens, not about what the head does in context.",
+        **_MAPS,
+    ),
+    "ships": ResultKind("Ships", _OF_SHIPS, "nats", caution=_ANY_CHANGE, **_SHIPS),
+    "ships_contrast": ResultKind(
+        "Ships against look-alikes",
+        "The logarithm of Ships after a request, less that of Ships after its harmless look-alike.",
+        "log ratio",
+        **_REQUESTS | {"sample": "pair"},
+    ),
+    "generalized_ships": ResultKind(
+        "Generalized Ships", "The angle by which the states of all requests turn without the head.", "degrees", **_SHIPS
+    ),
+    "safety": ResultKind(
+        "Ships",
+        _OF_SHIPS,
+        "nats",
+        plot="mechheads.plots.safety_map:safety_map",
+        needs=("generalized_ships",),
+        caution=_ANY_CHANGE,
+        **_SHIPS,
+    ),
+    "sahara": ResultKind(
+        "Sahara",
+        "How far the states of all requests turn if this head is ablated beside those that were chosen before.",
+        "degrees",
+        **_SHIPS | {"sample": "prompt"},
+    ),
+    "refusal_contribution": ResultKind(
+        "Refusal Contribution", "How far the head raises the beginning of a refusal.", "nats", **_REQUESTS
+    ),
+    "refusal_attribution": ResultKind(
+        "Refusal attribution",
+        "An estimate, from gradients, of how far refusals depend on the head.",
+        "nats",
+        **_REQUESTS | {"papers": ("zhou2025ships", "syed2023attribution")},
+    ),
+    "gates": ResultKind("Gate", **_GATES),
+    "roles": ResultKind("Gate", caution="Roles come from short fits, and the three from the same gates.", **_GATES),
+    "retrieval": ResultKind(
+        "Retrieval",
+        "What the head writes to an answer from its place in the prompt, less what it writes from other tokens.",
+        "logits",
+        ("gema2026locos",),
+    ),
+    "examples": ResultKind(unit="share of the residual stream", papers=("elhage2021framework",)),
+    "patterns": ResultKind(unit="share of attention"),
+    "set_scores": ResultKind(papers=("zhang2024patching",)),
+    "faithfulness": ResultKind(unit="share", papers=("wang2023ioi",)),
+    "faithfulness_curve": ResultKind(unit="share", papers=("wang2023ioi",), plot=CURVES),
+    "removal": ResultKind(unit="accuracy", papers=("elhelo2024maps",), plot=CURVES),
+    "relation_evidence": ResultKind(unit="share restored", papers=("elhelo2024maps", "wang2023ioi")),
+    "head_group": ResultKind(unit="degrees", papers=("zhou2025ships",)),
+    "refusals": ResultKind(**_ANSWERS | {"papers": ("zhou2025ships", "syed2023attribution")}),
+    "refusal_test": ResultKind(**_ANSWERS),
+    "attack_curve": ResultKind(plot=CURVES, **_ANSWERS),
+    "head_roles": ResultKind(unit="gate", papers=("nam2025chg",), plot=_ROLE_MAP),
+    "role_curves": ResultKind(unit="nats", papers=("nam2025chg",), plot=CURVES),
+    "program_test": ResultKind(unit="nats a token", papers=("hayes2026programs",)),
+}
 
 
 def kind_of(name: str) -> ResultKind:
@@ -60,10 +225,6 @@ def kind_of(name: str) -> ResultKind:
     ('nats', 0.0)
     """
     return KINDS.get(name, ResultKind())
-
-
-SMALLEST = {"share restored": 0.05, "nats": 0.1, "share of attention": 0.1, "share of pairs": 0.1}
-"""The smallest effect worth naming beyond what a head that does nothing has, by the unit."""
 
 
 def sample_of(name: str) -> str:
@@ -80,9 +241,6 @@ def draw(figure: str, *what: Any, **options: Any) -> Any:
     """Draw the figure with this name, as in ``ResultKind.plot``, or open the explorer."""
     module, _, function = figure.partition(":")
     return getattr(importlib.import_module(module), function)(*what, **options)
-
-
-_TRANSFORMERLENS = "nanda2022transformerlens"
 
 
 @cache

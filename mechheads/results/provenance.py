@@ -33,6 +33,22 @@ def in_call(options: Mapping[str, Any], run: Callable[[], R]) -> R:
     return context.run(run)
 
 
+def call_now() -> str:
+    """The text of the call that runs; "" outside of any."""
+    return str(_CALL.get({}).get("call", ""))
+
+
+def call_of(about: Mapping[str, Any]) -> str:
+    """The text of the call that gave a result, with what was selected of it, by its provenance; "" if it has none."""
+    call, selected = about.get("call", ""), about.get("selected")
+    if (operation := about.get("operation")) is not None:
+        sides = [call_of(side) if isinstance(side, Mapping) else repr(side) for side in (about["left"], about["right"])]
+        call = f"({sides[0]} {operation} {sides[1]})" if all(sides) else ""
+    if not call or not isinstance(selected, Mapping) or not selected:
+        return str(call)
+    return f"{call}.select({', '.join(f'{dim}={label!r}' for dim, label in selected.items())})"
+
+
 def make_provenance(
     source: Repeatable | Mapping[str, Any], /, *settings: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
@@ -58,7 +74,7 @@ def make_provenance(
     made = {**_CALL.get({}), **(source if isinstance(source, Mapping) else source.provenance())}
     for part in (*settings, more):
         made |= {name: plain_value(name, value) for name, value in part.items()}
-    return made
+    return made | ({"call": call} if (call := call_now()) else {})
 
 
 def plain_value(name: str, value: Any) -> Any:

@@ -304,7 +304,8 @@ class HeadScores(Shown):
         """One row per head and label: layer, head, labels, score, ci_low, ci_high, p_value, q_value, p_family.
 
         The rows are named after the heads, as in ``table.loc["L23H4"]``. If only two clusters were measured, the table
-        has ``range_low`` and ``range_high`` in addition, because there is no interval.
+        has ``range_low`` and ``range_high`` in addition, because there is no interval. Scores of relations have
+        ``null_phi``, phi with shuffled targets.
         """
         table = table_of(self._statistics, ("layer", "head", *self.extra_dims))
         rows = Rows(table.set_index(pd.Index(head_names(table))))
@@ -323,7 +324,12 @@ class HeadScores(Shown):
 
     @property
     def _statistics(self) -> xr.Dataset:
-        return self.dataset[[name for name in (*STATISTICS, *RANGE) if name in self.dataset]]
+        names = [name for name in (*STATISTICS, *RANGE) if name in self.dataset]
+        return self.dataset[[*names, "null_phi"] if self._has_null_phi else names]
+
+    @property
+    def _has_null_phi(self) -> bool:
+        return "null_phi" in self.dataset and self.dataset["null_phi"].dims == self.scores.dims
 
     def top(self, k: int = 10, by: RankBy = "score", columns: Sequence[str] | None = None) -> Rows:
         """The ``k`` rows of ``to_dataframe`` with the largest score, or the largest absolute score.
@@ -367,7 +373,7 @@ class HeadScores(Shown):
             raise ValueError(f"at_least: scores in {self.unit or 'no unit'} have no smallest effect; give one")
         check_at_least(0, at_least=least)
         null = kind_of(self.kind).null or 0.0
-        if "null_phi" in self.dataset and self.dataset["null_phi"].dims == self.scores.dims:
+        if self._has_null_phi:
             null = self.dataset["null_phi"].fillna(0.0)
         low, high = (self.dataset[end] - null for end in ("ci_low", "ci_high"))
         named = ((low >= least) | (high <= -least)).transpose("layer", "head", *self.extra_dims).values.ravel()

@@ -15,6 +15,7 @@ from pandas.api.types import is_integer_dtype
 from mechheads.messages.arguments import did_you_mean
 from mechheads.messages.wrapped import WIDTH, wrapped
 from mechheads.results.kinds import OPEN
+from mechheads.results.provenance import call_of
 
 _NOISE = 1e-9
 """Values below this share of the largest value of their column are shown as 0, except probabilities."""
@@ -61,6 +62,13 @@ class Rows(pd.DataFrame):
 
 class Shown:
     """A result that ``print`` and notebooks show by its ``repr``, notes and a table."""
+
+    provenance: Any
+
+    @property
+    def call(self) -> str:
+        """The Python call that gives this result again, for a model called ``model``; empty if none is known."""
+        return call_of(self.provenance)
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         """The table, and lines of text above it."""
@@ -149,22 +157,27 @@ def tidy(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: texts[name] for name in _in_order(list(texts), first)})
 
 
-def html_table(table: pd.DataFrame) -> str:
-    """The first eight columns of ``tidy`` as HTML, with everything escaped, and what is left out."""
+def html_table(table: pd.DataFrame, choose: bool = True) -> str:
+    """The first eight columns of ``tidy`` as HTML, with everything escaped; ``choose`` as in ``text_table``."""
     shown = tidy(_first_rows(table))
     columns = list(shown)[:_MOST_COLUMNS]
     head = "".join(f"<th>{escape(name)}</th>" for name in _headings(columns))
     rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in shown[columns].itertuples(index=False))
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    rest = "".join(f"<p>{escape(line)}</p>" for line in _left_out(table, list(shown)[len(columns) :]))
+    rest = "".join(f"<p>{escape(line)}</p>" for line in _left_out(table, list(shown)[len(columns) :], choose))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
 
 
-def text_table(table: pd.DataFrame) -> list[str]:
-    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and what is left out."""
+def text_table(table: pd.DataFrame, choose: bool = True) -> list[str]:
+    """The lines of ``tidy`` for a terminal: as many columns as fit, at most eight, and what is left out.
+
+    ``choose``: whether the method that gave the table takes ``columns=``.
+    """
     shown = tidy(_first_rows(table))
     names = list(shown)[:_MOST_COLUMNS]
-    important = 1 + max((names.index(name) for name in ("score", _INTERVAL, "p_family") if name in names), default=0)
+    important = 1 + max(
+        (names.index(name) for name in ("score", _INTERVAL, "p_family", "null_phi") if name in names), default=0
+    )
     cells, fit = dict[str, list[str]](), 0
     for longest in _LONGEST:
         headings = dict(zip(names, _headings(names), strict=True))
@@ -175,12 +188,13 @@ def text_table(table: pd.DataFrame) -> list[str]:
             break
     columns = [_aligned(cells[name]) for name in names[:fit]]
     lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
-    return [*lines, *map(wrapped, _left_out(table, list(shown)[fit:]))]
+    return [*lines, *map(wrapped, _left_out(table, list(shown)[fit:], choose))]
 
 
 def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str]]]:
-    """The columns as texts; ``ci_low`` and ``ci_high`` are one, called "interval"; ``n`` as in ``Rows``."""
+    """The columns as texts; ``ci_low`` and ``ci_high`` are one, "interval"; ``n`` is as in ``Rows``, or a column."""
     names = list(map(str, table))
+    counts = table["n"].tolist() if "n" in names else [n] * len(table)
     for name in names:
         base, _, end = name.rpartition("_")
         if end == "high" and f"{base}_low" in names:
@@ -188,8 +202,8 @@ def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str
         if end == "low" and f"{base}_high" in names:
             low, high = (_texts(base, table[f"{base}_{side}"].tolist(), ".3g") for side in ("low", "high"))
             ends = [f"[{a}, {b}]" if a and b else "" for a, b in zip(low, high, strict=True)]
-            if base == "ci" and "score" in names and n is not None:
-                ends = _of_few(table, ends, n)
+            if base == "ci" and "score" in names:
+                ends = _of_few(table, ends, counts)
             elif base in names:  # a share, or Ships beside other scores, which have intervals unless there are too few
                 known = table[base].notna().tolist()
                 ends = [end or FEW * has for end, has in zip(ends, known, strict=True)]
@@ -198,12 +212,11 @@ def _columns(table: pd.DataFrame, n: int | None) -> Iterator[tuple[str, list[str
             yield name, _texts(name, table[name].tolist())
 
 
-def _of_few(table: pd.DataFrame, ends: list[str], n: int) -> list[str]:
-    """Intervals as texts, with what is said of too few values and of equal ones."""
-    equal = (table["ci_low"] == table["ci_high"]).tolist()
-    known = np.isfinite(table["score"].to_numpy(dtype=np.float64)).tolist()
-    few = [FEW * has for has in known]
-    return [f"all {n} equal" if same else end or less for same, end, less in zip(equal, ends, few, strict=True)]
+def _of_few(table: pd.DataFrame, ends: list[str], counts: Sequence[int | None]) -> list[str]:
+    """Intervals as texts, with what is said of too few values and of equal ones; counts are 0 or None for no means."""
+    equal, known = (table["ci_low"] == table["ci_high"]).tolist(), table["score"].notna().tolist()
+    rows = zip(ends, counts, equal, known, strict=True)
+    return [end if not n else f"all {n} equal" if same else end or FEW * has for end, n, same, has in rows]
 
 
 def _called(base: str) -> str:
@@ -220,7 +233,7 @@ def _in_order(names: list[str], first: Sequence[str]) -> list[str]:
     if not wanted:
         before = next((names.index(name) for name in (_INTERVAL, "score") if name in names), -1)
         rest = [name for name in names if name not in ("p_family", "note")]
-        wanted = [*rest[: before + 1], "p_family", "note", "range"]
+        wanted = [*rest[: before + 1], "null_phi", "p_family", "note", "range"]
     return list(dict.fromkeys(name for name in ("head", *wanted, *names) if name in names))
 
 
@@ -235,7 +248,7 @@ def _first_rows(table: pd.DataFrame) -> pd.DataFrame:
     return table if len(table) <= _MOST_ROWS else table.head(_FIRST_ROWS)
 
 
-def _left_out(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def _left_out(table: pd.DataFrame, columns: Sequence[str], choose: bool) -> list[str]:
     """Lines about rows and columns that are not shown."""
     more = len(table) - len(_first_rows(table))
     lines = [f"and {more:,} more rows"] if more else []
@@ -244,7 +257,8 @@ def _left_out(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
         base = re.sub(f" ?{_INTERVAL}$", "", name).replace(" range", "_range")
         is_interval = base != name or name == "range"
         names += [f"{base or 'ci'}_low", f"{base or 'ci'}_high"] if is_interval else [name]
-    return [*lines, f"not shown: {', '.join(names)} (choose with columns=[...])"] if names else lines
+    how = " (choose with columns=[...])" if choose else ""
+    return [*lines, f"not shown: {', '.join(names)}{how}"] if names else lines
 
 
 def _texts(name: str, cells: list[Any], form: str = ".4g") -> list[str]:

@@ -10,44 +10,52 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
 from math import isfinite
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from mechheads.behaviour import HeadProfile
 from mechheads.behaviour.profile import NAMES, PROFILED
 from mechheads.gating import ROLES, Roles
 from mechheads.heads import HeadId
 from mechheads.labels import HeadLabels
+from mechheads.results.about import (
+    ASKED,
+    LEAST_CLUSTERS_TESTED,
+    carrying_prompts,
+    has_null,
+    label_of,
+    n_clusters,
+    n_prompts,
+    null_of,
+)
 from mechheads.results.curves import Curves
-from mechheads.results.evidence import carrying_prompts, clusters_needed, has_null, n_clusters, n_prompts, null_of
-from mechheads.results.kinds import sample_of
-from mechheads.results.scores import HeadScores
+from mechheads.results.kinds import SMALLEST, sample_of
+from mechheads.results.naming import heading, shortened
+from mechheads.results.scores import CARRIED, FEW as TOO_FEW, HeadScores
 from mechheads.results.shown import Rows, text_table
-from mechheads.results.words import ASKED, heading, shortened, words_of
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.own import OwnView, own_file
 from mechheads.studies.refusals import Refusals
 
 Kind = Literal["own", "pairs", "requests", "task", "text", "weights"]
-LEAST = {"share restored": 0.05, "share lost": 0.05, "nats": 0.1, "share of attention": 0.1, "share of pairs": 0.1}
-"""The smallest effects worth naming, by units."""
-LEAST |= {"gate": 0.5, "share of variance": 0.1, "log ratio": 0.4}
 LEAST_OF_LOGITS = 0.05
-"""The same of a part of the logits, as a share of the whole."""
+"""The smallest effect worth naming of a part of the logits, as a share of the whole."""
 FEW = 10
 """How many rows there are of a measure without intervals, or without a smallest effect."""
-TOO_FEW = "6 or more independent prompts allow a test over heads."
 LARGEST = f"The {FEW} largest: these have no interval, or no smallest effect worth naming."
-CARRIED = "one prompt carries it"
 _TITLES = {ASKED["pairs"]: "naming the capital", ASKED["task"]: "naming the capital"}
 _USUAL = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
 """What prompts are about if nothing else is known."""
 _SHOWN = 20
 """How many rows of a question a terminal shows."""
+_RELATIONS = 3
+"""How many relations the card of a head has."""
 _PHI_OF = "phi of "
 _FIRST = ["measured", "score", "ci_low", "ci_high", "null", "p_family", "n", "unit"]
 
@@ -82,8 +90,9 @@ class Row:
         value, low, high: with the ends of the interval, NaN without one.
         null: the value of a head that does nothing, or of chance; NaN if there is none.
         p: the family p, NaN if it was not tested over heads.
-        n: how many prompts, pairs, requests or windows the value is a mean over.
+        n: how many prompts, pairs, requests or windows the value is a mean over; 0 if it is no mean.
         unit: of the value.
+        rank, of: 1 for the head furthest from the null, among so many; equal heads share a rank.
         note: a fixed text, such as that one prompt carries it.
     """
 
@@ -97,6 +106,8 @@ class Row:
     p: float
     n: int
     unit: str
+    rank: int
+    of: int
     note: str = ""
 
 
@@ -108,6 +119,7 @@ class Measure:
         column, label, unit, n: as in ``Row``.
         table: one row for each head, as in ``HeadScores.to_dataframe``, with ``null`` and ``carried``.
         passes: which heads are named; None if the largest are.
+        least: the smallest effect worth naming; None if nothing says how small that is.
     """
 
     column: str
@@ -116,28 +128,46 @@ class Measure:
     n: int
     table: pd.DataFrame
     passes: Bool[np.ndarray, " head"] | None
+    least: float | None = None
 
     def rows(self, k: int | None = None) -> Iterator[Row]:
         """The heads that are named, or the first ``k``, those furthest from the null first."""
-        away = np.asarray(np.abs(self.table["score"] - self.table["null"].fillna(0.0)))
-        known = np.isfinite(away) if k is not None or self.passes is None else self.passes & np.isfinite(away)
-        order = [at for at in np.argsort(-np.nan_to_num(away, nan=-1.0), kind="stable") if known[at]]
+        size = np.nan_to_num(self._size, nan=-1.0)
+        known = size >= 0 if k is not None or self.passes is None else self.passes & (size >= 0)
+        order = [at for at in np.argsort(-size, kind="stable").tolist() if known[at]]
         most = k if k is not None else FEW if self.passes is None else None
-        for at in order[:most]:
-            row: Any = self.table.iloc[at]
-            yield Row(
-                str(HeadId(int(row["layer"]), int(row["head"]))),
-                self.label,
-                self.column,
-                float(row["score"]),
-                float(row["ci_low"]),
-                float(row["ci_high"]),
-                float(row["null"]),
-                float(row["p_family"]),
-                self.n,
-                self.unit,
-                CARRIED if row["carried"] else "",
-            )
+        yield from map(self.row, order[:most])
+
+    def row(self, at: int) -> Row:
+        """The row of a head by its place in the table."""
+        layer, head, carried = (self._arrays[name][at] for name in ("layer", "head", "carried"))
+        score, low, high, null, p = (
+            float(self._arrays[name][at]) for name in ("score", "ci_low", "ci_high", "null", "p_family")
+        )
+        name, note = str(HeadId(int(layer), int(head))), CARRIED if carried else ""
+        about = self.n, self.unit, int(self._ranks[at]), int(np.isfinite(self._size).sum())
+        return Row(name, self.label, self.column, score, low, high, null, p, *about, note)
+
+    @cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {str(name): self.table[name].to_numpy() for name in self.table}
+
+    @cached_property
+    def _size(self) -> Float[np.ndarray, " head"]:
+        """How far each head is from the null."""
+        return np.abs(self._arrays["score"] - np.nan_to_num(self._arrays["null"]))
+
+    @cached_property
+    def _ranks(self) -> Int[np.ndarray, " head"]:
+        size = np.nan_to_num(self._size, nan=-1.0)
+        in_order = np.sort(size)
+        return 1 + len(size) - np.searchsorted(in_order, size, side="right")
+
+    def sides(self) -> tuple[Bool[np.ndarray, " head"], Bool[np.ndarray, " head"], Bool[np.ndarray, " head"]]:
+        """Whose interval lies above the smallest effect, below its negative, and between the two."""
+        low, high = (self._arrays[end] - np.nan_to_num(self._arrays["null"]) for end in ("ci_low", "ci_high"))
+        least = np.nan if self.least is None else self.least
+        return low >= least, high <= -least, (low > -least) & (high < least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +205,21 @@ class Question:
         """The rows as a table: head, measured, score, ci_low, ci_high, null, p_family, n and unit."""
         return _table(self.rows)
 
+    @property
+    def contradictions(self) -> list[tuple[Row, Row]]:
+        """Each head that two measures contradict each other on, with its rows in both.
+
+        Both lie beyond their smallest effect, in opposite directions; or one does, and the interval of the other lies
+        within its smallest effect. The larger the first effect, the earlier.
+        """
+        found = []
+        for one, other in combinations(self.measures if self.kind in ("own", "pairs", "requests") else (), 2):
+            (above, below, within), (up, down, inside) = one.sides(), other.sides()
+            opposed = (above & down) | (below & up) | ((above | below) & inside) | (within & (up | down))
+            pairs = [(one.row(at), other.row(at)) for at in np.flatnonzero(opposed).tolist()]
+            found += sorted(pairs, key=lambda rows: min(row.rank for row in rows))
+        return found
+
     def top(self, k: int) -> Rows:
         """The ``k`` heads furthest from the null by each measure, however small."""
         return _table([row for measure in self.measures for row in measure.rows(k)])
@@ -184,10 +229,10 @@ class Question:
         each = max(3, _SHOWN // max(1, sum(1 for measure in self.measures if any(measure.rows()))))
         rows = [row for measure in self.measures for row in list(measure.rows())[:each]]
         title = f"{heading(self.title)} ({self.varies})" if self.varies else heading(self.title)
-        shown = text_table(_table(rows)) if rows else ["no head beyond the smallest effect worth naming"]
+        shown = text_table(_table(rows), choose=False) if rows else ["no head beyond the smallest effect worth naming"]
         lines = [title, *shown, *self.warnings]
         for name, table in self.tables.items():
-            lines += [name, *text_table(table)]
+            lines += [name, *text_table(table, choose=False)]
         return "\n".join(lines)
 
 
@@ -230,7 +275,7 @@ def questions(atlas: Results, at_least: float | None = None) -> list[Question]:
     of_one_relation = {f"phi_{measure.label.removeprefix(_PHI_OF)}": measure for measure in weights}
     for name in [*own, *(name for name in views if name not in own)]:
         if name != "phi":
-            label = shortened(own[name].label) if name in own else words_of(views[name], atlas.asked).label
+            label = shortened(own[name].label) if name in own else label_of(views[name])
             measure = of_one_relation.get(name) if name not in own else None
             found = _measure(views[name], name, label, at_least) if measure is None else measure
             measures.setdefault(keys[name], []).append(replace(found, column=name, label=label))
@@ -257,6 +302,16 @@ def questions(atlas: Results, at_least: float | None = None) -> list[Question]:
     ]
 
 
+def card_rows(questions: list[Question], at: int) -> Iterator[tuple[Question, Row]]:
+    """What was measured of one head, by its place among all; of the relations those furthest above their null."""
+    for question in questions:
+        rows = [row for row in (measure.row(at) for measure in question.measures) if isfinite(row.value)]
+        if question.kind == "weights":
+            above = [row.value - row.null if isfinite(row.null) else row.value for row in rows]
+            rows = [rows[i] for i in np.argsort(-np.array(above), kind="stable")[:_RELATIONS]]
+        yield from ((question, row) for row in rows)
+
+
 def _refused(atlas: Results) -> dict[str, int] | None:
     """How many requests the model refuses, of those that were answered and judged; None if none was."""
     every = [*([] if atlas.refusals is None else [atlas.refusals]), *atlas.safety.values()]
@@ -280,7 +335,12 @@ def _question(
     view = measures[0].column if measures else ""
     first = atlas.views.get(view)
     varies = atlas.asked.get(f"{key}_vary", "") or ("" if first is None else counted(first))
-    warnings = [TOO_FEW] if first is not None and has_null(first) and clusters_needed(first) else []
+    if key == "text" and measures:
+        varies = _count(measures[0].n, "window")
+    elif key == "weights":
+        varies = _count(len(measures), "relation")
+    few = first is not None and has_null(first) and (n_clusters(first) or LEAST_CLUSTERS_TESTED) < LEAST_CLUSTERS_TESTED
+    warnings = [TOO_FEW] if few else []
     warnings += [LARGEST] if any(measure.passes is None for measure in measures) else []
     shown = one_line(_TITLES.get(title, title))
     return Question(key, shown, kinds.get(key, "own"), varies, tuple(warnings), of, view, tuple(measures), tables)
@@ -293,11 +353,11 @@ def _measure(scores: HeadScores, column: str, label: str, at_least: float | None
     table = table.assign(null=np.nan if null is None else null, carried=carrying_prompts(scores).ravel() >= 0)
     least = at_least if at_least is not None else _least(scores)
     counts = n_prompts(scores)
-    passes = _beyond(table, null or 0.0, least, scores.together)
-    if passes is not None and "harmless" in scores.dataset:  # a ratio of two effects, one of which can be seen
+    beyond = _beyond(table, null or 0.0, least, scores.together)
+    if beyond is not None and "harmless" in scores.dataset:  # a ratio of two effects, one of which can be seen
         either = np.fmax(*(scores.dataset[name].values.ravel() for name in ("harmful", "harmless")))
-        passes = passes & (either >= LEAST["nats"])
-    return Measure(column, label, scores.unit, counts, table, passes)
+        beyond = beyond & (either >= SMALLEST["nats"])
+    return Measure(column, label, scores.unit, counts, table, beyond, least)
 
 
 def _least(scores: HeadScores) -> float | None:
@@ -305,7 +365,7 @@ def _least(scores: HeadScores) -> float | None:
     if "total" in scores.dataset and scores.unit == "logits":
         whole = abs(float(scores.dataset["total"].values.mean()))
         return LEAST_OF_LOGITS * whole if isfinite(whole) else None
-    return LEAST.get(scores.unit)
+    return SMALLEST.get(scores.unit)
 
 
 def _beyond(
@@ -344,10 +404,10 @@ def _of_relations(labels: HeadLabels, relations: HeadScores | None, at_least: fl
         n = 0
         if relations is not None and relations.values is not None:
             n = int(np.isfinite(relations.values.values[..., number, :]).any((0, 1)).sum())
-        least = LEAST["share of pairs"] if at_least is None else at_least
+        least = SMALLEST["share of pairs"] if at_least is None else at_least
         beyond = _beyond(table, null, least)
         above = None if beyond is None else beyond & (phi > null)
-        yield Measure("phi", f"{_PHI_OF}{relation}", labels.unit, n, table, above)
+        yield Measure("phi", f"{_PHI_OF}{relation}", labels.unit, n, table, above, least)
 
 
 def counted(scores: HeadScores) -> str:

@@ -19,11 +19,12 @@ from mechheads.heads import HeadId, check_heads
 from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
 from mechheads.messages.wrapped import wrapped
+from mechheads.results.about import ASKED
 from mechheads.results.curves import Curves
+from mechheads.results.naming import heading
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import head_names, html_table
 from mechheads.results.tables import TableResult
-from mechheads.results.words import ASKED, heading
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.answers import Question, one_line, questions
@@ -296,7 +297,9 @@ class Atlas(Stages):
         for question in self.questions():
             title = f"{heading(question.title)} ({question.varies})" if question.varies else heading(question.title)
             notes = "".join(f"<p>{escape(line)}</p>" for line in question.warnings)
-            shown += f"<p>{escape(title)}</p>{html_table(question.table()) if question.rows else ''}{notes}"
+            shown += (
+                f"<p>{escape(title)}</p>{html_table(question.table(), choose=False) if question.rows else ''}{notes}"
+            )
         return f"<p>{escape(repr(self))}</p>{shown}"
 
     def questions(self, at_least: float | None = None) -> list[Question]:

@@ -29,14 +29,15 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
 from mechheads.model.analysis import analysis
+from mechheads.model.called import written
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.about import ASKED
 from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
-from mechheads.results.words import ASKED
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.loaders import load_requests
@@ -305,7 +306,9 @@ class _Builder:
     def _text(self) -> None:
         with self._part("text"):
             found = profile_and_examples(self.model, self.asked.texts, n_tokens=self._n_tokens)
-            self.atlas.profile, self.atlas.examples = found
+            texts = "" if self.asked.texts is None else f", {written(self.asked.texts) or 'texts'}"
+            call = f"mh.profile_heads(model{texts}, n_tokens={self._n_tokens}{_seed()})"
+            self.atlas.profile, self.atlas.examples = found[0].with_provenance(call=call), found[1]
             stop_if(self.atlas.examples.interrupted)
 
     def _labels(self) -> None:
@@ -314,7 +317,9 @@ class _Builder:
             scorer = self._relation_scorer()
         if scorer is not None:
             with self._part("labels"):
-                self.atlas.relations = scorer.scores()
+                own = self.asked.relations if self.asked.relations or not self.asked.quick else QUICK_RELATIONS
+                call = f"mh.relation_scores(model{f', {written(own)}' if own else ''}{_seed()})"
+                self.atlas.relations = scorer.scores().with_provenance(call=call)
                 self.atlas.labels = label_heads(self.atlas.relations)
                 stop_if_partial(self.atlas.relations)
 
@@ -460,6 +465,11 @@ def _finished(found: HeadScores) -> HeadScores:
     """A result of some heads, if it was not interrupted."""
     stop_if(bool(found.provenance.get("interrupted")))
     return found
+
+
+def _seed() -> str:
+    """The seed as an argument of a call, if it is not 0."""
+    return f", seed={current().seed}" if current().seed else ""
 
 
 def _metric(pairs: PromptPairs | None) -> Metric:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from mechheads.interventions.basic import InterventionLike, InterventionName
 from mechheads.model.model import Model
+from mechheads.results.naming import refuses
 from mechheads.results.provenance import make_provenance
-from mechheads.results.refused import refuses
 from mechheads.results.scores import HeadScores
 from mechheads.safety.answers.answering import AnswerSettings
 from mechheads.safety.answers.attack_curve import attack_curve

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.results.words import words_of
+from mechheads.results.about import label_of
 from support import oracles
 from support.levels import TWO_FIRST
 from support.texts import CLEAN, PAIRS
@@ -216,9 +216,7 @@ def test_a_result_says_what_was_given_and_leaves_these_heads_out(small):
     assert found.missing == () and found.provenance["heads"] == "all"
     absent = [str(mh.HeadId(*at)) for at in np.argwhere(found.scores.isnull().values).tolist()]
     assert absent == ["L0H1", "L2H2"]
-    words = words_of(found)
-    assert words.sentence.startswith("Given that L0H1 is zeroed and L2H2 is mean-ablated, with its output from")
-    assert words.label.endswith("given that L0H1 is zeroed and L2H2 is mean-ablated")
+    assert label_of(found).endswith("given that L0H1 is zeroed and L2H2 is mean-ablated")
     assert "given that L0H1 and L2H2 are ablated" in repr(mh.plan(small, CLEAN, intervention="zero", given=GONE))
 
 

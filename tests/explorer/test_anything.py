@@ -19,7 +19,6 @@ from mechheads.explorer.collect import collect
 from mechheads.explorer.encode import unblock
 from mechheads.explorer.page import svg
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.gating import ROLES, Roles
 from mechheads.results.kinds import KINDS
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.own import own_column, own_views
@@ -74,11 +73,16 @@ def model_of(what: Any) -> Any:
     return model
 
 
-def view_of(scores: mh.HeadScores) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The view of one result, and its column."""
-    model = model_of(scores)
-    (view,) = model["views"]
-    return view, next(column for column in model["columns"] if column["name"] == view["name"])
+def views_of(model: Any) -> list[dict[str, Any]]:
+    """The columns with scores of their own, in the order of the questions."""
+    named = [name for question in model["questions"] for name in question["views"]]
+    return [next(column for column in model["columns"] if column["name"] == name) for name in named]
+
+
+def column_of(scores: mh.HeadScores) -> dict[str, Any]:
+    """The column of one result."""
+    (column,) = views_of(model_of(scores))
+    return column
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +120,10 @@ def test_each_kind_of_result_has_its_place(small, patched):
     assert atlas.patterns is not None
     assert atlas.patterns.table["name"].tolist() == ["my run, prompt 0", "my run, prompt 1"]
     model = model_of([{"mine": patched}, labels, profile, run])
-    assert [view["name"] for view in model["views"]] == ["phi", "mine"]
-    assert [view["own"] for view in model["views"]] == [False, True]
+    assert [(column["name"], column["group"]) for column in views_of(model)] == [
+        ("mine", "Your own"),
+        ("phi", "By weights"),
+    ]
     assert model["panes"] == ["text", "pattern", "weights", "cause", "alike"]
 
 
@@ -126,15 +132,13 @@ def test_the_result_of_every_analysis_makes_a_page(small, name):
     page = shown(EVERY[name].run(small)).page
     model = page["models"][0]
     assert (model["nLayers"], model["nHeads"]) == (3, 4)
-    for view in model["views"]:
-        column = next(column for column in model["columns"] if column["name"] == view["name"])
-        assert "{value}" in view["sentence"] and column["meaning"].endswith(".") and "capital" not in column["meaning"]
-        assert column["unit"] and any(verdict for verdict in view["verdict"]["values"])
-    assert any(model[part] for part in ("views", "tables", "circuits", "panes"))
+    for column in views_of(model):
+        assert column["meaning"].endswith(".") and column["unit"] and any(value for value in column["values"])
+    assert any(model[part] for part in ("questions", "tables", "circuits", "panes"))
 
 
-def test_every_kind_of_scores_has_words():
-    assert {name for name, kind in KINDS.items() if kind.words} == set(KINDS) - TABLES
+def test_every_kind_of_scores_has_a_name():
+    assert {name for name, kind in KINDS.items() if kind.label} == set(KINDS) - TABLES
 
 
 def test_two_runs_of_one_model_stand_together(small):
@@ -153,7 +157,7 @@ def test_a_run_alone_is_the_view_of_its_patterns(small, tmp_path):
     page = json.loads(
         re.findall(r'id="mh-page">(.*?)</script>', mh.explore(run, tmp_path / "a.html").read_text("utf-8"))[0]
     )
-    assert page["kind"] == "run" and page["models"][0]["views"] == []
+    assert page["kind"] == "run" and page["models"][0]["questions"] == []
     assert page["models"][0]["columns"] == [] and page["start"] == {"model": 0, "head": "L0H0"}
 
 
@@ -263,7 +267,7 @@ def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
     labels = [view.label for view in one.atlas.own_views.values()]
     assert labels == [f"by token, pos {pos}" for pos in range(8)]
     assert one.atlas.to_dataframe()["by_token_pos_3"].tolist() == each.select(pos=3).scores.values.ravel().tolist()
-    assert len({view["question"] for view in model_of({"by token": each})["views"]}) == 1
+    assert len({column["question"] for column in views_of(model_of({"by token": each}))}) == 1
 
 
 def test_of_many_labels_each_head_has_the_one_furthest_from_0():
@@ -283,58 +287,25 @@ def test_of_many_labels_each_head_has_the_one_furthest_from_0():
         chosen = scores.dataset["q_value"].values[0, 1, at[0, 1], number]
         assert found.dataset["q_value"].values[0, 1] == chosen  # q counts the tests of all positions
         np.testing.assert_allclose(found.values.values[0, 1], values[0, 1, at[0, 1], number])
-    assert model_of({"sweep": scores})["views"][0]["verdict"]["values"][6] is None
+    assert views_of(model_of({"sweep": scores}))[0]["values"][6] is None
 
 
-def test_words_come_from_the_call(small, patched):
-    view, column = view_of(patched)
-    assert column["meaning"] == (
-        "The share of the logit difference between the answer and the wrong one that is restored if the head's output "
-        "in the corrupted run comes from the clean one."
-    )
-    assert view["verdict"]["texts"]["yes"] == (
-        "Its output carries something of what the two prompts differ in to the answer."
-    )
-    noising = mh.activation_patch(small, PAIRS, site="k", direction="noising", metric="log_prob")
-    view, column = view_of(noising)
-    assert "the head's key in the clean run comes from the corrupted one" in column["meaning"]
-    assert view["sentence"].endswith("the log-probability of the answer changes by {value} {unit}.")
-    view, column = view_of(mh.ablate(small, CLEAN))
-    assert column["meaning"].endswith("if its output is replaced with its mean over the prompts.") or (
-        column["meaning"].endswith("if its output is set to zero.")
-    )
-    assert view["verdict"]["rule"].startswith("Yes if it is among the 10 largest")  # a divergence is never 0
-    assert view["rankBy"] == "value" and not column["signed"]
+def test_contradictions_are_between_measures_of_the_same_prompts(small):
+    rng = np.random.default_rng(0)
 
+    def effect(means: list[float], name: str, prompts: str) -> mh.HeadScores:
+        values = np.array([means])[..., None] + 0.001 * rng.normal(size=(1, 4, 8))
+        about = {"prompts": prompts, "model": "m"}
+        return mh.HeadScores.from_values(values, name=name, unit="nats", kind="demo", provenance=about)
 
-def test_the_study_speaks_of_capitals_and_your_pairs_do_not(patched):
-    told = {"pairs": "the capital", "requests": "harmful requests", "task": "naming the capital"}
-    ours, yours = (atlas_payload([Atlas("m", patching=patched, asked=asked)]).page["models"][0] for asked in (told, {}))
-    assert "the country" in ours["views"][0]["verdict"]["texts"]["yes"]
-    assert "between the capital and the wrong one" in ours["methods"][0]["text"]
-    assert "capital" not in json.dumps(yours).lower() and "country" not in json.dumps(yours)
-
-
-def test_tensions_are_between_views_of_the_same_prompts(small, patched):
-    direct = mh.behaviour.logit_attribution(small, PAIRS)
-    elsewhere = mh.behaviour.logit_attribution(
-        small, mh.PromptPairs(CLEAN[:1], CLEAN[:1], answer=[" Paris"], wrong=[" Rome"])
-    )
-    model = model_of({"patch": patched, "part": direct, "elsewhere": elsewhere})
-    assert {(each["a"]["view"], each["b"]["view"]) for each in model["tensions"]} == {
-        ("patch", "part"),
-        ("part", "patch"),
+    first, second = effect([0.5, 0.5, 0.01, 0.5], "a", "x"), effect([0.5, -0.5, 0.01, 0.02], "b", "x")
+    model = model_of({"a": first, "b": second, "elsewhere": effect([-0.5] * 4, "c", "y")})
+    found = {question["title"]: question["contradictions"] for question in model["questions"]}
+    assert {name: [each["a"]["head"] for each in some] for name, some in found.items()} == {
+        "a": ["L0H1", "L0H3"],
+        "elsewhere": [],
     }
-
-
-def test_roles_in_capitals_do_not_speak_against_patching_of_your_own_pairs(patched):
-    gates = mh.HeadScores.from_values(np.ones((3, 4, 3)), name="facilitation", kind="roles")
-    roles = Roles(dict.fromkeys(ROLES, gates))
-    ours, yours = {"pairs": "the capital", "task": "naming the capital"}, {"task": "naming the capital"}
-    for asked, speak in ((ours, True), ({}, False), (yours, False)):
-        atlas = Atlas("m", patching=patched, roles=roles, asked=asked)
-        found = atlas_payload([atlas]).page["models"][0]["tensions"]
-        assert any("patching" in (each["a"]["view"], each["b"]["view"]) for each in found) == speak
+    assert all((each["a"]["measured"], each["b"]["measured"]) == ("a", "b") for each in found["a"])
 
 
 def test_a_card_has_your_values_prompt_by_prompt():
@@ -355,30 +326,18 @@ def test_a_profile_alone_has_a_pane_without_texts(small):
     assert model_of(profile)["behaviours"] is not None
 
 
-def test_scores_without_interval_or_test_are_ranked():
-    view, _ = view_of(mh.HeadScores.from_scores(np.arange(40.0).reshape(4, 10) - 5, name="a", kind="demo"))
-    assert view["verdict"]["values"].count("yes") == 10 and view["verdict"]["values"][0] == "no"
-    assert view["verdict"]["texts"]["yes"] == "It is among the 10 heads furthest from 0."
-    view, _ = view_of(mh.HeadScores.from_scores(np.eye(3), name="a", kind="demo"))
-    assert view["sentence"] == "Its score is {value}." and view["unit"] == ""
-
-
-def test_heads_that_share_a_value_are_not_all_among_the_first():
+def test_equal_heads_share_a_rank(small):
     few = np.zeros((4, 10))
-    few[0, :3] = 1
-    view, _ = view_of(mh.HeadScores.from_scores(few, name="a", kind="demo"))
-    assert view["verdict"]["values"] == ["yes"] * 3 + ["unclear"] * 37
-    few[1] = 0.5
-    view, _ = view_of(mh.HeadScores.from_scores(few, name="a", kind="demo"))
-    assert view["verdict"]["values"] == ["yes"] * 3 + ["no"] * 7 + ["unclear"] * 10 + ["no"] * 20
+    few[0, :3], few[1] = 1, 0.5
+    blocks = shown(mh.HeadScores.from_scores(few, name="a", kind="demo")).blocks
+    ranks = [card["rows"][0]["rank"] for layer in range(4) for card in unblock(blocks[f"mh-heads-0-{layer}"])["heads"]]
+    assert ranks == [1] * 3 + [14] * 7 + [4] * 10 + [14] * 20
 
 
 def test_safety_heads_are_told_by_the_score_that_found_them(small):
-    safety = EVERY["safety heads by contribution"].run(small)
-    view, _ = view_of(safety)
-    assert view["sentence"] == "It raises the beginning of a refusal by {value} nats."
+    assert column_of(EVERY["safety heads by contribution"].run(small))["label"].startswith("Refusal Contribution")
     turned = mh.safety_heads(small, CLEAN, 2, score="generalized_ships")
-    assert model_of(turned)["views"][0]["sentence"].endswith("turn by {value} degrees.")
+    assert views_of(model_of(turned))[0]["label"] == "Generalized Ships, undifferentiated"
 
 
 def test_hostile_names_stay_texts(tmp_path):
@@ -386,7 +345,7 @@ def test_hostile_names_stay_texts(tmp_path):
     page = mh.explore(given, tmp_path / "page.html").read_bytes().decode("utf-8")
     assert page.count("<script") == 2 + 4 and "<img" not in page
     model = json.loads(re.findall(r'id="mh-page">(.*?)</script>', page)[0])["models"][0]
-    assert [view["title"] for view in model["views"]] == [*HOSTILE[:-1], "k"]
+    assert [column["label"] for column in views_of(model)] == [*HOSTILE[:-1], "k"]
     odd = demo(provenance={"model": 3, "selected": 4, "receivers": 5, "metric": None, "intervention": ["x"]})
     assert model_of(odd)["name"] == "a model"
 
@@ -414,8 +373,7 @@ class AttendToFirst:
 def test_an_experiment_of_your_own_is_explored_in_three_lines(small, tmp_path):
     effect = mh.sweep(small, CLEAN, intervention=AttendToFirst())
     assert mh.explore({"first token only": effect}, tmp_path / "page.html").exists()
-    view, column = view_of(effect)
-    assert "AttendToFirst() changes it" in column["meaning"] and view["title"] == effect.name
+    assert column_of(effect)["label"] == effect.name and "intervention=intervention" in effect.call
 
 
 def test_without_scripts_your_own_scores_are_a_picture():

@@ -14,14 +14,12 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
+from mechheads.explorer.columns import About, columns, comparable
 from mechheads.explorer.encode import block, plain, to_json, unblock
 from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.explorer.views import column_of, columns, comparable, tensions, views
 from mechheads.gating import ROLES, Roles
-from mechheads.results.evidence import verdicts
-from mechheads.results.words import words_of
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 
@@ -107,8 +105,8 @@ def test_every_column_has_the_question_of_its_view_or_of_its_heading(payload):
     expected |= {"to_first": "text", "names": "text", "ships_scaling": "requests", "layer": None}
     expected |= {"generalized_ships_scaling_ci_low": "requests"}
     assert {name: of[name] for name in expected} == expected
-    for view in model["views"]:
-        assert of[view["value"]] == view["question"]
+    for question in model["questions"]:
+        assert {of[view] for view in question["views"]} <= {question["key"]}
     assert {key for key in of.values() if key} == {question["key"] for question in model["questions"]}
 
 
@@ -198,71 +196,52 @@ def test_the_landing_has_categories_and_names(payload, atlas):
     assert circuit["heads"] == [str(head) for head in atlas.circuit.heads]
     assert [point["value"] for point in circuit["curve"]] == plain(atlas.circuit.table["score"].to_numpy())
     assert circuit["faithfulness"] == circuit["curve"][-1]["value"]
-    assert model["citations"].keys() == model["provenance"].keys() >= {"patching", "examples"}
-    assert {each["name"] for each in model["methods"]} >= {"Patching", "Direct effect", "Ships", "Roles"}
+    assert model["citation"].count("@") == len(set(re.findall(r"@\w+{[^,]+", model["citation"]))) > 3
+
+
+def test_every_number_has_a_result_with_the_call_that_gives_it_again(payload, atlas, tmp_path):
+    model = payload.page["models"][0]
+    sources = {source["name"]: source for source in model["sources"]}
+    assert list(sources) == [*atlas.results, *atlas.tables]
+    assert {column["source"] for column in model["columns"]} - {None} <= set(sources)
+    starts = {name: source["call"].split("(")[0] for name, source in sources.items()}
+    assert starts == {
+        "profile": "mh.profile_heads",
+        "relations": "mh.relation_scores",
+        "labels": "mh.label_heads",
+        "patching": "mh.activation_patch",
+        "direct": "mh.behaviour.logit_attribution",
+        "paths": "mh.path_matrix",
+        "safety_undifferentiated": "mh.safety.compare_ablations",
+        "safety_scaling": "mh.safety.compare_ablations",
+        **dict.fromkeys(ROLES, "mh.head_roles"),
+        "examples": "",
+        "patterns": "",
+        "circuit": "mh.patching.faithfulness_curve",
+    }
+    assert sources["patching"]["prompts"] == "2 pairs" and sources["patching"]["file"] is None
+    atlas.save(tmp_path)
+    page = write_page(atlas, tmp_path / "index.html").read_text("utf-8")
+    assert '"file":"patching.nc"' in page
+
+
+def test_a_card_has_a_row_for_each_measure_with_its_rank(heads, atlas):
+    questions = {question.key: question for question in atlas.questions()}
+    for name, card in heads.items():
+        rows = {(row["question"], row["measured"]): row for row in card["rows"]}
+        for key, question in questions.items():
+            if key != "weights":
+                assert [measured for of, measured in rows if of == key] == [one.label for one in question.measures]
+        patching = rows["pairs", "Patching"]
+        assert same(patching["value"], atlas.patching[name]["score"]) and patching["n"] == 2
+        size = np.abs(atlas.patching.scores.values.ravel())
+        assert patching["rank"] == 1 + (size > abs(patching["value"])).sum() and patching["of"] == len(size)
 
 
 def made(values: np.ndarray, spread: float, n: int = 9, kind: str = "activation_patch") -> mh.HeadScores:
     noise = spread * np.array([-1.0, 1.0, 0.0, -0.5, 0.5, 0.25, -0.25, 0.1, -0.1])[:n]
     unit = "share restored" if kind == "activation_patch" else "logits"
     return mh.HeadScores.from_values(values[..., None] + noise, name="made", unit=unit, kind=kind)
-
-
-def test_verdicts_follow_their_rules():
-    strong, none, vague = np.array([[0.4, -0.3], [0.01, 0.0]]), 0.01, 3.0
-    (view,) = views(Atlas("m", patching=made(strong, none)))
-    assert view["verdict"]["values"] == ["yes", "yes", "no", "no"]
-    assert view["rankBy"] == "absolute" and (view["low"], view["q"]) == ("patching_ci_low", "patching_q")
-    (view,) = views(Atlas("m", patching=made(strong, vague)))
-    assert view["verdict"]["values"] == ["unclear"] * 4
-    few = made(strong, none, n=3)
-    assert (few.dataset["ci_low"].values[0, 0] > 0.05) and (few.dataset["p_family"].values > 0.05).all()
-    (view,) = views(Atlas("m", patching=few))
-    assert view["verdict"]["values"] == ["yes", "yes", "no", "no"]
-    assert "with fewer than 6 prompts, no test over heads is possible" in view["verdict"]["rule"]
-    (view,) = views(Atlas("m", patching=made(strong, 0.5, n=3)))
-    assert view["verdict"]["values"] == ["unclear"] * 4
-    half = strong.copy()
-    half[1, 1] = np.nan
-    (view,) = views(Atlas("m", patching=made(half, none)))
-    assert view["verdict"]["values"][3] is None
-
-
-def test_a_kind_that_nothing_is_known_of_is_judged_by_family_p():
-    scores = made(np.array([[0.4, -0.3, 0.0]]), 0.01, kind="mine")
-    found = verdicts(scores, words_of(scores).rule)
-    assert found.values() == ["yes", "yes", "unclear"]
-    assert found.rule == "Yes if it differs from 0 (family p at most 0.05); otherwise unclear."
-    assert column_of("mine").sentence == "mine is {value} {unit}."
-
-
-def test_intervals_of_single_heads_are_no_verdict_on_hundreds():
-    ends = np.full((3, 10), 0.5), np.full((3, 10), 1.5)
-    alone = mh.HeadScores.from_scores(np.ones((3, 10)), name="a", kind="demo", interval=ends)
-    (view,) = views(Atlas("m", own={"a": alone}))
-    assert "among the 10" in view["verdict"]["rule"]
-    p = np.array([[0.001, 0.9]])
-    tested = mh.HeadScores.from_scores(np.ones((1, 2)), name="a", kind="demo", p_value=p)
-    (view,) = views(Atlas("m", own={"a": tested}))
-    assert view["verdict"]["rule"] == "Yes if it differs from 0 (q at most 0.1); otherwise unclear."
-    assert view["verdict"]["values"] == ["yes", "unclear"]
-
-
-def test_roles_need_every_start():
-    gates = np.array([[[0.9, 0.8, 0.7], [0.9, 0.2, 0.7], [0.1, 0.2, 0.3]]])
-    scores = mh.HeadScores.from_values(gates, name="facilitation", kind="roles")
-    (view, *_) = views(Atlas("m", roles=Roles(dict.fromkeys(ROLES, scores))))
-    assert view["verdict"]["values"] == ["yes", "unclear", "no"]
-
-
-def test_tensions_are_of_views_that_there_are():
-    direct = made(np.eye(2)[::-1], 0.01, kind="logit_attribution")
-    direct = mh.HeadScores(direct.dataset.assign(total=("prompt", np.ones(9))))
-    both = Atlas("m", patching=made(np.eye(2), 0.01), direct=direct)
-    found = tensions(views(both), both)
-    assert {(t["a"]["view"], t["b"]["view"]) for t in found} == {("patching", "direct"), ("direct", "patching")}
-    one = Atlas("m", patching=both.patching)
-    assert tensions(views(one), one) == []
 
 
 def test_alike_heads_have_alike_numbers():
@@ -282,11 +261,12 @@ def test_columns_of_one_kind_belong_together():
         {"layer": [0, 0], "head": [0, 1], "a": [1.0, np.nan], "a_ci_low": [np.nan, np.nan], "a_range_low": [0.5, 1.0]}
         | {"a_range_high": [1.5, 2.0], "b": [1.0, 1.0], "names": ["", "x"]}
     )
-    found = {column["name"]: column for column in columns(table)}
+    found = {column["name"]: column for column in columns(table, {"a": About("A", "An A.", "nats")})}
     assert found["a"]["range"] and (found["a"]["low"], found["a"]["high"]) == ("a_range_low", "a_range_high")
     assert not found["b"]["range"] and found["b"]["low"] is None
     assert found["names"]["kind"] == "text" and found["a"]["values"] == [1.0, None]
-    assert comparable(table) == []
+    assert (found["a"]["label"], found["a_range_low"]["label"]) == ("A", "A, lower end")
+    assert found["b"]["label"] == "b" and comparable(table) == []
 
 
 class Scripts(HTMLParser):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import mechheads as mh
-from mechheads.studies.answers import CARRIED, FEW, LARGEST, TOO_FEW, Question
+from mechheads.studies.answers import CARRIED, FEW, LARGEST, TOO_FEW, Question, card_rows
 from mechheads.studies.atlas import Atlas
 
 ASKED = {"pairs": "the capital", "task": "naming the capital", "requests": "harmful requests"}
@@ -47,6 +47,39 @@ def test_rows_are_the_heads_beyond_the_smallest_effect_the_largest_first_of_both
     assert question.top(4)["head"].tolist() == ["L1H2", "L3H1", "L0H0", "L2H3"]
     table = question.table()
     assert list(table)[:5] == ["head", "measured", "score", "ci_low", "ci_high"] and len(table) == 3
+
+
+def test_measures_contradict_each_other_where_both_are_large_or_one_is_surely_small():
+    one = {(0, 0): 0.7, (0, 1): 0.7, (0, 2): 0.7, (0, 3): 0.7, (1, 0): 0.03}
+    other = {(0, 0): 0.6, (0, 1): -0.6, (0, 2): 0.02, (1, 0): -0.7}
+    vague = effects(12, other).values.values.copy()
+    vague[0, 3] = np.linspace(-1, 1, 12)  # its interval lies neither beyond nor within
+    about: Any = {"name": "b", "unit": "share restored", "kind": "demo"}
+    own = {"a": effects(12, one), "b": mh.HeadScores.from_values(vague, **about)}
+    shared = {name: scores.with_provenance(prompts="x") for name, scores in own.items()}
+    (question,) = Atlas("m", own=shared).questions()
+    found = {row.head: (row.value > 0, against.value) for row, against in question.contradictions}
+    assert set(found) == {"L1H0", "L0H1", "L0H2"}
+    assert Atlas("m", own={"a": shared["a"]}).questions()[0].contradictions == []
+
+
+def test_a_card_has_a_row_of_every_measure_and_equal_heads_share_a_rank():
+    same = mh.HeadScores.from_scores(np.array([[0.0, 2.0, -2.0, 1.0]]), name="x", unit="nats", kind="demo")
+    questions = Atlas("m", own={"mine": same}).questions()
+    rows = [row for at in range(4) for _, row in card_rows(questions, at)]
+    assert [(row.head, row.rank, row.of) for row in rows] == [
+        ("L0H0", 4, 4),
+        ("L0H1", 1, 4),
+        ("L0H2", 1, 4),
+        ("L0H3", 3, 4),
+    ]
+
+
+def test_too_few_prompts_and_equal_values_are_told_in_place_of_the_interval():
+    text = str(asked(patching=effects(4, SIZES)))
+    assert "too few" in text and "[" not in text.split("\n")[2]
+    equal = mh.HeadScores.from_values(np.full((4, 5, 8), 0.5), name="x", unit="nats", kind="demo")
+    assert "all 8 equal" in str(asked(own={"mine": equal}))
 
 
 def test_a_wide_interval_names_no_head():

@@ -25,10 +25,10 @@ from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
+from mechheads.results.naming import titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts
-from mechheads.results.words import titled
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, held_groups
 from mechheads.safety.heads.measure_ships import SafetyJob, ShipsKind
 from mechheads.safety.requests.prompts import Requests, Side, Template

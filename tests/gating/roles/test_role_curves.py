@@ -149,7 +149,7 @@ def test_workers_measure_the_curves_of_one_process_to_the_bit(llama: mh.Model, o
     assert measured.count("the curve of random 2") == (1 if over == "items" else 3)
     assert ours.table.equals(alone.table)
     assert ours.values.tobytes() == alone.values.tobytes()
-    assert ours.provenance == alone.provenance
+    assert ours.provenance | {"call": ""} == alone.provenance | {"call": ""}
 
 
 @pytest.mark.usefixtures("terminal")

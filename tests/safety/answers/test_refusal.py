@@ -741,7 +741,9 @@ def test_several_sets_share_the_intact_answers(llama: mh.Model, monkeypatch: pyt
             found[name].critical,
             found[name].heads,
         )
-        assert alone.random == found[name].random and alone.provenance == found[name].provenance
+        assert alone.random == found[name].random and alone.provenance | {"call": ""} == found[name].provenance | {
+            "call": ""
+        }
     assert (found["one"].lost, found["one"].works, found["two"].works) == (pytest.approx(6 / 9), False, False)
     assert found["two"].heads == (mh.HeadId(0, 0), mh.HeadId(2, 3))
     with pytest.raises(ValueError, match="intervention has no entry for 'two'"):

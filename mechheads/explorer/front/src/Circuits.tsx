@@ -4,11 +4,12 @@ import { useState } from "preact/hooks";
 import { numberOf } from "./card/heads";
 import { extent, known, scale, tickText, ticks, withInterval } from "./card/numbers";
 import { useWidth } from "./card/parts";
+import { CopyPython } from "./CopyPython";
 import type { Circuit } from "./data";
 import { model } from "./page";
 import { choose, same, state } from "./state";
 
-/** The share of the metric that is enough; as in mechheads/studies/findings.py. */
+/** The share of the metric from which on heads are shown at first. */
 const FAITHFUL = 0.9;
 
 export function Circuits({ of }: { of: readonly Circuit[] }) {
@@ -16,7 +17,7 @@ export function Circuits({ of }: { of: readonly Circuit[] }) {
 }
 
 function One({ circuit }: { circuit: Circuit }) {
-  const { name, heads, metric, curve } = circuit;
+  const { name, heads, metric, curve, source } = circuit;
   const [at, setAt] = useState(() => firstFaithful(curve));
   const point = curve[at];
   const n = point?.k ?? heads.length;
@@ -38,6 +39,7 @@ function One({ circuit }: { circuit: Circuit }) {
       <p>{said}</p>
       <p class="mh-names">{first.join(" ")}</p>
       <button type="button" class="mh-small" onClick={() => pinAll(first)}>Pin these heads</button>
+      <CopyPython model={model.value} sources={[source]} what={name} />
     </section>
   );
 }

@@ -1,12 +1,14 @@
-/** The end of the page: how everything was measured, what may not be concluded, what was left out, and how to repeat it. */
+/** The end of the page: what may not be concluded, what was left out, and where the numbers come from. */
 import { Circuits } from "./Circuits";
-import type { Table } from "./data";
+import { CopyPython } from "./CopyPython";
+import type { Source, Table } from "./data";
 import { model, page } from "./page";
 import { Folded } from "./sections";
-import { columnOf } from "./table";
+import { hasValues } from "./table";
 
 export function End() {
-  const { notes, interrupted, provenance, citations, methods, cautions, circuits, views, tables } = model.value;
+  const { notes, interrupted, sources, citation, cautions, circuits, tables } = model.value;
+  const alone = !hasValues(model.value);
   return (
     <footer class="mh-end" aria-label="About this page">
       <div class="mh-end-lists">
@@ -24,38 +26,10 @@ export function End() {
           </section>
         )}
       </div>
-      {circuits.length > 0 && <Folded id="circuits" title="Circuits" opened={!views.length}><Circuits of={circuits} /></Folded>}
-      {tables.length > 0 && <Folded id="tables" title="Tables" opened={!views.length}>{tables.map((table) => <OneTable key={table.name} table={table} />)}</Folded>}
-      {methods.length > 0 && (
-        <Folded id="methods" title="Methods">
-          <dl>
-            {methods.map(({ name, text, columns }) => (
-              <div key={name}>
-                <dt>{name}</dt>
-                <dd>
-                  {text}
-                  <Columns of={columns} />
-                </dd>
-              </div>
-            ))}
-          </dl>
-        </Folded>
-      )}
-      {Object.keys(provenance).length > 0 && (
-        <Folded id="provenance" title="Provenance">
-          {Object.entries(provenance).map(([name, value]) => (
-            <div key={name}>
-              <h3>{name}</h3>
-              <pre tabIndex={0}>{JSON.stringify(value, null, 1)}</pre>
-            </div>
-          ))}
-        </Folded>
-      )}
-      {Object.keys(citations).length > 0 && (
-        <Folded id="citation" title="Citation">
-          <pre tabIndex={0}>{eachOnce(Object.values(citations))}</pre>
-        </Folded>
-      )}
+      {circuits.length > 0 && <Folded id="circuits" title="Circuits" opened={alone}><Circuits of={circuits} /></Folded>}
+      {tables.length > 0 && <Folded id="tables" title="Tables" opened={alone}>{tables.map((table) => <OneTable key={table.name} table={table} />)}</Folded>}
+      {sources.length > 0 && <Folded id="sources" title="Where the numbers come from"><Sources of={sources} /></Folded>}
+      {citation && <Folded id="citation" title="Citation"><pre tabIndex={0}>{citation}</pre></Folded>}
       <p class="mh-muted">{`mechheads ${page.value.version}. This page is one file and needs no network.`}</p>
     </footer>
   );
@@ -66,7 +40,7 @@ function WithCode({ text }: { text: string }) {
   return <>{text.split("`").map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}</>;
 }
 
-function OneTable({ table: { name, unit, columns, rows, of, folded } }: { table: Table }) {
+function OneTable({ table: { name, unit, columns, rows, of, folded, source } }: { table: Table }) {
   const title = `${name}${unit ? ` (${unit})` : ""}${rows.length < of ? `, the first ${rows.length} of ${of} rows` : ""}`;
   const shown = (
     <div class="mh-scroll" tabIndex={0} role="region" aria-label={title}>
@@ -83,21 +57,25 @@ function OneTable({ table: { name, unit, columns, rows, of, folded } }: { table:
     <section>
       <h3><bdi>{title}</bdi></h3>
       {shown}
+      <CopyPython model={model.value} sources={[source]} what={name} />
     </section>
   );
 }
 
-/** Every entry of some bibliographies once; what they say of versions comes last. */
-function eachOnce(bibliographies: readonly string[]): string {
-  const entries = [...new Set(bibliographies.flatMap((text) => text.split("\n\n")))];
-  return [...entries.filter((entry) => entry.startsWith("@")), ...entries.filter((entry) => !entry.startsWith("@"))].join("\n\n");
-}
-
-/** The columns that have a value of their own. */
-function Columns({ of }: { of: readonly string[] }) {
-  const labels = of.flatMap((name) => {
-    const column = columnOf(model.value, name);
-    return column?.role === "value" ? column.label : [];
-  });
-  return labels.length > 0 ? <p class="mh-muted">Columns: {labels.join(", ")}</p> : null;
+/** Each result with its prompts, its file, and the call that gives it again. */
+function Sources({ of }: { of: readonly Source[] }) {
+  return (
+    <dl>
+      {of.map(({ name, call, prompts, file }) => (
+        <div key={name}>
+          <dt>{name} {file && <a href={file}>{file}</a>}</dt>
+          <dd>
+            {prompts && <p class="mh-muted">{prompts}</p>}
+            {call && <pre tabIndex={0}>{call}</pre>}
+            <CopyPython model={model.value} sources={[name]} what={name} />
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
 }

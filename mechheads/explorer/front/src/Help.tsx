@@ -6,7 +6,7 @@ import { idOf } from "./ids";
 import { KEYS } from "./keys";
 import { model } from "./page";
 import { examplesOf } from "./search/examples";
-import { byQuestion, columnOf } from "./table";
+import { scoresOf } from "./table";
 
 export function Help() {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -45,14 +45,14 @@ export function Help() {
 
 /** What each analysis measures. */
 function Measured() {
-  const measured = byQuestion(model.value).flatMap(({ views }) => views).map(({ value, title }) => ({ title, what: columnOf(model.value, value)?.meaning }));
+  const measured = scoresOf(model.value);
   if (!measured.length) return null;
   return (
     <>
-      <h3>Analyses</h3>
+      <h3>Measures</h3>
       <dl>
-        {measured.map(({ title, what }) => (
-          <div key={title}><dt><bdi>{title}</bdi></dt><dd>{what}</dd></div>
+        {measured.map(({ name, label, meaning }) => (
+          <div key={name}><dt><bdi>{label}</bdi></dt><dd>{meaning}</dd></div>
         ))}
       </dl>
     </>

@@ -3,6 +3,7 @@ import { useRef } from "preact/hooks";
 
 import { savePng, saveSvg } from "./card/export";
 import { useWidth } from "./card/parts";
+import { CopyPython } from "./CopyPython";
 import { idOf } from "./ids";
 import { asCsv, download } from "./lists";
 import { countOf, model } from "./page";
@@ -129,6 +130,7 @@ function TableView() {
         <div class="mh-buttons">
           {width > 0 && left > 0 && <button type="button" class="mh-small" onClick={() => choose({ columns: usualColumns(its) })}>{`${left} more ${left === 1 ? "column" : "columns"}`}</button>}
           <button type="button" class="mh-small" title="Every column of the heads in the table, in its order" onClick={() => download(asCsv(rowsOf(state.model.value)), "heads.csv", "text/csv")}>CSV</button>
+          <CopyPython model={its} sources={names.map((name) => columnOf(its, name)?.source)} what="the table" />
           <ColumnMenu shown={names} />
         </div>
       </header>

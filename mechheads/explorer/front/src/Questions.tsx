@@ -1,26 +1,24 @@
 /** What was asked and what was found: a block for each question, with its table of heads. A block's title opens its question. */
 import { paneOf } from "./card/Card";
 import { headEvents } from "./card/headEvents";
-import { nameOf, numberOf } from "./card/heads";
-import { extent, known, plural, show } from "./card/numbers";
-import { shown, shownOf } from "./card/verdicts";
-import type { Model, Question, Row } from "./data";
-import { Explained } from "./Explained";
-import { disagreementsOf, headsOf, type Disagreement } from "./disagree";
+import { numberOf } from "./card/heads";
+import { chance, extent, known, placesOf, plural, shown } from "./card/numbers";
+import { CopyPython, sourcesOf } from "./CopyPython";
+import type { Contradiction, Model, Question, Row } from "./data";
 import { focusCard } from "./focus";
 import { idOf } from "./ids";
 import { model, page } from "./page";
 import { Folded } from "./sections";
 import { plainClick, StateLink } from "./StateLink";
 import { hashOf, linked, open, state } from "./state";
-import { questionOf } from "./table";
+import { questionOf, shortened } from "./table";
 import { heading } from "./text";
 
 export function Questions() {
   const its = model.value;
   const { questions } = its;
   if (page.value.start || !questions.length) return null;
-  const shown = questionOf(its);
+  const open = questionOf(its);
   return (
     <section class="mh-answer" aria-labelledby={idOf("answer")}>
       <header>
@@ -28,20 +26,21 @@ export function Questions() {
         <p class="mh-muted">Heads whose interval lies beyond the smallest effect worth naming, the largest first. In brackets: 95% intervals.</p>
       </header>
       <div class="mh-blocks">
-        {questions.map((question) => <Block key={question.key} of={question} its={its} isOpen={question === shown} />)}
+        {questions.map((question) => <Block key={question.key} of={question} its={its} isOpen={question === open} />)}
       </div>
-      {shown && shown.rows.length > FIRST && <Folded id="rows" title={`All rows of ${shown.title}`}><Rows of={shown} its={its} /></Folded>}
-      {shown && <Disagreements key={shown.key} of={shown} its={its} />}
+      {open && open.rows.length > FIRST && <Folded id="rows" title={`All ${plural(open.rows.length, "row")} of ${open.title}`}><Rows of={open} rows={open.rows} its={its} /></Folded>}
+      {open && <Contradictions key={open.key} of={open} its={its} />}
     </section>
   );
 }
 
-/** How many rows of a question are drawn. */
+/** How many rows of a question are drawn: of one measure, and of several. */
 const FIRST = 5;
+const MEASURES = 7;
 
 function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean }) {
   const { key, title, kind, varies, warnings, rows } = of;
-  const n = headsOf(disagreementsOf(its, key)).length;
+  const n = headsOf(of.contradictions).length;
   return (
     <article class={`mh-block ${isOpen ? "is-shown" : ""}`} aria-labelledby={idOf(`question-${key}`)}>
       <h3 id={idOf(`question-${key}`)}>
@@ -50,56 +49,68 @@ function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean 
       </h3>
       {rows.length > 0 ? <Intervals of={of} its={its} /> : <p class="mh-muted">No head beyond the smallest effect worth naming.</p>}
       {warnings.map((text) => <p key={text} class="mh-muted">{text}</p>)}
-      {n > 0 && <p><StateLink to={linked({ question: key, section: "disagreements" }, state.model.value)}>{`${plural(n, "head")} on which two analyses disagree`}</StateLink></p>}
+      {n > 0 && <p><StateLink to={linked({ question: key, section: "contradictions" }, state.model.value)}>{`${plural(n, "head")} on which two measures contradict each other`}</StateLink></p>}
+      <p><CopyPython model={its} sources={sourcesOf(its, rows)} what={title} /></p>
     </article>
   );
 }
 
-/** The first rows of a question on one axis: values, their intervals, and where 0 is. */
+/** The rows that a block draws: the first of its first measure, or of a question with many measures the first of each. */
+function drawn({ rows, kind }: Question): readonly Row[] {
+  const each = [...new Map(rows.toReversed().map((row) => [row.measured, row])).values()];
+  if (kind === "text" || kind === "weights") return each.sort((a, b) => (b.value ?? 0) - (a.value ?? 0)).slice(0, MEASURES);
+  return rows.filter(({ measured }) => measured === rows[0]?.measured).slice(0, FIRST);
+}
+
+/** Rows of a question on one axis: values, their intervals, and where 0 is. */
 function Intervals({ of, its }: { of: Question; its: Model }) {
-  const { rows, title } = of;
-  const { measured = title, unit = "" } = rows[0] ?? {};
-  const first = rows.filter((row) => row.measured === measured).slice(0, FIRST);
+  const first = drawn(of);
+  const { measured = of.title, unit = "" } = first[0] ?? {};
+  const several = first.some((row) => row.measured !== measured);
   const [from, to] = extent(first.flatMap(({ value, low, high }) => [value, low, high]), 0);
   const place = (value: number) => `${(3 + (94 * (value - from)) / (to - from)).toFixed(2)}%`;
   const zero = { "--at": place(0) };
+  const decimals = placesOf(first);
   return (
     <>
-      <p class="mh-muted">{measured}</p>
-      <ul class="mh-intervals" aria-label={`The first heads by ${measured}`}>
-        {first.map(({ head, value, low, high }) => (
-          <li key={head}>
+      <p class="mh-muted">{several ? "The first head by each measure" : measured}</p>
+      <ul class={`mh-intervals ${several ? "is-several" : ""}`} aria-label={`The first heads by ${several ? "each measure" : measured}`}>
+        {first.map(({ head, measured, value, low, high, n }) => (
+          <li key={`${head} ${measured}`}>
             <Head name={head} its={its} pane={paneOf(of)} />
+            {several && <span title={measured}>{shortened(measured.replace(/^phi of /, "").replaceAll("_", " "))}</span>}
             <span class="mh-track" style={zero} aria-hidden="true">
               {known(low) && known(high) && <span class="mh-range" style={{ "--at": place(low), "--to": place(high) }} />}
               {known(value) && <span class="mh-value" style={{ "--at": place(value) }} />}
             </span>
-            <span>{shown({ unit, range: false }, value, low, high)}</span>
+            <span>{shown({ value, low, high, unit, n }, decimals)}</span>
           </li>
         ))}
-        <li class="mh-muted" aria-hidden="true"><span /><span class="mh-track" style={zero}><span class="mh-nought">0</span></span><span>{unit}</span></li>
+        <li class="mh-muted" aria-hidden="true"><span />{several && <span />}<span class="mh-track" style={zero}><span class="mh-nought">0</span></span><span>{unit}</span></li>
       </ul>
     </>
   );
 }
 
-/** Every row of a question, with its null, family p and number of prompts. */
-function Rows({ of, its }: { of: Question; its: Model }) {
-  const number = (value: Row["p"]) => (known(value) ? show(value, 2) : "");
+/** Rows with their null, family p, number of prompts and rank; the values of each measure have one number of decimals. */
+function Rows({ of, rows, its }: { of: Question; rows: readonly Row[]; its: Model }) {
+  const places = new Map([...new Set(rows.map(({ measured }) => measured))].map((name) => [name, placesOf(rows.filter(({ measured }) => measured === name), 1)]));
   return (
     <div class="mh-scroll" tabIndex={0} role="region" aria-label={`Rows of ${of.title}`}>
       <table class="mh-table-of mh-rows">
-        <thead><tr>{["Head", "Measured", "Value", "Null", "Family p", "n", ""].map((name) => <th key={name} scope="col">{name}</th>)}</tr></thead>
+        <thead><tr>{["Head", "Measured", "Value", "Unit", "Null", "Family p", "n", "Rank", ""].map((name) => <th key={name} scope="col">{name}</th>)}</tr></thead>
         <tbody>
-          {of.rows.map(({ head, measured, value, low, high, unit, null: none, p, n, note }) => (
-            <tr key={`${measured} ${head}`}>
-              <th scope="row"><Head name={head} its={its} pane={paneOf(of)} /></th>
-              <td>{measured}</td>
-              <td>{`${known(value) ? shown({ unit, range: false }, value, low, high) : ""} ${unit}`}</td>
-              <td>{number(none)}</td>
-              <td>{number(p)}</td>
-              <td>{n || ""}</td>
-              <td>{note}</td>
+          {rows.map((row) => (
+            <tr key={`${row.measured} ${row.head}`}>
+              <th scope="row"><Head name={row.head} its={its} pane={paneOf(of)} /></th>
+              <td>{row.measured}</td>
+              <td>{shown(row, places.get(row.measured))}</td>
+              <td>{row.unit}</td>
+              <td>{known(row.null) ? shown({ ...row, value: row.null, low: null, high: null, n: 0 }) : "\u2013"}</td>
+              <td>{chance(row.p)}</td>
+              <td>{row.n || "\u2013"}</td>
+              <td>{`${row.rank} of ${row.of}`}</td>
+              <td>{row.note}</td>
             </tr>
           ))}
         </tbody>
@@ -123,36 +134,29 @@ function Head({ name, its, pane }: { name: string; its: Model; pane: string }) {
   return <a class="mh-answer-head" href={`#${hashOf(linked({ head: name, pane }, at))}`} {...marks} onClick={go}>{name}</a>;
 }
 
-/** How many heads of each kind are shown at first. */
-const HEADS = 6;
-
-function Disagreements({ of, its }: { of: Question; its: Model }) {
-  const found = disagreementsOf(its, of.key);
-  if (!found.length) return null;
-  return (
-    <Folded id="disagreements" title={`Where analyses of ${of.title} disagree: ${plural(headsOf(found).length, "head")}`}>
-      {found.map((each) => <Kind key={each.line} of={each} its={its} question={of} />)}
-    </Folded>
-  );
+function headsOf(contradictions: readonly Contradiction[]): string[] {
+  return [...new Set(contradictions.map(({ a }) => a.head))];
 }
 
-function Kind({ of: { tension, a, b, heads, line }, its, question }: { of: Disagreement; its: Model; question: Question }) {
-  const shows = { question: question.key, filter: line, colour: a.value, by: a.value, x: a.value, y: b.value, section: "disagreements" };
+/** The rows of each head in both measures, one pair of measures after the other. */
+function Contradictions({ of, its }: { of: Question; its: Model }) {
+  const { contradictions, key, title } = of;
+  if (!contradictions.length) return null;
+  const pairs = new Map<string, Contradiction[]>();
+  for (const each of contradictions) pairs.set(`${each.a.column} ${each.b.column}`, [...(pairs.get(`${each.a.column} ${each.b.column}`) ?? []), each]);
   return (
-    <section>
-      <p>
-        <StateLink to={linked(shows, state.model.value)} title="Mark these heads in every view">{`${a.title}: ${tension.a.verdict}, ${b.title}: ${tension.b.verdict}`}</StateLink>
-        <Explained text={` (${plural(heads.length, "head")}). ${tension.text}`} />
-      </p>
-      <ul>
-        {heads.slice(0, HEADS).map((head) => (
-          <li key={head}>
-            <Head name={nameOf(its, head)} its={its} pane={paneOf(question)} />
-            {` ${a.title} ${shownOf(its, a, head)}, ${b.title} ${shownOf(its, b, head)}`}
-          </li>
-        ))}
-      </ul>
-      {heads.length > HEADS && <p class="mh-muted">{`The other ${heads.length === HEADS + 1 ? "one is" : `${heads.length - HEADS} are`} marked by the link above.`}</p>}
-    </section>
+    <Folded id="contradictions" title={`Where measures of ${title} contradict each other: ${plural(headsOf(contradictions).length, "head")}`}>
+      <p class="mh-muted">Both beyond their smallest effect, in opposite directions; or one beyond it, and the interval of the other within it.</p>
+      {[...pairs].map(([name, some]) => {
+        const [{ a, b }] = some as [Contradiction];
+        const shows = { question: key, filter: headsOf(some).join(" "), colour: a.column, by: a.column, x: a.column, y: b.column, section: "contradictions" };
+        return (
+          <section key={name}>
+            <p><StateLink to={linked(shows, state.model.value)} title="Mark these heads in every view">{`${a.measured} and ${b.measured}: ${plural(some.length, "head")}`}</StateLink></p>
+            <Rows of={of} rows={some.flatMap((each) => [each.a, each.b])} its={its} />
+          </section>
+        );
+      })}
+    </Folded>
   );
 }

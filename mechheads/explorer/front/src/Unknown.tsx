@@ -5,12 +5,12 @@ import { useEffect, useState } from "preact/hooks";
 import { panesOf } from "./card/Card";
 import { numberOf } from "./card/heads";
 import { inText } from "./card/tokens";
-import { listed } from "./card/verdicts";
 import type { Model } from "./data";
 import { page } from "./page";
 import { near } from "./search/near";
 import { fromHash } from "./state";
 import { columnOf, measures, numbersOf } from "./table";
+import { listed } from "./text";
 
 /** One sentence for each thing that is unknown. */
 export const unknown = signal<readonly string[]>([]);

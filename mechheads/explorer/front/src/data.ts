@@ -6,8 +6,6 @@ export type Byte = number;
 
 export type HeadName = string;
 
-export type Verdict = "yes" | "no" | "unclear";
-
 export type ColumnRole = "place" | "value" | "low" | "high" | "p" | "q";
 
 export type Way = "q" | "k" | "v" | "final";
@@ -41,13 +39,10 @@ export interface Model {
   questions: Question[];
   notes: string[];
   interrupted: boolean;
-  provenance: Record<string, unknown>;
-  citations: Record<string, string>;
-  methods: Method[];
+  sources: Source[];
+  citation: string;
   cautions: string[];
   columns: Column[];
-  views: View[];
-  tensions: Tension[];
   categories: Categories | null;
   behaviours: Behaviours | null;
   circuits: Circuit[];
@@ -63,6 +58,7 @@ export interface Question {
   varies: string;
   warnings: string[];
   rows: Row[];
+  contradictions: Contradiction[];
   view: string | null;
 }
 
@@ -80,24 +76,28 @@ export interface Row extends Interval {
   p: Num;
   n: number;
   unit: string;
+  rank: number;
+  of: number;
   note: string;
 }
 
-export interface Method {
+export interface CardRow extends Row {
+  question: string;
+}
+
+export interface Contradiction {
+  a: Row;
+  b: Row;
+}
+
+export interface Source {
   name: string;
-  text: string;
-  columns: string[];
+  call: string;
+  prompts: string;
+  file: string | null;
 }
 
-export interface Statistics {
-  low: string | null;
-  high: string | null;
-  range: boolean;
-  p: string | null;
-  q: string | null;
-}
-
-export interface Column extends Statistics {
+export interface Column {
   name: string;
   label: string;
   unit: string;
@@ -106,40 +106,15 @@ export interface Column extends Statistics {
   group: string;
   role: ColumnRole;
   of: string | null;
+  low: string | null;
+  high: string | null;
+  range: boolean;
+  p: string | null;
+  q: string | null;
   question: string | null;
   signed: boolean;
+  source: string | null;
   values: (number | string | null)[];
-}
-
-export interface View extends Statistics {
-  name: string;
-  title: string;
-  unit: string;
-  value: string;
-  question: string;
-  rankBy: "value" | "absolute";
-  sentence: string;
-  verdict: Rule;
-  own: boolean;
-}
-
-export interface Rule {
-  rule: string;
-  texts: Record<Verdict, string>;
-  change: Record<Verdict, string>;
-  values: (Verdict | null)[];
-}
-
-export interface Tension {
-  a: Judged;
-  b: Judged;
-  question: string;
-  text: string;
-}
-
-export interface Judged {
-  view: string;
-  verdict: Verdict;
 }
 
 export interface Categories {
@@ -174,6 +149,7 @@ export interface Circuit extends Interval {
   metric: string;
   faithfulness: Num;
   curve: CircuitPoint[];
+  source: string | null;
 }
 
 export interface CircuitPoint extends Interval {
@@ -188,6 +164,7 @@ export interface Table {
   rows: string[][];
   of: number;
   folded: boolean;
+  source: string | null;
 }
 
 export interface Shared {
@@ -221,6 +198,7 @@ export interface Head {
   head: HeadName;
   layer: number;
   index: number;
+  rows: CardRow[];
   text: TextPane | null;
   pattern: Pattern[] | null;
   weights: RelationEvidence[] | null;

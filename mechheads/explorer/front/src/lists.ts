@@ -1,6 +1,6 @@
 /** Heads as Python, CSV and JSON. */
 import { labelsOf, nameOf } from "./card/heads";
-import type { Column } from "./data";
+import type { Column, Model } from "./data";
 import { modelOf } from "./page";
 import type { Ref } from "./state";
 
@@ -20,6 +20,14 @@ export function asPython(refs: readonly Ref[]): string {
   if (!only) return "heads=[]";
   if (lists.length === 1) return `heads=${list(only[1])}`;
   return `heads = {${lists.map(([name, heads]) => `${JSON.stringify(name)}: ${list(heads)}`).join(", ")}}`;
+}
+
+/** Python that gives the numbers of some results again; "" if none is known. */
+export function asCalls({ name, sources }: Model, wanted: readonly (string | null | undefined)[]): string {
+  const calls = sources.filter((source) => source.call && wanted.includes(source.name));
+  if (!calls.length) return "";
+  const texts = calls.map((source) => `${source.name.replace(/\W+/g, "_").replace(/^(?=\d)/, "_")} = ${source.call}`);
+  return `import mechheads as mh\n\nmodel = mh.load(${JSON.stringify(name)})\n${texts.join("\n")}\n`;
 }
 
 function cell(value: string | number | null | undefined): string {

@@ -1,5 +1,5 @@
 /** The columns of a model as numbers, and which are usual. */
-import type { Column, Model, Question, View } from "./data";
+import type { Column, Model, Question } from "./data";
 import { countOf } from "./page";
 import { state } from "./state";
 
@@ -52,16 +52,11 @@ function read(model: Model, column: Column): Numbers {
     high: raw(model, column.high),
     p: raw(model, column.p),
     q: raw(model, column.q),
-    ranks: rank(values, isAbsolute(model, column)),
+    ranks: rank(values, column.signed),
     known: finite.length,
     least: finite.reduce((a, b) => Math.min(a, b), Infinity),
     most: finite.reduce((a, b) => Math.max(a, b), -Infinity),
   };
-}
-
-function isAbsolute(model: Model, column: Column): boolean {
-  const view = viewOf(model, column.name);
-  return view ? view.rankBy === "absolute" : column.signed;
 }
 
 function rank(values: Float64Array, absolute: boolean): Int32Array {
@@ -74,10 +69,6 @@ function rank(values: Float64Array, absolute: boolean): Int32Array {
     ranks[head] = before !== undefined && size(before) === size(head) ? (ranks[before] ?? 0) : at + 1;
   });
   return ranks;
-}
-
-export function viewOf(model: Model, column: string): View | undefined {
-  return model.views.find((view) => view.value === column);
 }
 
 /** Whether anything is known of single heads, besides where they are. */
@@ -93,14 +84,9 @@ export function questionOf(model: Model): Question | undefined {
   return questions.find(({ key }) => key === state.question.value) ?? coloured ?? questions[0];
 }
 
-/** The views of each question, what ranks its heads first, and at last the views of none. */
-export function byQuestion({ questions, views }: Model): { question: Question | null; views: View[] }[] {
-  const about = (question: Question) => {
-    const mine = views.filter((view) => view.question === question.key);
-    return { question, views: [...mine.filter(({ name }) => name === question.view), ...mine.filter(({ name }) => name !== question.view)] };
-  };
-  const rest = views.filter((view) => !questions.some(({ key }) => key === view.question));
-  return [...questions.map(about), { question: null, views: rest }].filter((group) => group.views.length > 0);
+/** The columns with scores of their own, in the order of the questions. */
+export function scoresOf(model: Model): Column[] {
+  return model.questions.flatMap(({ views }) => views).flatMap((name) => columnOf(model, name) ?? []);
 }
 
 /** Columns of numbers that have a value of their own: for axes, colours and sizes. */
@@ -117,8 +103,7 @@ function isOfOpen(model: Model, { question }: Column): boolean {
 /** The numbers of the open question, what ranks its heads first. */
 function inOrder(model: Model): string[] {
   const open = questionOf(model);
-  const named = open ? [open.view ?? "", ...open.views] : model.views.map(({ name }) => name);
-  const values = named.map((name) => model.views.find((view) => view.name === name)?.value ?? name);
+  const values = open ? [open.view ?? "", ...open.views] : [];
   const rest = measures(model).filter(({ role, question }) => role === "value" && (!open || question === open.key));
   return [...new Set([...values, ...rest.map(({ name }) => name)])].filter((name) => numbersOf(model, name)?.known);
 }
@@ -151,7 +136,7 @@ export function chosen(model: Model, name: string, otherwise: string): string {
 /** Columns of the table if none were chosen: what heads are called and every view, or every value if there are no views. */
 export function usualColumns(model: Model): string[] {
   const values = model.columns.filter((column) => column.role === "value" && isOfOpen(model, column));
-  const views = model.views.map(({ value }) => value);
+  const views = scoresOf(model).map(({ name }) => name);
   return (values.some(({ name }) => views.includes(name)) ? values.filter(({ kind, name }) => kind === "text" || views.includes(name)) : values).map(({ name }) => name);
 }
 

@@ -6,6 +6,11 @@ function inLines(text: string): string {
   return text.split(/\r?\n/).map(inText).join("\n");
 }
 
+/** "a, b and c". */
+export function listed(names: readonly string[]): string {
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}` : (names[0] ?? "");
+}
+
 /** The text as a heading, with a capital letter. */
 export function heading(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1);

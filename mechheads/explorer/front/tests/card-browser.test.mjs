@@ -82,16 +82,17 @@ test("every pane is reached by arrow keys, and none breaks a rule of accessibili
   }
 });
 
-test("what views say stands at the top, with what is missing", async (t) => {
+test("what was measured stands at the top as rows of numbers, and their calls can be copied", async (t) => {
   const page = await opened(t, "head=L0H0");
-  const row = page.locator(".card-lines tr", { hasText: "effect" }).last();
-  assert.match(await row.innerText(), /3 of 4\s+\u25cf\s+yes/);
-  await row.getByRole("button").click();
-  await counts(page.locator(".card-why"), 1);
-  await row.getByRole("button", { expanded: true }).press("Enter");
-  await counts(page.locator(".card-why"), 0);
+  const rows = () => page.locator(".card-lines tr:has(td)").allInnerTexts();
+  const [effect, ships] = await rows();
+  assert.match(effect, /^effect\s+0\.10\s+nats\s+0\.00?\s+\u2013\s+\u2013\s+3 of 4$/);
+  assert.match(ships, /^ships\s+0\.20\s+nats.*3 of 3$/s);
+  const button = page.getByRole("button", { name: "Copy L0H0 as Python" });
+  assert.match(await button.getAttribute("title"), /mh\.load\("made-up"\)\neffects = mh\.ablate\(model, prompts\)/);
   await page.goto(`${ADDRESS}#head=L1H1`);
-  await page.locator(".card-lines").getByText("not measured").waitFor();
+  await page.locator(".card-lines").getByText("1 of 4").waitFor();
+  await counts(page.locator(".card-lines tr:has(td)"), 1);
 });
 
 test("tokens of a text show their keys and readers, and markup stays text", async (t) => {

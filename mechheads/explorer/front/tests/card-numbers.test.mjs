@@ -49,7 +49,7 @@ test("a number and the ends of its interval have the digits that the interval ea
   ]) assert.equal(withInterval(value, low, high), expected);
   assert.equal(measured(0.703, 0.599, 0.811), "0.70");
   assert.equal(interval(-0.1, 0.25), "[\u22120.10, 0.25]");
-  assert.equal(interval(null, 0.25), "no interval");
+  assert.equal(interval(null, 0.25), "too few");
   assert.equal(interval(0.19, 1, "two clusters"), "(two clusters: 0.2 to 1.0)");
   assert.equal(exact(0.7031, 0.59912, 0.81), "0.7031 [0.59912, 0.81]");
   assert.equal(exact(1 / 3, null, null), "0.3333333333333333");

@@ -7,20 +7,21 @@ const attention = { first: [255, 128, 51, 51, 51], keys: [[], [1], [1, 2], [2], 
 
 function column(name, values, more = {}) {
   const about = { label: name, unit: "", meaning: "", kind: "number", group: "In tasks", role: "value", of: null };
-  return { name, ...about, low: null, high: null, range: false, p: null, q: null, question: null, signed: false, values, ...more };
+  return { name, ...about, low: null, high: null, range: false, p: null, q: null, question: "pairs", source: "effects", signed: false, values, ...more };
 }
 
-function view(name, verdicts, more = {}) {
-  const texts = { yes: "It matters.", no: "No evidence.", unclear: "Not clear." };
-  const verdict = { rule: "A rule.", texts, change: texts, values: verdicts };
-  const about = { name, title: name, unit: "nats", value: name, low: null, high: null, range: false, p: null, q: null, question: "pairs", own: false };
-  return { ...about, rankBy: "value", sentence: "It moves {value} {unit}.", verdict, ...more };
+function row(head, at, column, values) {
+  const value = values[at];
+  const rank = 1 + values.filter((other) => other !== null && other > value).length;
+  return { question: "pairs", head, measured: column, column, value, low: null, high: null, null: 0, p: null, n: 0, unit: "nats", rank, of: values.filter((each) => each !== null).length, note: "" };
 }
 
 function effect(name, values) {
   return { name, title: name, unit: "logits", meaning: `What ${name} means.`, score: values[0], low: 0, high: 1, p: 0.02, q: 0.01, values };
 }
 
+const EFFECT = [0.1, -0.2, 0.3, 0.4];
+const SHIPS = [0.2, 1, 2, null];
 const side = (parts, others, rest) => ({ parts: parts.map(([name, value]) => ({ name, value })), others, rest });
 
 /** Why a head attends from one token to another: both sides sum to 1.5. */
@@ -34,6 +35,7 @@ function card(head, at) {
     head,
     layer: Math.floor(at / 2),
     index: at % 2,
+    rows: [row(head, at, "effect", EFFECT), ...(SHIPS[at] === null ? [] : [row(head, at, "ships", SHIPS)])],
     text: {
       activity: "What activity is.",
       parts: ["highest", "lowest"].map((name) => ({
@@ -62,13 +64,13 @@ function card(head, at) {
 export function made({ live = null } = {}) {
   const model = {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, notes: ["roles left out: too quick"], interrupted: false,
-    provenance: {}, citations: {}, methods: [], cautions: [], tensions: [], circuits: [], questions: [], tables: [],
+    sources: [{ name: "effects", call: "mh.ablate(model, prompts)", prompts: "", file: null }], citation: "", cautions: [], circuits: [], tables: [],
+    questions: [{ key: "pairs", title: "effects of heads", kind: "pairs", views: ["effect", "ships"], varies: "", warnings: [], rows: [], contradictions: [], view: "effect" }],
     panes: ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"],
     columns: [
-      column("effect", [0.1, -0.2, 0.3, 0.4]),
-      column("ships", [0.2, 1, 2, null]),
+      column("effect", EFFECT),
+      column("ships", SHIPS),
     ],
-    views: [view("effect", ["yes", "no", "yes", "unclear"]), view("ships", ["no", "yes", "yes", null])],
     categories: null,
     behaviours: { names: [{ name: "induction", column: "effect", meaning: "", least: 0.1 }], of: [[0], [], [], []] },
   };

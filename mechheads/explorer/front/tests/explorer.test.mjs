@@ -96,7 +96,7 @@ test("a head under the pointer is marked in every view", async (t) => {
     await head(page, view, number).locator(view === "table" ? "td >> nth=1" : "xpath=.").hover({ force: true });
     const expected = number === 3 ? ["map 3", "scatter 3", "table 3"] : ["map 13", "scatter 13", "table 13"];
     assert.deepEqual(await hoveredIn(page), expected, view);
-    if (view !== "table") assert.match(await page.locator(".mh-hint").textContent(), /L1H4.*Patching 0\.70 \[.*family p 0\.\d+, q 0\.\d+, rank 1 of 36/);
+    if (view !== "table") assert.match(await page.locator(".mh-hint").textContent(), /L1H4.*Patching 0\.6\d* \[.*family p 0\.\d+, q 0\.\d+, rank 1 of 36/);
     await page.mouse.move(2, 2);
     assert.deepEqual(await hoveredIn(page), [], view);
   }
@@ -501,14 +501,14 @@ test("what the address names and the page does not have is said in lines that ca
   assert.equal(await page.getByRole("tab", { selected: true }).first().textContent(), "effects");
 });
 
-test("the end of the page: cautions, what was left out, circuits, methods, provenance, citation", async (t) => {
+test("the end of the page: cautions, what was left out, circuits, where the numbers come from, citation", async (t) => {
   const { page: about, blocks } = small();
   about.models[0].circuits = [{ name: "capitals", heads: ["L1H4", "L3H8"], metric: "share restored", faithfulness: 0.8, low: 0.7, high: 0.9, curve: [{ k: 1, value: 0.5, low: 0.4, high: 0.6 }, { k: 2, value: 0.8, low: 0.7, high: 0.9 }] }];
   about.models[0].interrupted = true;
   const page = await open(t, browser, { page: about, blocks });
   const end = page.locator(".mh-end");
   assert.match(await end.textContent(), /What may not be concluded.*What was left out.*The work was interrupted/);
-  for (const title of ["Circuits", "Methods", "Provenance", "Citation"]) {
+  for (const title of ["Circuits", "Where the numbers come from", "Citation"]) {
     const part = end.locator("details", { hasText: title }).first();
     await part.locator("summary").press("Enter");
     assert.ok((await part.textContent()).length > title.length + 5, title);
@@ -523,7 +523,7 @@ test("the end of the page: cautions, what was left out, circuits, methods, prove
 test("a page of one run has a map and cards of patterns", async (t) => {
   const { page: about, blocks } = small();
   const [its] = about.models;
-  const empty = { ...its, columns: [], views: [], categories: null, behaviours: null, tensions: [], questions: [], methods: [], cautions: [], notes: [], provenance: {}, citations: {} };
+  const empty = { ...its, columns: [], categories: null, behaviours: null, questions: [], cautions: [], notes: [], sources: [], citation: "" };
   const page = await open(t, browser, { page: { ...about, kind: "run", models: [empty] }, blocks });
   await counts(page.locator(".mh-view-scatter, .mh-view-table"), 0);
   await press(page, "map", 13);

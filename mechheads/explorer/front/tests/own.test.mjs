@@ -23,19 +23,16 @@ function own({ n = 2, titles = [TITLE, "theirs"], labels = ["France", "<img src=
     const at = sources.indexOf(column.of ?? column.name);
     return at < 0 ? column : { ...column, ...Object.fromEntries(["name", "of", "low", "high", "q"].map((key) => [key, named(column[key])])), label: titles[at], group: "Your own" };
   });
-  model.views = sources.map((source, at) => {
-    const view = model.views.find(({ name }) => name === source);
-    return { ...view, ...Object.fromEntries(["name", "value", "low", "high", "q"].map((key) => [key, named(view[key])])), title: titles[at], own: true };
-  });
-  const rows = [{ head: "L1H4", measured: titles[0], column: "my_ablation", value: 0.7, low: 0.6, high: 0.8, null: 0, p: 0.01, n: 8, unit: "share restored", note: "" }];
-  const questions = [{ key: "own", title: titles[0], kind: "own", views: mine.slice(0, n), varies: "8 prompts", warnings: [], rows, view: "my_ablation" }];
-  for (const each of [...model.columns, ...model.views]) each.question = "own";
-  Object.assign(model, { categories: null, behaviours: null, tensions: [], questions, circuits: [], methods: [], cautions: [], notes: [], panes: ["cause"] });
+  const rows = [{ head: "L1H4", measured: titles[0], column: "my_ablation", value: 0.7, low: 0.6, high: 0.8, null: 0, p: 0.01, n: 8, unit: "share restored", rank: 1, of: 36, note: "" }];
+  const questions = [{ key: "own", title: titles[0], kind: "own", views: mine.slice(0, n), varies: "8 prompts", warnings: [], rows, contradictions: [], view: "my_ablation" }];
+  for (const each of model.columns) each.question = "own";
+  Object.assign(model, { categories: null, behaviours: null, questions, circuits: [], cautions: [], notes: [], panes: ["cause"] });
   for (const [id, block] of Object.entries(blocks)) {
     if (!id.startsWith("mh-heads")) continue;
     block.heads = block.heads.map((card) => ({
       ...Object.fromEntries(Object.keys(card).map((key) => [key, null])),
       ...{ head: card.head, layer: card.layer, index: card.index },
+      rows: mine.slice(0, n).map((column, at) => ({ ...rows[0], question: "own", head: card.head, column, measured: titles[at] })),
       cause: sources.map((source, at) => ({ ...card.cause[0], name: mine[at], title: titles[at] })),
     }));
   }
@@ -58,30 +55,25 @@ test("two results: the map is coloured by the first, the scatter has both, the t
 test("beside an atlas, the reader's own scores come first everywhere", async (t) => {
   const { page: about, blocks } = small();
   const [its] = about.models;
-  const mine = its.views.find(({ name }) => name === "direct");
-  Object.assign(mine, { own: true, question: "own" });
   its.columns.find(({ name }) => name === "direct").question = "own";
-  its.questions.unshift({ ...its.questions[0], key: "own", kind: "own", title: "mine", views: ["direct"], view: "direct" });
+  const rows = its.questions[0].rows.filter(({ column }) => column === "direct");
+  its.questions.unshift({ ...its.questions[0], key: "own", kind: "own", title: "mine", views: ["direct"], view: "direct", rows, contradictions: [] });
+  for (const [id, block] of Object.entries(blocks)) if (id.startsWith("mh-heads")) for (const card of block.heads) for (const row of card.rows) if (row.column === "direct") row.question = "own";
   const page = await open(t, browser, { page: about, blocks });
   assert.equal(await selected(page, "Up"), "direct");
   assert.equal(await selected(page, "Rank heads by"), "direct");
   assert.match(await page.locator(".mh-view-table th[aria-sort]:not([aria-sort=none])").first().innerText(), /^Direct effect/);
-  assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /^L\d+H\d+, direct > [\d.]+, direct = yes$/);
+  assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /^L\d+H\d+, direct > [\d.]+, mine$/);
   await press(page, "map", HEAD);
   assert.equal(await page.locator(".card-lines th[scope=row]").first().innerText(), "Direct effect");
   await page.getByRole("button", { name: "Help" }).click();
   assert.equal(await page.locator(".mh-help dt").first().innerText(), "Direct effect");
 });
 
-test("the menu of conditions begins with the reader's own, says how many heads meet each, and no example finds none", async (t) => {
-  const { page: about, blocks } = small();
-  const view = about.models[0].views.find(({ name }) => name === "direct");
-  Object.assign(view, { own: true, verdict: { ...view.verdict, values: view.verdict.values.map(() => "unclear") } });
-  const page = await open(t, browser, { page: about, blocks });
+test("the menu of conditions begins with the tables of the questions, and says how many heads each has", async (t) => {
+  const page = await open(t, browser, own());
   const options = await page.getByLabel("Add a condition").locator("option").allTextContents();
-  assert.match(options[1], /^Direct effect \(0\): /);
-  assert.match(options.at(-1), /^\D+ \(\d+\): /);
-  assert.match(await page.locator(".mh-search-line").getAttribute("placeholder"), /, direct = unclear$/);
+  assert.deepEqual(options.slice(1), [`${TITLE} (1)`, `${TITLE} (1)`]);
 });
 
 test("one result stands against layers", async (t) => {
@@ -92,12 +84,12 @@ test("one result stands against layers", async (t) => {
 test("conditions, and the names that the reader gave", async (t) => {
   const page = await open(t, browser, own());
   const line = page.locator(".mh-search-line");
-  for (const [typed, count] of [["my_ablation > 0.5", "1 of 36"], ['"my <b>ablation</b>" > 0.5', "1 of 36"], ["my_ablation = yes and L1H4", "1 of 36"]]) {
+  for (const [typed, count] of [["my_ablation > 0.5", "1 of 36"], ['"my <b>ablation</b>" > 0.5', "1 of 36"], ["my_ablation and L1H4", "1 of 36"]]) {
     await line.fill(typed);
     await page.getByText(count).first().waitFor();
   }
   await page.getByLabel("Add a condition").selectOption({ index: 1 });
-  assert.match(chosen(page).filter, /my_ablation = yes/);
+  assert.match(chosen(page).filter, /my_ablation and L1H4 and "my <b>ablation<\/b>"$/);
 });
 
 test("the card has a line for each, the values of every prompt, and no empty panes", async (t) => {
@@ -107,7 +99,7 @@ test("the card has a line for each, the values of every prompt, and no empty pan
   await card.locator(".card-panel svg.card-drawing").first().waitFor();
   assert.deepEqual(await card.getByRole("tab").allInnerTexts(), ["effects"]);
   assert.deepEqual(await card.locator(".card-lines th[scope=row]").allInnerTexts(), [TITLE, "theirs"]);
-  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, weights, fed by \/ feeds, safety, roles\. mh\.build_atlas\(model\) measures them\./);
+  assert.match(await card.innerText(), /Not measured here: ordinary text, patterns, weights, fed by \/ feeds, safety\. mh\.build_atlas\(model\) measures them\./);
   const row = card.locator(".card-row").first();
   await row.focus();
   for (let at = 0; at < 8; at++) await page.keyboard.press("ArrowLeft");
@@ -126,8 +118,8 @@ test("hostile names and labels stay text", async (t) => {
 test("tables stand at the end, open if there is nothing else", async (t) => {
   const payload = own();
   const [model] = payload.page.models;
-  Object.assign(model, { columns: model.columns.slice(0, 2), views: [], panes: [] });
-  model.tables = [{ name: "sets", unit: "logits", columns: ["heads", "score"], rows: [["L0H1", "<b>"]], of: 300 }];
+  Object.assign(model, { columns: model.columns.slice(0, 2), questions: [], panes: [] });
+  model.tables = [{ name: "sets", unit: "logits", columns: ["heads", "score"], rows: [["L0H1", "<b>"]], of: 300, folded: false, source: null }];
   const page = await open(t, browser, payload);
   const table = page.getByRole("region", { name: "sets (logits), the first 1 of 300 rows" });
   assert.equal(await table.innerText(), "heads\tscore\nL0H1\t<b>");

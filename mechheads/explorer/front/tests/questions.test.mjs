@@ -10,7 +10,7 @@ after(() => browser.close());
 
 const model = small().page.models[0];
 const question = (key) => model.questions.find((each) => each.key === key);
-const view = (name) => model.views.find((each) => each.name === name);
+const column = (name) => model.columns.find((each) => each.name === name);
 const blocks = (page) => page.locator(".mh-block");
 const block = (page, key) => page.locator(".mh-block", { has: page.getByRole("heading", { name: question(key).title }) });
 const opens = (page, key) => block(page, key).locator("h3 a").click();
@@ -18,21 +18,13 @@ const title = (page) => page.locator(".mh-detail-title").textContent();
 const marked = (page) => page.locator(".mh-view-map [data-head]:not(.is-dim)").count();
 const options = (page, label) => page.getByLabel(label, { exact: true }).locator("option").allTextContents();
 
-/** The small sample with heads on which two analyses of one question disagree. */
-function disagreeing() {
-  const payload = small();
-  const [its] = payload.page.models;
-  const of = (name) => its.views.find((each) => each.name === name).verdict.values;
-  for (const head of [4, 13]) [of("patching")[head], of("direct")[head]] = ["yes", "no"];
-  its.tensions = [{ a: { view: "patching", verdict: "yes" }, b: { view: "direct", verdict: "no" }, question: "pairs", text: "Later heads read what it writes." }];
-  return payload;
-}
-
 test("a block for each question, with what varies and its first heads on one axis, above the map in the first window", async (t) => {
   const page = await open(t, browser, small());
   await counts(blocks(page), model.questions.length);
   for (const { title, varies, rows } of model.questions) {
-    const heads = rows.filter(({ measured }) => measured === rows[0].measured).slice(0, 5);
+    const firsts = rows.filter(({ measured }, at) => rows.findIndex((row) => row.measured === measured) === at);
+    const several = title === "ordinary text" || title === "the weights alone";
+    const heads = several ? firsts.toSorted((a, b) => b.value - a.value).slice(0, 7) : rows.filter(({ measured }) => measured === rows[0].measured).slice(0, 5);
     const one = blocks(page).filter({ has: page.getByRole("heading", { name: title }) });
     const said = await one.textContent();
     for (const text of [varies, ...heads.map(({ head }) => head)]) assert.ok(said.includes(text), `${text} in ${said}`);
@@ -53,7 +45,7 @@ test("a block for each question, with what varies and its first heads on one axi
       if (low !== null) assert.ok(Math.abs(range.x - place(low)) < 1.5 && Math.abs(range.right - place(high)) < 1.5);
     }
   }
-  assert.match(await block(page, "pairs").locator(".mh-intervals").innerText(), /^L1H4\s+70% \[62%, 77%\]\s+L3H1\s.*share restored$/s);
+  assert.match(await block(page, "pairs").locator(".mh-intervals").innerText(), /^L1H4\s+62% \[39%, 83%\]\s+L3H0\s.*share restored$/s);
   const { y } = await page.locator(".mh-view-map svg.mh-drawing").first().boundingBox();
   assert.ok(y < 800, `the map begins at ${y}`);
   assert.equal(new URL(page.url()).hash, "");
@@ -63,7 +55,7 @@ test("the open question colours the map and has the axes, and the order of the t
   const page = await open(t, browser, small());
   const shows = async () => [await page.getByLabel("Colour", { exact: true }).inputValue(), await page.getByLabel("Across", { exact: true }).inputValue(), await page.getByLabel("Up", { exact: true }).inputValue()];
   assert.deepEqual(await shows(), ["patching", "phi_country_to_capital", "patching"]);
-  const titles = question("pairs").views.map((name) => view(name).title);
+  const titles = question("pairs").views.map((name) => column(name).label);
   assert.ok(titles.every((title) => titles.includes(title)) && (await options(page, "Up")).includes(titles[0]));
   assert.deepEqual((await page.locator(".mh-view-table .mh-heading").allTextContents()).slice(0, 4), ["Head", ...titles.slice(0, 3)]);
   assert.equal(await page.locator(".mh-row th").first().textContent(), "L1H4");
@@ -99,25 +91,27 @@ test("a link to a head marks it under the pointer, opens its card at this eviden
 
 for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
   test(`the evidence of a head is in the first window of its card at ${width} pixels`, async (t) => {
-    const page = await open(t, browser, disagreeing(), { viewport: { width, height } });
+    const page = await open(t, browser, small(), { viewport: { width, height } });
     await block(page, "pairs").locator(".mh-intervals a").first().click();
     await page.locator(".card-panel svg").first().waitFor();
     await page.waitForFunction(() => document.querySelector(".mh-detail").getBoundingClientRect().y < 60);
     const [tabs, evidence] = await page.evaluate(() => [".card-tablist", ".card-panel svg"].map((what) => document.querySelector(what).getBoundingClientRect().y));
     assert.ok(tabs > 0 && tabs < 0.7 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
     const rows = await page.locator(".card-lines tbody tr:has(td)").allInnerTexts();
-    assert.match(rows[0], /Patching\s+70% \[62%, 77%\].*1( of |\/)36.*yes/s);
-    assert.match(await page.locator(".card-disagreement").innerText(), /^Patching 70% \[62%, 77%\], Direct effect .*\[.*\]: Later heads read/);
+    assert.match(rows[0], /^Patching\s+62% \[39%, 83%\].*1( of |\/)36/s);
     assert.ok((await page.locator(".card-lines").evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0);
   });
 }
 
-test("all rows of the open question, with null, family p and n", async (t) => {
+test("all rows of the open question, with unit, null, family p, n and rank, and their calls", async (t) => {
   const page = await open(t, browser, small(), { hash: "section=rows" });
-  const table = page.locator(".mh-rows");
+  const table = page.locator(".mh-rows").first();
   await counts(table.locator("tbody tr"), question("pairs").rows.length);
   const [row] = question("pairs").rows;
-  assert.match(await table.locator("tbody tr").first().innerText(), new RegExp(`^${row.head}\\s+Patching\\s+70% \\[62%, 77%\\] share restored\\s+0`));
+  assert.match(await table.locator("tbody tr").first().innerText(), new RegExp(`^${row.head}\\s+Patching\\s+62\\.?\\d*% \\[38.*%\\]\\s+share restored\\s+0%\\s+[\\d.< ]+\\s+8\\s+1 of 36`));
+  await page.evaluate(() => (navigator.clipboard.writeText = async (text) => void (window.copied = text)));
+  await block(page, "pairs").getByRole("button", { name: "Copy naming the capital as Python" }).click();
+  assert.match(await page.evaluate(() => window.copied), /^import mechheads as mh\n\nmodel = mh\.load\("small"\)\n.*patching = mh\.activation_patch\(/s);
   await table.locator("tbody tr").nth(1).locator("a").click();
   assert.equal(await title(page), question("pairs").rows[1].head);
 });
@@ -139,22 +133,26 @@ test("a narrow window shows of other questions their titles only", async (t) => 
   assert.ok(!(await block(page, "pairs").locator(".mh-intervals").isVisible()));
 });
 
-test("disagreements are those of one question, each with the two numbers, and one click away", async (t) => {
-  const page = await open(t, browser, disagreeing());
-  const heads = model.columns[0].values.flatMap((_, head) => ([4, 13].includes(head) || (view("patching").verdict.values[head] === "yes" && view("direct").verdict.values[head] === "no") ? head : []));
-  await counts(page.getByText(/on which two analyses disagree/), 1);
-  await block(page, "pairs").getByText(`${heads.length} heads on which two analyses disagree`).click();
-  assert.deepEqual(chosen(page), { question: "pairs", section: "disagreements" });
+test("contradictions are those of one question, each head with its rows in both measures, and one click away", async (t) => {
+  const page = await open(t, browser, small());
+  const { contradictions } = question("pairs");
+  const heads = new Set(contradictions.map(({ a }) => a.head));
+  await counts(page.getByText(/on which two measures contradict each other/), 1);
+  await block(page, "pairs").getByText(`${heads.size} heads on which two measures contradict each other`).click();
+  assert.deepEqual(chosen(page), { question: "pairs", section: "contradictions" });
   const shown = page.locator(".mh-answer details[open]");
-  await counts(shown.locator("li"), heads.length);
-  const first = shown.locator("li", { hasText: "L1H4" });
-  assert.match(await first.innerText(), /^L1H4 Patching 70% \[62%, 77%\], Direct effect [\u2212\d.]+ \[[\u2212\d.]+, [\u2212\d.]+\]$/);
+  await counts(shown.locator("tbody tr"), 2 * contradictions.length);
+  const [{ a, b }] = contradictions;
+  const texts = await shown.locator("tbody tr").allInnerTexts();
+  assert.ok(texts[0].startsWith(`${a.head}\t${a.measured}`) && texts[1].startsWith(`${b.head}\t${b.measured}`), texts[1]);
+  const same = contradictions.filter((each) => each.a.column === a.column && each.b.column === b.column);
   await shown.locator("section a").first().click();
-  assert.equal(await marked(page), heads.length);
-  await first.locator("a").click();
-  assert.equal(await title(page), "L1H4");
+  assert.equal(await marked(page), new Set(same.map((each) => each.a.head)).size);
+  await shown.locator("tbody a").first().click();
+  assert.equal(await title(page), a.head);
+  assert.match(await page.locator(".card-disagreement").first().innerText(), /^Contradict each other: /);
   await opens(page, "requests");
-  await counts(page.getByText(/^Where analyses of/), 0);
+  await counts(page.getByText(/^Where measures of/), 0);
 });
 
 test("hostile texts stay texts; no serious faults, folded and open, light and dark", async (t) => {
@@ -165,7 +163,7 @@ test("hostile texts stay texts; no serious faults, folded and open, light and da
   await counts(page.locator(".mh-answer img, .mh-answer script"), 0);
   assert.ok((await blocks(page).first().textContent()).includes("<img src=x"));
   for (const colorScheme of ["light", "dark"]) {
-    const other = await open(t, browser, disagreeing(), { colorScheme, hash: "section=disagreements" });
+    const other = await open(t, browser, small(), { colorScheme, hash: "section=contradictions" });
     assert.deepEqual(await faults(other, ".mh-answer"), []);
   }
 });

@@ -12,12 +12,12 @@ after(() => browser.close());
 function run() {
   const { page, blocks } = small();
   const [model] = page.models;
-  const emptied = { notes: [], methods: [], cautions: [], views: [], tensions: [], questions: [], circuits: [], columns: [], categories: null, behaviours: null, provenance: {}, citations: {}, panes: ["pattern"] };
+  const emptied = { notes: [], cautions: [], questions: [], circuits: [], columns: [], categories: null, behaviours: null, sources: [], citation: "", panes: ["pattern"] };
   const start = { model: 0, head: "L1H2" };
   const cards = Object.fromEntries(
     Object.entries(blocks).map(([id, block]) => [
       id,
-      block.heads ? { ...block, heads: block.heads.map(({ head, layer, index, pattern }) => ({ head, layer, index, pattern })) } : block,
+      block.heads ? { ...block, heads: block.heads.map(({ head, layer, index, pattern }) => ({ head, layer, index, pattern, rows: [] })) } : block,
     ]),
   );
   return { page: { ...page, kind: "run", title: "Attention patterns of a run", start, models: [{ ...model, ...emptied }] }, blocks: cards };

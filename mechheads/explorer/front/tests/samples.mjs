@@ -29,7 +29,6 @@ function resized(model, nLayers, nHeads, from, name) {
     nHeads,
     nKvHeads: null,
     columns: model.columns.map((column) => ({ ...column, values: values(column) })),
-    views: model.views.map((view) => ({ ...view, verdict: { ...view.verdict, values: of(view.verdict.values) } })),
     categories: model.categories && { ...model.categories, of: of(model.categories.of), below: of(model.categories.below), phi: of(model.categories.phi) },
     behaviours: model.behaviours && { ...model.behaviours, of: of(model.behaviours.of) },
   };
@@ -61,7 +60,7 @@ export function two() {
   const from = (head) => (head * 7 + 2) % (model.nLayers * model.nHeads);
   const other = resized(model, 3, 5, from, "other");
   other.columns = other.columns.filter((column) => column.name !== "patching" && column.of !== "patching");
-  other.views = other.views.filter((view) => view.name !== "patching");
+  for (const question of other.questions) question.views = question.views.filter((name) => name !== "patching");
   return { page: { ...page, title: "Two models", models: [model, other] }, blocks: { ...blocks, ...resizedBlocks(blocks, 1, model, other, from) } };
 }
 
@@ -87,17 +86,12 @@ export function hostile() {
   for (const each of model.questions) Object.assign(each, { title: HOSTILE, varies: HOSTILE, warnings: [HOSTILE] });
   model.notes = [HOSTILE];
   model.cautions = [HOSTILE];
-  model.methods = [{ name: HOSTILE, text: HOSTILE, columns: [HOSTILE] }];
-  model.provenance = { [HOSTILE]: { [HOSTILE]: HOSTILE } };
-  model.citations = { [HOSTILE]: HOSTILE };
+  model.sources = [{ name: HOSTILE, call: HOSTILE, prompts: HOSTILE, file: HOSTILE }];
+  model.citation = HOSTILE;
   for (const column of model.columns) {
     column.label = `${HOSTILE} ${column.name}`;
     column.meaning = HOSTILE;
     if (column.kind === "text") column.values = column.values.map(() => `=1+1${HOSTILE}`);
-  }
-  for (const view of model.views) {
-    view.title = `${HOSTILE} ${view.name}`;
-    view.sentence = HOSTILE;
   }
   if (model.categories) {
     model.categories.names = model.categories.names.map((name) => `${HOSTILE} ${name}`);

@@ -17,7 +17,10 @@ const MODEL = {
     ["mine", "value", [1, 2, 3, 4, 5, 6], { label: "my sweep" }],
     ["names", "value", ["induction", "", "previous token; induction", "", "", ""], { kind: "text" }],
   ].map(([name, role, values, more]) => ({ name, label: name, unit: "", meaning: "", kind: "number", role, group: "", of: null, low: null, high: null, q: null, signed: false, range: false, values, ...more })),
-  views: [{ name: "mine", title: "my sweep", value: "mine", own: true, rankBy: "absolute", verdict: { values: [] } }, { name: "patching", title: "Patching", value: "patching", rankBy: "absolute", verdict: { values: ["yes", "no", "unclear", "yes", "no", null] } }],
+  questions: [
+    { key: "pairs", title: "naming the city", views: ["patching"], rows: [{ head: "L0H0", column: "patching", measured: "Patching" }, { head: "L1H0", column: "patching", measured: "Patching" }, { head: "L0H1", column: "phi", measured: "Phi" }] },
+    { key: "own_1", title: "my sweep", views: ["mine"], rows: [] },
+  ],
   categories: {
     names: ["Knowledge", "Linguistic"],
     of: [[0], [], [0, 1], [1], [], null],
@@ -83,8 +86,11 @@ for (const [line, heads] of [
   ["!(L0 or L1H0)", [4, 5]],
   ["not L0 and not L1H0", [4, 5]],
   ["L0H0 or L0H1 and L1", [0]],
-  ["patching = unclear", [2]],
-  ["patching = yes and Linguistic", [3]],
+  ["naming the city", [0, 1, 3]],
+  ["city and patching > 0", [0, 3]],
+  ["patching", [0, 3]],
+  ["patching and Linguistic", [3]],
+  ["my sweep", []],
   ["names = induction", [0, 2]],
   ["names != induction", [1, 3, 4, 5]],
   ["layer = 1 and induction", []],
@@ -100,10 +106,8 @@ for (const [line, message, at, near] of [
   ["pita", /pita is not the name/, [0, 4], ["country_to_capital"]],
   ["cap", /cap is not the name/, [0, 3], ["country_to_capital"]],
   ["patching >", /line ends where/, [10, 10], null],
-  ["patching", /patching needs a condition, such as patching > 0.2/, [0, 8], null],
   ["ships", /ships needs a condition, such as ships > 0.2/, [0, 5], null],
-  ["my sweep", /my sweep needs a condition, such as mine > 0.2/, [0, 8], ["mine = yes"]],
-  ["induction and min", /min needs a condition, such as min > 0.2/, [14, 17], ["mine = yes"]],
+  ["induction and min", /min needs a condition, such as min > 0.2/, [14, 17], null],
   ["(L0 or L1", /this \( is never closed/, [0, 1], null],
   ["L0)", /this \) has no \( before it/, [2, 3], null],
   ["L0 or", /line ends where/, [5, 5], null],
@@ -123,14 +127,13 @@ for (const [line, message, at, near] of [
 
 test("says what a short name and q stand for", () => {
   assert.deepEqual(understand("ships < 1", MODEL).notes, ["ships stands for ships_scaling; also: ships_undifferentiated"]);
-  const norms = { ...MODEL, columns: [...MODEL.columns, { ...MODEL.columns[1], name: "norm", label: "Norm" }] };
-  assert.deepEqual(understand("patching = no", norms).notes, []);
   assert.deepEqual(understand("q < 1", MODEL).notes, ["q is the smallest of patching_q, phi_q"]);
 });
 
 test("says what the beginning of a word stands for", () => {
   assert.deepEqual(understand("capi", MODEL).notes, ["capi stands for country_to_capital: heads of its category whose phi is at least 0.1"]);
   assert.deepEqual(understand("know", MODEL).notes, ["know stands for Knowledge"]);
+  assert.deepEqual(understand("city", MODEL).notes, ["city stands for the heads in the table of naming the city"]);
 });
 
 test("a beginning that several names share is not guessed", () => {

@@ -53,7 +53,7 @@ test("what was found: no action", async (t) => {
   const you = await opened(t);
   const said = await you.page.locator(".mh-blocks").innerText();
   assert.match(said, /^Naming the capital/);
-  assert.match(said, /L1H4\s+70% \[62%, 77%\]/);
+  assert.match(said, /L1H4\s+62% \[39%, 83%\]/);
   you.done(0);
 });
 
@@ -62,26 +62,32 @@ test("which head carries capitals, and how sure is that: 1 action", async (t) =>
   await carrier(you);
   const card = await you.card().innerText();
   assert.match(card, /^L1H4/);
-  assert.match(card, /naming the capital\s+Patching\s+70% \[62%, 77%\]\s+< 0\.0\d+\s+0\.0\d+\s+1 of 36\s+\S\s+yes/);
+  assert.match(card, /Naming the capital \(8 pairs.*\)\s+Patching\s+62% \[39%, 83%\]\s+0%\s+0\.0\d+\s+8\s+1 of 36/);
   you.done(1);
 });
 
 test("what does that head do besides: the same card, 1 action", async (t) => {
   const you = await opened(t);
   await carrier(you);
-  assert.deepEqual(await you.card().locator("th[scope=rowgroup]").allInnerTexts(), ["naming the capital", "harmful requests", "the weights alone"]);
+  assert.deepEqual(await you.card().locator("th[scope=rowgroup]").allInnerTexts(), ["Naming the capital (8 pairs, 8 countries, 4 wordings)", "Harmful requests (4 requests)", "Ordinary text (12 windows)", "The weights alone (4 relations)"]);
   assert.match(await you.card().innerText(), /On ordinary text:\s+sink/);
   you.done(1);
 });
 
-test("what disagrees about a question: 1 action", async (t) => {
-  const you = await opened(t, (model) => {
-    for (const [name, verdict] of [["patching", "yes"], ["direct", "no"]]) model.views.find((view) => view.name === name).verdict.values[13] = verdict;
-    model.tensions = [{ a: { view: "patching", verdict: "yes" }, b: { view: "direct", verdict: "no" }, question: "pairs", text: "Later heads read it." }];
-  });
-  await you.click("link", /on which two analyses disagree/);
-  assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L1H4 Patching 70% \[62%, 77%\], Direct effect/);
+test("where measures contradict each other: 1 action", async (t) => {
+  const you = await opened(t);
+  await you.click("link", /on which two measures contradict/);
+  assert.match(await you.page.locator(".mh-answer details[open]").innerText(), /L3H0\s+Patching\s+\u221219.*\s+L3H0\s+Phi, country to capital/s);
   you.done(1);
+});
+
+test("where a number comes from: 2 actions", async (t) => {
+  const you = await opened(t);
+  await you.page.evaluate(() => (navigator.clipboard.writeText = async (text) => void (window.copied = text)));
+  await carrier(you);
+  await you.click("button", "Copy L1H4 as Python");
+  assert.match(await you.page.evaluate(() => window.copied), /patching = mh\.activation_patch\(\n    model,\n    mh\.PromptPairs\(/);
+  you.done(2);
 });
 
 test("which head carries capitals, by a typed word and a sorted table: 3 actions", async (t) => {
@@ -98,8 +104,8 @@ test("does it do the same on ordinary text: 2 actions", async (t) => {
   await carrier(you);
   assert.match(await you.card().innerText(), /On ordinary text:\s+sink/);
   await you.click("tab", "ordinary text");
-  const measures = await you.page.getByRole("row", { name: /^To the first token/ }).innerText();
-  assert.match(measures, /0\.\d+\s+\[0\.\d+, 0\.\d+\]\s+\d+ of 36\s+sink/);
+  const measures = await you.page.getByRole("row", { name: /^sink/ }).innerText();
+  assert.match(measures, /\d+% \[\d+%, \d+%\]\s+\d+%\s+[\d.< ]+\s+12\s+\d+ of 36/);
   assert.ok((await you.page.locator(".card-example").count()) > 0);
   you.done(2);
 });
@@ -164,8 +170,8 @@ test("all induction heads that a refusal hangs on: 2 actions", async (t) => {
 
 test("the same by typed words: 2 actions", async (t) => {
   const you = await opened(t, (model) => (model.behaviours.of[0] = [4]));
-  await you.type("Search heads", "induction and refusal");
-  await you.click("button", "ships_undifferentiated = yes");
+  await you.type("Search heads", "induction and refusals");
+  await you.click("button", "ships_undifferentiated");
   assert.deepEqual(await you.page.locator(".mh-row th").allInnerTexts(), ["L0H0"]);
   you.done(2);
 });

@@ -2,9 +2,9 @@
 import { useMemo, useState } from "preact/hooks";
 
 import type { AlikePane as Pane, Model } from "../data";
+import { columnOf } from "../table";
 import { HeadLink } from "./HeadLink";
 import { labelsOf, nameOf, numberOf } from "./heads";
-import { columnsOf } from "./verdicts";
 import { known, percent, show } from "./numbers";
 import { Empty } from "./parts";
 import { ProfilePlot, type ProfileRow } from "./ProfilePlot";
@@ -57,9 +57,8 @@ export function AlikePane({ pane, model, modelAt, head }: Props) {
 }
 
 function rowsOf(model: Model, { columns }: Pane, head: number, other: number): ProfileRow[] {
-  const named = columnsOf(model);
   return columns.flatMap((name) => {
-    const column = named.get(name);
+    const column = columnOf(model, name);
     if (!column) return [];
     const values = column.values.map((value) => (typeof value === "number" && known(value) ? value : null));
     const [a, b] = [shareBelow(values, head), shareBelow(values, other)];

@@ -64,7 +64,7 @@ function Loading({ page, model, modelAt, head }: LoadingProps) {
         <Names model={model} head={head} />
         <Group model={model} modelAt={modelAt} head={head} />
       </header>
-      {page.kind === "atlas" && <Lines {...{ model, head, data }} />}
+      {page.kind === "atlas" && <Lines {...{ model, data }} head={nameOf(model, head)} />}
       <Panes {...{ page, model, modelAt, head, data, block }} shared={shared} />
     </article>
   );
@@ -142,7 +142,7 @@ function hasPane(model: Model | undefined, name: PaneName): boolean {
 
 /** What else could be known of the heads of this model, and the call that measures it. */
 function More({ model }: { model: Model }) {
-  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "alike").map((name) => TITLES[name] ?? name);
+  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "alike" && name !== "roles").map((name) => TITLES[name] ?? name);
   if (!missing.length) return null;
   return (
     <p class="card-muted card-more">
@@ -180,7 +180,7 @@ interface PaneProps {
 function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   const name = data.head;
   const about = { model, modelAt, head };
-  if (chosen === "text" && data.text) return <TextPane pane={data.text} {...{ shared, model, head }} />;
+  if (chosen === "text" && data.text) return <TextPane pane={data.text} shared={shared} />;
   if (chosen === "pattern" && data.pattern) return <PatternPane pane={data.pattern} {...{ shared, name }} />;
   if (chosen === "weights" && data.weights) return <WeightsPane relations={data.weights} />;
   if (chosen === "cause" && (data.cause || data.safety)) return <CausePane pane={data.cause} safety={data.safety} {...{ shared, name }} />;

@@ -1,109 +1,94 @@
-/** What is known of one head as a table: of each question its evidence, effect, rank and verdict. */
-import { Fragment } from "preact";
-import { useState } from "preact/hooks";
-
-import type { Head, Model, Verdict } from "../data";
-import { Explained } from "../Explained";
-import { hasValues, shortened } from "../table";
+/** What was measured of one head: rows of numbers, by question. */
+import { CopyPython, sourcesOf } from "../CopyPython";
+import type { CardRow, Contradiction, Head, Model, Question } from "../data";
+import { columnOf, hasValues, questionOf, shortened } from "../table";
+import { heading } from "../text";
 import { IntervalPlot } from "./IntervalPlot";
-import { exact, show, type Maybe } from "./numbers";
+import { chance, exact, known, show, shown } from "./numbers";
 import { Empty, useWidth } from "./parts";
-import { linesOf, shown, shownOf, tensionsOf, type Line } from "./verdicts";
+import { inText } from "./tokens";
 
-/** In pixels; in a narrower card questions are rows, and p and q are shown on demand. */
-const WIDE = 520;
+/** In pixels; in a narrower card each row has two lines, and the questions that are not open are folded. */
+const WIDE = 580;
 
-export function Lines({ model, head, data }: { model: Model; head: number; data: Head | null }) {
+export function Lines({ model, head, data }: { model: Model; head: string; data: Head | null }) {
   const [box, width] = useWidth<HTMLElement>();
-  const [open, setOpen] = useState("");
-  const groups = linesOf(model, head, data);
-  if (!groups.length) return hasValues(model) ? null : <Empty what="No analysis has scored this head." command="mechheads atlas" />;
   const wide = width >= WIDE;
-  const [hasP, hasQ] = (["p", "q"] as const).map((what) => wide && groups.some(({ lines }) => lines.some(({ view }) => view[what])));
-  const columns = 4 + Number(wide) + Number(hasP) + Number(hasQ);
+  const open = questionOf(model);
+  const mine = data?.rows ?? [];
+  const groups = model.questions.map((question) => ({ question, rows: mine.filter((row) => row.question === question.key) })).filter(({ rows }) => rows.length);
+  const first = groups.filter(({ question }) => wide || question === open);
+  const rest = groups.filter((group) => !first.includes(group));
+  const contradictions = model.questions.flatMap((question) => question.contradictions).filter(({ a }) => a.head === head);
   return (
-    <section class="card-lines" aria-label="What each analysis says" ref={box}>
-      <table class="card-table">
-        <thead>
-          <tr>
-            {wide && <th scope="col">question</th>}
-            <th scope="col">evidence</th>
-            <th scope="col">effect [interval]</th>
-            {hasP && <th scope="col" class="card-whole">family p</th>}
-            {hasQ && <th scope="col">q</th>}
-            <th scope="col">rank</th>
-            <th scope="col">verdict</th>
-          </tr>
-        </thead>
-        {groups.map(({ question, lines }) => {
-          const title = question?.title ?? "of no question";
-          const rows = lines.length + Number(lines.some(({ view }) => view.name === open));
-          return (
-            <tbody key={question?.key ?? ""}>
-              {!wide && <tr><th scope="rowgroup" colSpan={columns} class="card-muted">{title}</th></tr>}
-              {lines.map((line, at) => (
-                <Fragment key={line.view.name}>
-                  <tr>
-                    {wide && at === 0 && <th scope="rowgroup" rowSpan={rows} class="card-muted">{title}</th>}
-                    <th scope="row" title={line.view.title}>{wide ? line.view.title : shortened(line.view.title)}</th>
-                    <td class="card-whole" title={exact(line.value, line.low, line.high)}><Effect line={line} /></td>
-                    {hasP && <td>{chance(line.p)}</td>}
-                    {hasQ && <td>{chance(line.q)}</td>}
-                    <td class="card-whole">{line.rank ? `${line.rank.rank}${wide ? " of " : "/"}${line.rank.of}` : "\u2013"}</td>
-                    <td><Answer line={line} isOpen={open === line.view.name} onOpen={setOpen} /></td>
-                  </tr>
-                  {open === line.view.name && <tr><td colSpan={columns - Number(wide)}><Why line={line} /></td></tr>}
-                </Fragment>
-              ))}
-            </tbody>
-          );
-        })}
-      </table>
-      {tensionsOf(model, head).map(({ a, b, text }) => (
-        <p key={text} class="card-disagreement">{`${a.title} ${shownOf(model, a, head)}, ${b.title} ${shownOf(model, b, head)}: ${text}`}</p>
-      ))}
+    <section class="card-lines" aria-label="What was measured" ref={box}>
+      {data && !mine.length && !hasValues(model) && <Empty what="No analysis has scored this head." command="mechheads atlas" />}
+      {first.length > 0 && <Rows {...{ model, wide }} groups={first} />}
+      {contradictions.map((each) => <Contradicts key={`${each.a.column} ${each.b.column}`} of={each} />)}
+      {rest.length > 0 && (
+        <details open={!first.length}>
+          <summary>{first.length ? `Other questions: ${rest.map(({ question }) => inText(question.title)).join(", ")}` : "All questions"}</summary>
+          <Rows {...{ model, wide }} groups={rest} />
+        </details>
+      )}
+      <CopyPython model={model} sources={sourcesOf(model, mine)} what={head} />
     </section>
   );
 }
 
-function Effect({ line: { view, value, low, high } }: { line: Line }) {
-  if (value === null) return <span class="card-muted">not measured</span>;
-  const [number = "", ...rest] = shown(view, value, low, high).split(" ");
+interface RowsProps {
+  model: Model;
+  wide: boolean;
+  groups: readonly { question: Question; rows: readonly CardRow[] }[];
+}
+
+function Rows({ model, wide, groups }: RowsProps) {
   return (
-    <>
-      <b>{number}</b>
-      {rest.length > 0 && ` ${rest.join(" ")}`}
-      {!view.unit.startsWith("share") && <span class="card-aside">{` ${view.unit}`}</span>}
-    </>
+    <table class="card-table">
+      <thead>
+        <tr>
+          <th scope="col">measured</th>
+          <th scope="col">value [interval]</th>
+          {wide && ["", "null", "family p", "n"].map((name) => <th key={name} scope="col" class="card-number card-whole">{name}</th>)}
+          <th scope="col" class="card-number">rank</th>
+        </tr>
+      </thead>
+      {groups.map(({ question, rows }) => (
+        <tbody key={question.key}>
+          <tr><th scope="rowgroup" colSpan={wide ? 7 : 3} class="card-muted">{inText(heading(question.title))}{question.varies && ` (${inText(question.varies)})`}</th></tr>
+          {rows.map((row) => <OneRow key={row.measured} {...{ model, row, wide }} />)}
+        </tbody>
+      ))}
+    </table>
   );
 }
 
-/** A p or q value in a cell. */
-function chance(value: Maybe): string {
-  return value === null || value === undefined ? "\u2013" : value < 0.001 ? "< 0.001" : show(value, 2);
-}
-
-const SIGNS: Record<Verdict, string> = { yes: "\u25cf", unclear: "\u25d0", no: "\u25cb" };
-
-/** The verdict, which opens what it means. */
-function Answer({ line: { view, verdict }, isOpen, onOpen }: { line: Line; isOpen: boolean; onOpen: (name: string) => void }) {
-  if (!verdict) return <>{"\u2013"}</>;
+function OneRow({ model, row, wide }: { model: Model; row: CardRow; wide: boolean }) {
+  const { measured, column, value, low, high, unit, p, n, rank, of, note } = row;
+  const none = known(row.null) ? shown({ value: row.null, low: null, high: null, unit, n: 0 }) : "\u2013";
+  const [number = "", ...rest] = shown(row).split(" ");
+  const all = columnOf(model, column)?.values.map((each) => (typeof each === "number" ? each : null)) ?? [];
   return (
-    <button type="button" class={`card-verdict card-verdict-${verdict}`} title={view.verdict.texts[verdict]} aria-expanded={isOpen} onClick={() => onOpen(isOpen ? "" : view.name)}>
-      <span aria-hidden="true">{SIGNS[verdict]}</span> {verdict}
-    </button>
+    <tr>
+      <th scope="row" title={inText(measured)}>{inText(wide ? measured : shortened(measured))}</th>
+      <td title={exact(value, low, high)}>
+        <span class="card-whole"><b>{number}</b>{` ${rest.join(" ")}`}{!unit.startsWith("share") && <span class="card-aside">{` ${inText(unit)}`}</span>}</span>
+        {!wide && <small>{`null ${none}, p ${chance(p)}, n ${n || "\u2013"}`}</small>}
+        {note && <small>{inText(note)}</small>}
+      </td>
+      {wide && (
+        <>
+          <td><IntervalPlot {...{ value, low, high, all }} none={row.null ?? 0} width={110} height={18} /></td>
+          <td class="card-number">{none}</td>
+          <td class="card-number card-whole">{chance(p)}</td>
+          <td class="card-number">{n || "\u2013"}</td>
+        </>
+      )}
+      <td class="card-number card-whole" title="Equal heads share a rank">{`${rank}${wide ? " of " : "/"}${show(of)}`}</td>
+    </tr>
   );
 }
 
-function Why({ line: { view, value, low, high, p, q, all, verdict, sentence, measuredOn } }: { line: Line }) {
-  const facts = [measuredOn, p === null ? "" : `family p ${chance(p)}`, q === null ? "" : `q ${chance(q)}`].filter(Boolean);
-  return (
-    <div class="card-why">
-      {verdict && <p><b><Explained text={view.verdict.texts[verdict]} /></b></p>}
-      <p><Explained text={`${sentence}${facts.length > 0 ? ` (${facts.join(", ")})` : ""}`} /></p>
-      <IntervalPlot {...{ value, low, high, all }} />
-      <p><Explained text={view.verdict.rule} /></p>
-      {verdict && <p><Explained text={view.verdict.change[verdict]} /></p>}
-    </div>
-  );
+function Contradicts({ of: { a, b } }: { of: Contradiction }) {
+  return <p class="card-disagreement">{`Contradict each other: ${inText(a.measured)} ${shown(a)}, ${inText(b.measured)} ${shown(b)}`}</p>;
 }

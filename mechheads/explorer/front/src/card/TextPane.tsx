@@ -1,9 +1,8 @@
 /** Texts from every part of a head's activity. */
 import { useMemo, useState } from "preact/hooks";
 
-import type { Example, Model, Shared, TextPane as Pane } from "../data";
+import type { Example, Shared, TextPane as Pane } from "../data";
 import { choose, state } from "../state";
-import { Behaviour } from "./Behaviour";
 import { decode, moved, tokensOf } from "./attention";
 import { percent, show } from "./numbers";
 import { Choice, Empty, Tabs, Toggle } from "./parts";
@@ -18,26 +17,16 @@ const AROUND = 32;
 interface Props {
   pane: Pane;
   shared: Shared;
-  model: Model;
-  head: number;
 }
 
-export function TextPane({ pane, shared, model, head }: Props) {
+export function TextPane({ pane, shared }: Props) {
   const [by, setBy] = useState<Weighting>("attention");
   const [direction, setDirection] = useState<Direction>("both");
   const [withFirst, setWithFirst] = useState(false);
   const found = pane.parts.find(({ name }) => name === state.part.value) ?? pane.parts[0];
-  if (!found) {
-    return (
-      <div>
-        <Behaviour model={model} head={head} />
-        <Empty what="No texts were kept for this head." command="mh.behaviour.head_examples(model)" />
-      </div>
-    );
-  }
+  if (!found) return <Empty what="No texts were kept for this head." command="mh.behaviour.head_examples(model)" />;
   return (
     <div>
-      <Behaviour model={model} head={head} />
       <h3>Texts, by how much the head does in them</h3>
       <p class="card-lead">{inText(pane.activity)}</p>
       <div class="card-controls">

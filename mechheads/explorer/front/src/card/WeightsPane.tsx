@@ -33,7 +33,7 @@ function OneRelation({ evidence: each, all }: { evidence: RelationEvidence; all:
     <li>
       <p>
         <b>{inText(each.relation.replace(/_/g, " "))}</b> <span class="card-muted">{inText(each.category)}</span>{" "}
-        <span class={`card-verdict card-verdict-${each.evidence ? "yes" : each.below ? "unclear" : "no"}`}>{standing}</span>
+        <span class={`card-standing card-standing-${each.evidence ? "yes" : each.below ? "unclear" : "no"}`}>{standing}</span>
       </p>
       <IntervalPlot value={each.phi} low={each.low} high={each.high} all={all} none={each.null ?? 0} />
       <p class="card-numbers">

@@ -41,8 +41,7 @@ export function percent(share: Maybe): string {
 }
 
 /**
- * The decimal places that an interval earns, as in the sentences (`results/digits.py`): it spans 4 to 40 steps of the last digit, and
- * has up to two places more so that the end of an interval without 0 does not read as 0. Less than 0 stands for tens, hundreds and so
+ * The decimal places that an interval earns: it spans 4 to 40 steps of the last digit, and has up to two places more so that the end of an interval without 0 does not read as 0. Less than 0 stands for tens, hundreds and so
  * on. Null without an interval.
  */
 export function places(low: Maybe, high: Maybe): number | null {
@@ -71,7 +70,7 @@ export function measured(value: Maybe, low: Maybe, high: Maybe): string {
 
 /** An interval, such as "[0.60, 0.81]"; if it is the range of two clusters, with their name: "(two clusters: 0.60 to 0.81)". */
 export function interval(low: Maybe, high: Maybe, clusters = ""): string {
-  if (!known(low) || !known(high)) return "no interval";
+  if (!known(low) || !known(high)) return TOO_FEW;
   const [from, to] = [measured(low, low, high), measured(high, low, high)];
   return clusters ? `(${clusters}: ${from} to ${to})` : `[${from}, ${to}]`;
 }
@@ -89,6 +88,40 @@ export function exact(value: Maybe, low: Maybe, high: Maybe): string {
 
 /** What a range that is no interval comes from. */
 export const CLUSTERS = "two clusters";
+
+/** What stands in the place of an interval if there are too few prompts. */
+const TOO_FEW = "too few";
+
+interface Measured {
+  readonly value: Maybe;
+  readonly low: Maybe;
+  readonly high: Maybe;
+  readonly unit: string;
+  readonly n: number;
+}
+
+/** The decimal places of a column of values: those that its widest interval earns, and so many more. */
+export function placesOf(rows: readonly Pick<Measured, "value" | "low" | "high">[], more = 0): number {
+  const widths = rows.map(({ low, high }) => (known(low) && known(high) ? high - low : 0));
+  const widest = Math.max(0, ...widths);
+  if (widest > ROUNDING) return Math.min(MOST_PLACES, (places(0, widest) ?? 0) + more);
+  const size = Math.max(0, ...rows.map(({ value }) => (known(value) ? Math.abs(value) : 0)));
+  return Math.min(MOST_PLACES, Math.max(0, 1 + more - Math.floor(Math.log10(size || 1))));
+}
+
+/** A value with its interval as tables show it: shares as percentages, "70% [60%, 81%]", and what stands in place of an interval. */
+export function shown({ value, low, high, unit, n }: Measured, decimals = placesOf([{ value, low, high }])): string {
+  if (!known(value)) return "not measured";
+  const share = unit.startsWith("share");
+  const text = (each: number) => `${showTo(share ? 100 * each : each, Math.min(MOST_PLACES, Math.max(0, share ? decimals - 2 : decimals)))}${share ? "%" : ""}`;
+  if (!known(low) || !known(high)) return n > 0 ? `${text(value)} ${TOO_FEW}` : text(value);
+  return `${text(value)} ${low === high && n > 0 ? `all ${n} equal` : `[${text(low)}, ${text(high)}]`}`;
+}
+
+/** A p or q value in a cell. */
+export function chance(value: Maybe): string {
+  return known(value) ? (value < 0.001 ? "< 0.001" : show(value, 2)) : "\u2013";
+}
 
 /** A q value: "q = 0.012", "q < 0.001", or why there is none. */
 export function showQ(q: Maybe): string {

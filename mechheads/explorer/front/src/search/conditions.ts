@@ -1,5 +1,5 @@
 /** What can stand in the search line, as a menu. */
-import type { Model, View } from "../data";
+import type { Model, Question } from "../data";
 import { quoted } from "./names";
 
 interface Condition {
@@ -13,21 +13,24 @@ interface Group {
   readonly conditions: readonly Condition[];
 }
 
-export function conditionsOf({ behaviours, categories, views }: Model): Group[] {
+export function conditionsOf({ behaviours, categories, questions }: Model): Group[] {
   const named = (names: readonly string[]) => names.map((name) => ({ text: name, line: quoted(name) }));
   const groups = [
-    { label: "Your own say yes, of so many heads", conditions: views.filter(({ own }) => own).map(saysYes) },
+    { label: "In the table of a question, of so many heads", conditions: questions.map(({ title, rows }) => inTable(title, title, rows)) },
+    { label: "In a table by this measure, of so many heads", conditions: questions.filter(({ kind }) => kind !== "text" && kind !== "weights").flatMap(measures) },
     { label: "Does this on ordinary text", conditions: named(behaviours?.names.map(({ name }) => name) ?? []) },
     { label: "Category by weights", conditions: named(categories?.names ?? []) },
     { label: "Relation by weights", conditions: named(categories?.relations.map(({ name }) => name) ?? []) },
-    { label: "A view says yes, of so many heads", conditions: views.filter(({ own }) => !own).map(saysYes) },
   ];
   return groups.filter(({ conditions }) => conditions.length > 0);
 }
 
-function saysYes({ name, title, verdict }: View): Condition {
-  const count = verdict.values.filter((value) => value === "yes").length;
-  return { text: `${title} (${count}): ${verdict.texts.yes}`, line: `${quoted(name)} = yes` };
+function measures({ rows }: Question): Condition[] {
+  return [...new Map(rows.map(({ column, measured }) => [column, measured]))].map(([column, measured]) => inTable(measured, column, rows.filter((row) => row.column === column)));
+}
+
+function inTable(text: string, name: string, rows: Question["rows"]): Condition {
+  return { text: `${text} (${new Set(rows.map(({ head }) => head)).size})`, line: quoted(name) };
 }
 
 /** The line with one more condition, which must hold too. */

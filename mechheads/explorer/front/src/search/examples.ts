@@ -11,32 +11,30 @@ export interface Example {
 }
 
 const NUMBERS = "numbers of any column; the beginning of its name is enough";
-const VERDICT = "the verdict of a view: yes, no or unclear";
 
 const LINES: readonly (readonly [line: string, what: string])[] = [
   ["induction", "what heads are called on text"],
   ["Knowledge, Linguistic", "categories, which a click in the legend chooses too; a comma means or"],
   ["country_to_capital", "heads whose weights implement a relation"],
   ["country_to_capital > 0.3", "phi of a relation"],
-  ["induction and ships = yes", "two conditions"],
+  ["capital and patching > 0.2", "the heads in the table of a question, and a second condition"],
   ["patching > 0.2", NUMBERS],
   ["0.1 < phi < 0.5", "between two numbers"],
   ["q < .05", "the smallest q of any view"],
-  ["patching = unclear", VERDICT],
+  ["patching", "the heads in the tables by this measure"],
   ["not (L0 or L1) and names = induction", "not, or, and, parentheses"],
 ];
-const PLACEHOLDER = ["induction and ships = yes", "patching > 0.2"];
+const PLACEHOLDER = ["induction", "patching > 0.2"];
 
-/** The first head, the reader's own scores, then what the model has: of one without names and verdicts, its numbers. */
+/** The first head, the reader's own scores, then what the model has: of one without names, its numbers. */
 export function examplesOf(model: Model): Example[] {
   const name = nameOf(model, Math.max(0, numbersOf(model, usual(model).by)?.ranks.indexOf(1) ?? 0));
   const known = LINES.filter(([line]) => understand(line, model).error === null).map(([line, what]) => ({ line, what }));
   const head = { line: name, what: `one head; ${name.replace(/H.*/, "")} is its layer` };
-  const own = model.views.find((view) => view.own);
+  const own = model.questions.find(({ kind, rows }) => kind === "own" && rows.length > 0);
   if (own) {
-    const said = (["yes", "unclear"] as const).find((verdict) => own.verdict.values.includes(verdict)) ?? "no";
-    const mine = [{ line: above(model, own.value, 0.9), what: NUMBERS }, { line: `${quoted(own.name)} = ${said}`, what: VERDICT }];
-    return [head, ...mine, ...known.filter(({ what }) => what !== NUMBERS && what !== VERDICT)];
+    const mine = [{ line: above(model, own.view ?? "", 0.9), what: NUMBERS }, { line: quoted(own.title), what: "the heads in the table of a question" }];
+    return [head, ...mine, ...known.filter(({ what }) => what !== NUMBERS)];
   }
   return known.length ? [head, ...known] : [head, ...ofNumbers(model)];
 }

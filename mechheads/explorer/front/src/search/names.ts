@@ -1,8 +1,8 @@
-/** What the names in the search line stand for: columns, verdicts, relations, categories and what heads are called. */
-import type { Model, View } from "../data";
+/** What the names in the search line stand for: questions, columns, relations, categories and what heads are called. */
+import type { Column, Model } from "../data";
 import { numberOf } from "../card/heads";
 import { countOf } from "../page";
-import { columnOf, numbersOf } from "../table";
+import { columnOf, numbersOf, scoresOf } from "../table";
 
 export type Test = (head: number) => boolean;
 export type Value = (head: number) => number;
@@ -24,7 +24,7 @@ function key(name: string): string {
 export function valueNamed(model: Model, name: string): Found<Value> | null {
   const typed = key(name);
   const numeric = model.columns.filter((column) => column.kind === "number");
-  const exact = numeric.find((column) => key(column.name) === typed) ?? numeric.find((column) => key(column.label) === typed);
+  const exact = columnNamed(model, name);
   if (exact) return { is: read(model, exact.name) };
   if (typed === "q") return leastQ(model);
   const relation = model.categories?.relations.findIndex((each) => key(each.name) === typed) ?? -1;
@@ -34,6 +34,12 @@ export function valueNamed(model: Model, name: string): Found<Value> | null {
   if (!first) return null;
   const also = others.length ? `; also: ${others.map((column) => column.name).join(", ")}` : "";
   return { is: read(model, first.name), note: `${name} stands for ${first.name}${also}` };
+}
+
+/** A column of numbers by its name or its label. */
+export function columnNamed(model: Model, name: string): Column | undefined {
+  const numeric = model.columns.filter((column) => column.kind === "number");
+  return numeric.find((column) => key(column.name) === key(name)) ?? numeric.find((column) => key(column.label) === key(name));
 }
 
 function read(model: Model, name: string): Value {
@@ -70,14 +76,25 @@ export function conditionNamed(model: Model, name: string): Found<Test> | null {
   }
   const called = behaviours?.names.findIndex((each) => key(each.name) === typed) ?? -1;
   if (called >= 0) return { is: (each) => behaviours?.of[each]?.includes(called) ?? false };
-  return null;
+  return inTable(model, typed);
 }
 
-/** The one behaviour, category or relation whose name has a word that begins so; null if there are none or several. */
+/** The heads in the table of a question, or those in any table by one measure. */
+function inTable(model: Model, typed: string): Found<Test> | null {
+  const question = model.questions.find((each) => key(each.title) === typed || key(each.key) === typed);
+  const rows = question?.rows ?? model.questions.flatMap((each) => each.rows).filter((row) => key(row.measured) === typed || key(row.column) === typed);
+  if (!question && !rows.length) return null;
+  const heads = new Set(rows.map((row) => numberOf(model, row.head)));
+  return { is: (head) => heads.has(head), note: question ? `the heads in the table of ${question.title}` : `the heads in the tables by ${rows[0]?.measured}` };
+}
+
+/** The one question, or else behaviour, category or relation, whose name has a word that begins so; null if there are none or several. */
 export function conditionWith(model: Model, part: string): Found<Test> | null {
   const typed = key(part);
   if (typed.length < LEAST_LETTERS) return null;
-  const names = conditionNames(model).filter((name) => ` ${key(name)}`.includes(` ${typed}`));
+  const begins = (names: readonly string[]) => names.filter((name) => ` ${key(name)}`.includes(` ${typed}`));
+  const questions = begins(model.questions.map(({ title }) => title));
+  const names = questions.length ? questions : begins(conditionNames(model));
   const [name] = names;
   const found = name !== undefined && names.length === 1 ? conditionNamed(model, name) : null;
   return found && { is: found.is, note: `${part} stands for ${found.note ?? name}` };
@@ -106,27 +123,10 @@ function implementing(model: Model, relation: number): Found<Test> {
   };
 }
 
-/** A text column that equals a word; a view whose verdict is yes, no or unclear. */
+/** A text column that equals a word. */
 export function equals(model: Model, name: string, word: string): Found<Test> | null {
-  const typed = key(word);
-  if (/^(yes|no|unclear)$/.test(typed)) {
-    const view = viewNamed(model, name);
-    if (view) return { is: (head) => view.is.verdict.values[head] === typed, note: view.note };
-  }
   const column = model.columns.find((each) => each.kind === "text" && (key(each.name) === key(name) || key(each.label) === key(name)));
-  if (!column) return null;
-  return { is: (head) => String(column.values[head] ?? "").split("; ").some((each) => key(each) === typed) };
-}
-
-/** A view by its name, its title, or the beginning of its name. */
-export function viewNamed({ views }: Model, name: string): Found<View> | null {
-  const typed = key(name);
-  const exact = views.find((view) => key(view.name) === typed || key(view.title) === typed);
-  if (exact) return { is: exact };
-  const [first, ...others] = typed ? views.filter((view) => key(view.name).startsWith(typed)) : [];
-  if (!first) return null;
-  const also = others.length ? `; also: ${others.map((view) => view.name).join(", ")}` : "";
-  return { is: first, note: `${typed} stands for ${first.name}${also}` };
+  return column ? { is: (head) => String(column.values[head] ?? "").split("; ").some((each) => key(each) === key(word)) } : null;
 }
 
 /** A name as it must stand in the line. */
@@ -134,17 +134,17 @@ export function quoted(name: string): string {
   return /^[\p{L}_][\p{L}\p{N}_.'-]*$/u.test(name) && !/^(and|or|not)$/i.test(name) ? name : `"${name.replaceAll('"', "")}"`;
 }
 
-/** Conditions on the columns that are about a word, such as "refusal". */
+/** The columns that are about a word, such as "refusal". */
 export function about(model: Model, word: string): string[] {
   const stem = key(word).replace(/s$/, "");
   if (stem.length < 4) return [];
-  const texts = new Map(model.columns.map((column) => [column.name, key(`${column.label} ${column.group} ${column.meaning}`)]));
-  return model.views.filter(({ value }) => texts.get(value)?.includes(stem)).map(({ name }) => `${quoted(name)} = yes`);
+  return scoresOf(model).filter(({ label, group, meaning }) => key(`${label} ${group} ${meaning}`).includes(stem)).map(({ name }) => quoted(name));
 }
 
 /** Every name that may stand in the line. */
 export function namesIn(model: Model): string[] {
   return [
+    ...model.questions.map((question) => question.title),
     ...model.columns.map((column) => column.name),
     ...conditionNames(model),
     ...(model.categories ? ["unclassified"] : []),

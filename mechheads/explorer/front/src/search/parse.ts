@@ -10,7 +10,7 @@
  */
 import type { Model } from "../data";
 import { near } from "./near";
-import { about, conditionNamed, conditionWith, equals, isText, namesIn, outside, quoted, valueNamed, viewNamed, type Found, type Test, type Value } from "./names";
+import { about, columnNamed, conditionNamed, conditionWith, equals, isText, namesIn, outside, quoted, valueNamed, type Found, type Test, type Value } from "./names";
 import { NotUnderstood, numberIn, split, type Kind, type Token } from "./tokens";
 
 export interface Understood {
@@ -144,10 +144,9 @@ class Parser {
       const { end } = this.peek(n - 1);
       const name = this.line.slice(first.start, end).replaceAll('"', "");
       if (!valueNamed(this.model, name)) continue;
-      const view = viewNamed(this.model, name);
-      const typed = n > 1 && view ? quoted(view.is.name) : first.text;
-      const near = view ? [`${quoted(view.is.name)} = yes`] : [];
-      throw new NotUnderstood(`${name} needs a condition, such as ${typed} > 0.2`, first.start, end, near);
+      const column = columnNamed(this.model, name);
+      const typed = n > 1 && column ? quoted(column.name) : first.text;
+      throw new NotUnderstood(`${name} needs a condition, such as ${typed} > 0.2`, first.start, end);
     }
     throw this.unknown(first);
   }
@@ -182,7 +181,7 @@ class Parser {
   }
 
   private unknown({ text, start, end }: { text: string; start: number; end: number }): NotUnderstood {
-    const message = outside(this.model, text) ?? `${text} is not the name of a column, category, relation or head`;
+    const message = outside(this.model, text) ?? `${text} is not the name of a question, column, category, relation or head`;
     return new NotUnderstood(message, start, end, [...new Set([...near(text, namesIn(this.model)).map(quoted), ...about(this.model, text)])]);
   }
 
@@ -200,7 +199,7 @@ class Parser {
     return { value: valueNamed(this.model, text), text, start, end: last.end };
   }
 
-  /** `a < b` or `a < b < c`; `names = induction`; `patching = unclear`. */
+  /** `a < b` or `a < b < c`; `names = induction`. */
   private compared(first: Side): Test {
     const tests: Test[] = [];
     let left = first;

@@ -1,6 +1,6 @@
 /** Which columns of the table there is room for, and how wide each is. */
 import { nameOf } from "../card/heads";
-import { exact, places, show, showTo } from "../card/numbers";
+import { chance, exact, placesOf, showTo } from "../card/numbers";
 import type { Column, Model } from "../data";
 import { countOf } from "../page";
 import { columnOf, numbersOf, shortened, usual, usualColumns } from "../table";
@@ -16,18 +16,24 @@ const PADDING = 2 * 10;
 /** Texts wider than this share of the table, within these pixels, are cut off. */
 const WIDEST = { share: 0.3, least: 110, most: 180 };
 
-/** Smaller shares have four decimal places instead of two digits. */
-const LEAST_SHARE = 0.001;
-
-/** What a cell shows: numbers with the digits that their interval earns, or two without one. */
+/** What a cell shows: the numbers of a column all have the decimals that its widest interval earns, and one more. */
 export function cellText(model: Model, column: Column, head: number): string {
   const value = column.values[head];
   if (typeof value !== "number") return value ? value : "\u2013";
   if (column.role === "place") return String(value);
-  const ends = endsOf(model, column);
-  const decimals = places(ends?.low?.[head], ends?.high?.[head]);
-  if (decimals !== null) return showTo(value, decimals);
-  return column.unit.startsWith("share") && Math.abs(value) < LEAST_SHARE ? showTo(value, 4) : show(value, 2);
+  return column.role === "p" || column.role === "q" ? chance(value) : showTo(value, decimalsOf(model, column));
+}
+
+const decimals = new WeakMap<Column, number>();
+
+function decimalsOf(model: Model, column: Column): number {
+  let found = decimals.get(column);
+  if (found === undefined) {
+    const ends = endsOf(model, column);
+    const rows = column.values.map((value, head) => ({ value: typeof value === "number" ? value : null, low: ends?.low?.[head], high: ends?.high?.[head] }));
+    decimals.set(column, (found = Math.max(0, placesOf(rows, 1))));
+  }
+  return found;
 }
 
 /** The same to the last digit, with what it measures. */

@@ -1,0 +1,58 @@
+"""``result.call`` is the Python that gives a result again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.model.called import written
+from support.texts import CLEAN, PAIRS
+
+
+def again(result: mh.HeadScores, model: mh.Model) -> mh.HeadScores:
+    return eval(result.call, {"mh": mh, "model": model})
+
+
+CALLS = {
+    "patching": lambda model: mh.activation_patch(model, PAIRS, site="v", normalize=True, metric=mh.logit_diff),
+    "seed": lambda model: mh.ablate(model, CLEAN, intervention="resample", heads=["L0H1", "L2H3"], seed=5),
+    "given": lambda model: mh.ablate(model, CLEAN, intervention=mh.Mean(), given={"L0H1": mh.Zero()}),
+    "select": lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H0.q"]).select(receiver="L2H0.q"),
+    "ships": lambda model: mh.ships(model, CLEAN, intervention="scaling"),
+    "safety": lambda model: mh.safety_heads(model, CLEAN, 2, score="generalized_ships"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_call_of_a_result_gives_its_numbers_again(name: str, loaded) -> None:
+    model = loaded("llama")
+    result = CALLS[name](model)
+    repeated = again(result, model)
+    np.testing.assert_array_equal(repeated.scores, result.scores)
+    assert repeated.call == result.call
+
+
+def test_a_table_and_what_was_made_of_a_result_have_the_call_too(loaded) -> None:
+    model = loaded("llama")
+    effect = mh.activation_patch(model, PAIRS)
+    curve = mh.patching.faithfulness_curve(model, PAIRS, effect)
+    assert curve.call.startswith("mh.patching.faithfulness_curve(") and "mh.activation_patch(" in curve.call
+    assert (2 * effect - effect).call == f"((2.0 * {effect.call}) - {effect.call})"
+    assert mh.HeadScores.from_scores(np.ones((1, 2)), name="x", kind="demo").call == ""
+
+
+def test_a_file_keeps_the_call(loaded, tmp_path: Path) -> None:
+    effect = mh.ablate(loaded("llama"), CLEAN)
+    effect.save(tmp_path / "effect.nc")
+    assert mh.HeadScores.load(tmp_path / "effect.nc").call == effect.call == f"mh.ablate(model, {list(CLEAN)!r})"
+
+
+def test_what_python_cannot_write_stands_as_the_name_of_its_argument(loaded) -> None:
+    effect = mh.ablate(loaded("llama"), CLEAN, intervention=lambda z, context: 0 * z)
+    assert effect.call == f"mh.ablate(model, {list(CLEAN)!r}, intervention=intervention)"
+    for value in (np.ones(2), object(), [object()], {"a": object()}, ["x"] * 3000, "x" * 200_000):
+        assert written(value) == ""
+    assert written([None, True, 1.5, mh.HeadId(1, 2), Path("a.csv"), (1,)]) == "[None, True, 1.5, 'L1H2', 'a.csv', [1]]"

@@ -1,0 +1,47 @@
+"""What scores are called: by their kind and what was chosen in the call, and scores of a kind of your own by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mechheads as mh
+from mechheads.results.about import label_of
+from mechheads.results.kinds import KINDS
+
+
+def scores(kind: str, name: str = "made", **about: Any) -> mh.HeadScores:
+    values = np.random.default_rng(0).normal(size=(2, 3, 8))
+    return mh.HeadScores.from_values(values, name=name, unit="", kind=kind, provenance=about)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "about", "label"),
+    [
+        ("activation_patch", "x", {}, "Patching"),
+        ("activation_patch", "x", {"direction": "noising"}, "Patching, noising"),
+        ("activation_patch+activation_patch", "x", {}, "Patching"),
+        ("path_matrix", "x", {"selected": {"receiver": "L5H1.q"}}, "Path to L5H1.q"),
+        ("path_patch", "x", {"receivers": ["final", "L5H1.q"]}, "Path to final, L5H1.q"),
+        ("profile", "x", {"selected": {"behaviour": "induction"}}, "Attention, induction"),
+        ("labels", "x", {"selected": {"relation": "country_to_capital"}}, "Phi, country to capital"),
+        ("safety", "x", {"score": "ships", "ablation": "scaling"}, "Ships, scaling"),
+        ("safety", "x", {"score": "refusal_contribution", "ablation": ["scaling"]}, "Refusal Contribution"),
+        ("roles", "interference, mean of starts", {}, "Interference"),
+        ("gates", "x", {}, "Gate"),
+        ("ablate", "x", {"given": {"L0H1": "Zero()"}}, "Ablation, given that L0H1 is zeroed"),
+        ("mine", "my {sweep}", {"selected": {"pos": 3}}, "my {sweep}"),
+        ("mine", "y" * 100, {"given": 3, "selected": 4, "receivers": 5}, f"{'y' * 77}..."),
+    ],
+)
+def test_scores_have_the_name_of_their_kind_and_of_what_was_chosen(kind, name, about, label) -> None:
+    assert label_of(scores(kind, name, **about)) == label
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.label])
+def test_every_kind_of_scores_says_what_it_measures(name: str) -> None:
+    kind = KINDS[name]
+    assert kind.meaning.endswith(".") and (not kind.caution or kind.caution.endswith("."))
+    assert label_of(scores(name)).startswith(kind.label)
