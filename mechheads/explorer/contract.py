@@ -139,8 +139,8 @@ class Source(TypedDict):
 class Column(TypedDict):
     """One column of the table of heads: every number of the atlas' table, to the last digit.
 
-    The columns that belong to a value are ``low``, ``high``, ``p`` and ``q``; with ``range``, low and high are the means
-    of two clusters, no interval.
+    The columns that belong to a value are ``low``, ``high``, ``p`` and ``q``; with ``range``, low and high are the
+    means of two clusters, no interval.
     """
 
     name: str  # in heads.csv, and for filters such as ``patching > 0.2``
