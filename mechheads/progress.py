@@ -6,6 +6,9 @@ bar of another thread would wait forever.
 
 from __future__ import annotations
 
+import html
+import importlib
+import sys
 import threading
 import time
 from typing import Any
@@ -15,10 +18,39 @@ from tqdm.std import tqdm
 from mechheads.limits import current
 
 
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+class _Cell:
+    """The output of a notebook in which a bar draws its line anew."""
+
+    _handle: Any = None
+    _shown = ""
+
+    def write(self, text: str) -> None:
+        _, drawn, line = text.rpartition("\r")
+        shown = f"<pre>{html.escape(line.rstrip())}</pre>" if line.strip() else ""
+        if not drawn or shown == self._shown:
+            return
+        self._shown, bundle = shown, {"text/html": shown}
+        if self._handle is None:
+            self._handle = importlib.import_module("IPython.display").display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def flush(self) -> None:
+        pass
+
+
 class Bar(tqdm):
     """A tqdm bar with its own lock, held in a ``with`` block, and without tqdm's monitor thread; the settings hide it.
 
-    It is text in notebooks too: a saved widget would say 0% for ever.
+    In a notebook it is an output of its own, which is empty once the bar has ended: a widget that is saved would say 0%
+    for ever, and text on stderr would leave a strip.
 
     It does not go by the wall clock: after a jump back, tqdm would not redraw a bar until the clock is there again.
     """
@@ -28,6 +60,8 @@ class Bar(tqdm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not current().progress:
             kwargs["disable"] = True
+        elif in_notebook():
+            kwargs |= {"file": _Cell(), "leave": False}
         super().__init__(*args, **{"miniters": 1} | kwargs)
         self._time = time.monotonic
         self.start_t = self.last_print_t = self._time()

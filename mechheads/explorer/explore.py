@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import html
 import importlib
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from mechheads.explorer.page import alt_text, answer, page_html, png, script, sh
 from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
 from mechheads.heads import HeadLike, check_head
 from mechheads.io.write import check_kind, check_place
+from mechheads.progress import in_notebook
 from mechheads.runs.head_tensor import Attention
 from mechheads.studies.atlas import Atlas
 
@@ -164,8 +164,9 @@ def _with_live(payload: Payload, live: contract.Live | None) -> Payload:
 _SAVED = 12 * 2**20
 """The largest page, in bytes, that a notebook shows in a frame and saves; a larger one is a widget."""
 _HEIGHT = 720
-_FRAME = "mechheads-frame"
+_FRAME, _STILL = "mechheads-frame", "mechheads-still"
 _TELL_THEME = """(() => {
+  for (const still of document.querySelectorAll(".STILL")) still.hidden = true;
   const tell = () => {
     const light = document.body.getAttribute("data-jp-theme-light");
     if (light === null) return;
@@ -175,15 +176,8 @@ _TELL_THEME = """(() => {
   new MutationObserver(tell).observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
   addEventListener("message", ({ data }) => data?.mechheads === "drawn" && tell());
   tell();
-})()""".replace("FRAME", _FRAME)
-"""Tells the pages in frames whether JupyterLab is light or dark; they cannot see it."""
-
-
-def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel")
+})()""".replace("FRAME", _FRAME).replace("STILL", _STILL)
+"""Hides the picture below a frame, and tells the page in it whether JupyterLab is light or dark; it cannot see it."""
 
 
 class Framed:
@@ -282,7 +276,8 @@ def _still(payload: Payload) -> tuple[dict[str, str], dict[str, Any]]:
 def saved(payload: Payload, drawn: bytes) -> str:
     """What a saved notebook shows without a kernel: the page in a frame of its own, or of a large one its tables.
 
-    The picture stands below the frame, folded: a notebook that is not trusted drops the frame and keeps the picture.
+    The picture stands below the frame until the script hides it: a notebook that is not trusted drops the frame and the
+    script, and shows the picture.
     """
     page = _saved_page(payload)
     source = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
@@ -292,7 +287,7 @@ def saved(payload: Payload, drawn: bytes) -> str:
             f'<iframe class="{_FRAME}" sandbox="allow-scripts allow-downloads" '
             f'style="width:100%;height:{_HEIGHT}px;border:0" '
             f'title="{html.escape(payload.page["title"])}" srcdoc="{html.escape(page)}"></iframe>'
-            f"<details><summary>The map as a picture, for readers whose scripts are off</summary>{image}</details>"
+            f'<div class="{_STILL}">{image}</div>'
             f"<script>{_TELL_THEME}</script>"
         )
     note = "The page is too large to be saved in a notebook; run the cell again, or write it to a file with path=."

@@ -35,12 +35,15 @@ _KINDS = {
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
     """Write bytes, or text as UTF-8, to a file, completely or not at all; see ``replacing``.
 
-    HDF5 would end the whole process if the disk is full, so it gives its content here as bytes.
+    A file that holds just this stays as it is. HDF5 would end the whole process if the disk is full, so it gives its
+    content here as bytes.
     """
     content = content.encode() if isinstance(content, str) else content
     for mark, at in _KINDS:
         if at == 0 and bytes(content[:8]).startswith(mark):
             check_kind(path, mark)
+    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+        return path
     with replacing(path) as unfinished:
         unfinished.write_bytes(content)
     return path

@@ -60,6 +60,10 @@ _OWN = "own"
 """What ``atlas.json`` contains, and the names of ``own`` in their order."""
 
 
+_Asked = tuple[list[Any], list[Any], list[Question]] | None
+"""What the questions of an atlas came from, and the questions."""
+
+
 @dataclass
 class Atlas(Stages):
     """What every head of one model does, from ``mh.build_atlas``: on text, by its weights, in tasks and in refusals.
@@ -115,6 +119,9 @@ class Atlas(Stages):
     shape: tuple[int, int] | None = None
     done: list[str] = field(default_factory=list)
     _written: Written = field(default_factory=dict, init=False, repr=False, compare=False)
+    _asked: tuple[list[Any], list[Any], list[Question]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -320,7 +327,14 @@ class Atlas(Stages):
         >>> question.title, question.varies, [row.head for row in question.rows]
         ('naming the capital', '6 pairs', ['L0H0'])
         """
-        return questions(self, at_least)
+        if at_least is not None:
+            return questions(self, at_least)
+        # the console and the page ask for the same ones
+        parts = list({**self.results, **self.tables}.values())
+        about = [*self.own, *self.asked.items()]
+        if self._asked is None or self._asked[0] != about or list(map(id, self._asked[1])) != list(map(id, parts)):
+            self._asked = about, parts, questions(self)
+        return self._asked[2]
 
     def _rest(self) -> list[str]:
         """What was not measured."""

@@ -73,10 +73,11 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions(Given):
+class Questions:
     """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package.
 
     Attributes:
+        quick, updates, refusals, own: as they were given.
         texts: a file or a list.
         by_use: the requests that rank heads and those that are answered, if refusals are asked for.
         parts: the parts to do, of ``PARTS``.
@@ -84,10 +85,15 @@ class Questions(Given):
         study: what the atlas is of: the model with its weights, the seed, and all of these but ``parts`` and ``own``.
     """
 
-    pairs: PromptPairs | None = None
-    relations: tuple[Relation, ...] | None = None
-    requests: Sequence[str] | Prompts | None = None
-    task: Task | None = None
+    quick: bool
+    updates: int
+    refusals: RefusalSettings | None
+    own: Own
+    pairs: PromptPairs | None
+    relations: tuple[Relation, ...] | None
+    requests: Sequence[str] | Prompts | None
+    task: Task | None
+    texts: Texts
     by_use: RequestsByUse | None
     parts: tuple[str, ...]
     names: Mapping[str, str]
@@ -133,18 +139,16 @@ class Questions(Given):
         }
         if by_use is not None:
             about["refusals"] = f"{given.refusals} ({short_hash([by_use.ranked, by_use.answered])})"
-        own = dict(given.own)
-        opened = {
-            "pairs": pairs,
-            "relations": relations,
-            "requests": requests,
-            "task": task,
-            "texts": texts,
-            "own": own,
-        }
-        every: dict[str, Any] = vars(given) | opened
         return cls(
-            **every,
+            quick=given.quick,
+            updates=given.updates,
+            refusals=given.refusals,
+            own=dict(given.own),
+            pairs=pairs,
+            relations=relations,
+            requests=requests,
+            task=task,
+            texts=texts,
             by_use=by_use,
             parts=parts,
             names={what: name for what, name in names.items() if name},

@@ -106,7 +106,7 @@ function Rows({ of, rows, its }: { of: Question; rows: readonly Row[]; its: Mode
               <td>{row.measured}</td>
               <td>{shown(row, places.get(row.measured))}</td>
               <td>{row.unit}</td>
-              <td>{known(row.null) ? shown({ ...row, value: row.null, low: null, high: null, n: 0 }) : "\u2013"}</td>
+              <td>{known(row.null) ? shown({ ...row, value: row.null, low: null, high: null, n: 0 }, places.get(row.measured)) : "\u2013"}</td>
               <td>{chance(row.p)}</td>
               <td>{row.n || "\u2013"}</td>
               <td>{`${row.rank} of ${row.of}`}</td>
