@@ -37,7 +37,7 @@ def called(function: Callable[..., Any], signature: inspect.Signature, given: Ma
         parameter = signature.parameters.get(argument)
         if value is None or (parameter is not None and _is_default(value, parameter.default)):
             continue
-        text = argument if argument == "model" and not _is_result(value) else written(value) or argument
+        text = written(value) or ("result" if _is_result(value) else argument)
         by_name = parameter is None or parameter.kind is inspect.Parameter.KEYWORD_ONLY
         parts.append(f"{argument}={text}" if by_name or len(parts) < [*given].index(argument) else text)
     return _lines(name, parts) if name else ""
