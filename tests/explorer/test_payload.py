@@ -217,7 +217,7 @@ def test_every_number_has_a_result_with_the_call_that_gives_it_again(payload, at
         **dict.fromkeys(ROLES, "mh.head_roles"),
         "examples": "",
         "patterns": "",
-        "circuit": "mh.patching.faithfulness_curve",
+        "circuit": "",
     }
     assert sources["patching"]["prompts"] == "2 pairs" and sources["patching"]["file"] is None
     atlas.save(tmp_path)

@@ -38,8 +38,10 @@ def test_the_call_of_a_result_gives_its_numbers_again(name: str, loaded) -> None
 def test_a_table_and_what_was_made_of_a_result_have_the_call_too(loaded) -> None:
     model = loaded("llama")
     effect = mh.activation_patch(model, PAIRS)
-    curve = mh.patching.faithfulness_curve(model, PAIRS, effect)
-    assert curve.call.startswith("mh.patching.faithfulness_curve(") and "mh.activation_patch(" in curve.call
+    kept = mh.patching.faithfulness(model, PAIRS, ["L0H1", "L2H3"])
+    assert kept.call.startswith("mh.patching.faithfulness(") and "['L0H1', 'L2H3']" in kept.call
+    labels = mh.label_heads(mh.relation_scores(model, ["country_to_capital"], k=2, min_pairs=1))
+    assert labels.call == "mh.label_heads(mh.relation_scores(model, ['country_to_capital'], k=2, min_pairs=1))"
     assert (2 * effect - effect).call == f"((2.0 * {effect.call}) - {effect.call})"
     assert mh.HeadScores.from_scores(np.ones((1, 2)), name="x", kind="demo").call == ""
 
