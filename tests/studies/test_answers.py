@@ -76,8 +76,9 @@ def test_a_card_has_a_row_of_every_measure_and_equal_heads_share_a_rank():
 
 
 def test_too_few_prompts_and_equal_values_are_told_in_place_of_the_interval():
-    text = str(asked(patching=effects(4, SIZES)))
-    assert "too few" in text and "[" not in text.split("\n")[2]
+    few = mh.HeadScores.from_values(np.abs(effects(4, SIZES).values.values), name="x", kind="ships")
+    text = str(asked(own={"mine": few}))
+    assert "too few" in text and "[" not in text
     equal = mh.HeadScores.from_values(np.full((4, 5, 8), 0.5), name="x", unit="nats", kind="demo")
     assert "all 8 equal" in str(asked(own={"mine": equal}))
 
