@@ -63,12 +63,11 @@ class Rows(pd.DataFrame):
 class Shown:
     """A result that ``print`` and notebooks show by its ``repr``, notes and a table."""
 
-    provenance: Any
-
     @property
     def call(self) -> str:
         """The Python call that gives this result again, for a model called ``model``; empty if none is known."""
-        return call_of(self.provenance)
+        result: Any = self
+        return call_of(result.provenance)
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         """The table, and lines of text above it."""

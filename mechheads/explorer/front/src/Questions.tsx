@@ -67,6 +67,7 @@ function Intervals({ of, its }: { of: Question; its: Model }) {
   const first = drawn(of);
   const { measured = of.title, unit = "" } = first[0] ?? {};
   const several = first.some((row) => row.measured !== measured);
+  const same = first.every((row) => row.unit === unit);
   const [from, to] = extent(first.flatMap(({ value, low, high }) => [value, low, high]), 0);
   const place = (value: number) => `${(3 + (94 * (value - from)) / (to - from)).toFixed(2)}%`;
   const zero = { "--at": place(0) };
@@ -86,7 +87,7 @@ function Intervals({ of, its }: { of: Question; its: Model }) {
             <span>{shown({ value, low, high, unit, n }, decimals)}</span>
           </li>
         ))}
-        <li class="mh-muted" aria-hidden="true"><span />{several && <span />}<span class="mh-track" style={zero}><span class="mh-nought">0</span></span><span>{unit}</span></li>
+        <li class="mh-muted" aria-hidden="true"><span />{several && <span />}<span class="mh-track" style={zero}><span class="mh-nought">0</span></span><span>{same ? unit : "share"}</span></li>
       </ul>
     </>
   );

@@ -4,7 +4,7 @@ import type { CardRow, Contradiction, Head, Model, Question } from "../data";
 import { columnOf, hasValues, questionOf, shortened } from "../table";
 import { heading } from "../text";
 import { IntervalPlot } from "./IntervalPlot";
-import { chance, exact, known, show, shown } from "./numbers";
+import { chance, exact, known, shown } from "./numbers";
 import { Empty, useWidth } from "./parts";
 import { inText } from "./tokens";
 
@@ -84,7 +84,7 @@ function OneRow({ model, row, wide }: { model: Model; row: CardRow; wide: boolea
           <td class="card-number">{n || "\u2013"}</td>
         </>
       )}
-      <td class="card-number card-whole" title="Equal heads share a rank">{`${rank}${wide ? " of " : "/"}${show(of)}`}</td>
+      <td class="card-number card-whole" title="Equal heads share a rank">{`${rank}${wide ? " of " : "/"}${of}`}</td>
     </tr>
   );
 }
