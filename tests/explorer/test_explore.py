@@ -165,7 +165,7 @@ def test_a_view_holds_the_patterns_of_a_run(small, tmp_path, monkeypatch):
     texts = ["The capital of France is", "one two"]
     run = small.cache(texts, sites=("pattern",))
     page, blocks = data(run.attention.view())
-    assert page["kind"] == "run" and page["models"][0]["views"] == []
+    assert page["kind"] == "run" and page["models"][0]["questions"] == []
     assert [each["tokens"] for each in unblock(blocks["mh-shared-0"])["prompts"]] == [*map(list, run.tokens.strings)]
     card = unblock(blocks["mh-heads-0-2"])["heads"][1]
     assert card["head"] == "L2H1" and card["text"] is None
@@ -221,6 +221,7 @@ def test_a_saved_notebook_keeps_the_page():
     text = saved(payload, b"")
     inner = html.unescape(re.findall(r'srcdoc="([^"]*)"', text)[0])
     assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
+    assert '<div class="mechheads-still"><img alt=' in text and "still.hidden = true" in text.split("<script>")[1]
 
 
 def test_of_a_large_page_a_saved_notebook_keeps_the_tables(monkeypatch):

@@ -86,14 +86,14 @@ _OF_PATTERNS = ("keys", "weights", "first")
 
 
 def shortened(content: Any, name: str = "") -> Any:
-    """The same with four digits of each number, twelve pairs of each relation, and the provenance of one result."""
+    """The same with four digits of each number, and twelve pairs of each relation."""
     if isinstance(content, float):
         return float(f"{content:.4g}")
     if isinstance(content, list):
         return [shortened(each) for each in (content[:12] if name == "pairs" else content)]
     if isinstance(content, dict):
         kept = {"profile": content["profile"]} if name == "provenance" else content
-        return {key: shortened(value, key) for key, value in kept.items()}
+        return {key: shortened(value, key) for key, value in content.items()}
     return content
 
 
