@@ -92,7 +92,6 @@ def shortened(content: Any, name: str = "") -> Any:
     if isinstance(content, list):
         return [shortened(each) for each in (content[:12] if name == "pairs" else content)]
     if isinstance(content, dict):
-        kept = {"profile": content["profile"]} if name == "provenance" else content
         return {key: shortened(value, key) for key, value in content.items()}
     return content
 
