@@ -335,9 +335,9 @@ def test_equal_heads_share_a_rank(small):
 
 
 def test_safety_heads_are_told_by_the_score_that_found_them(small):
-    assert column_of(EVERY["safety heads by contribution"].run(small))["label"].startswith("Refusal Contribution")
+    assert column_of(EVERY["safety heads by contribution"].run(small))["meaning"].startswith("How far the head raises")
     turned = mh.safety_heads(small, CLEAN, 2, score="generalized_ships")
-    assert views_of(model_of(turned))[0]["label"] == "Generalized Ships, undifferentiated"
+    assert views_of(model_of(turned))[0]["unit"] == "degrees"
 
 
 def test_hostile_names_stay_texts(tmp_path):
