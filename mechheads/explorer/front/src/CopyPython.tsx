@@ -8,7 +8,7 @@ export function CopyPython({ model, sources, what }: { model: Model; sources: re
   const text = asCalls(model, sources);
   if (!text) return null;
   const press = async () => tell((await copy(text)) ? `Copied: the Python calls of ${what}` : "The browser does not allow copying");
-  return <button type="button" class="mh-small" title={text} aria-label={`Copy ${what} as Python`} onClick={() => void press()}>Copy as Python</button>;
+  return <button type="button" class="mh-small" title={text} aria-label={`Copy as Python: ${what}`} onClick={() => void press()}>Copy as Python</button>;
 }
 
 /** The results behind some rows. */

@@ -57,7 +57,7 @@ test("the open question colours the map and has the axes, and the order of the t
   assert.deepEqual(await shows(), ["patching", "phi_country_to_capital", "patching"]);
   const titles = question("pairs").views.map((name) => column(name).label);
   assert.ok(titles.every((title) => titles.includes(title)) && (await options(page, "Up")).includes(titles[0]));
-  assert.deepEqual((await page.locator(".mh-view-table .mh-heading").allTextContents()).slice(0, 4), ["Head", ...titles.slice(0, 3)]);
+  assert.deepEqual((await page.locator(".mh-view-table .mh-heading").allTextContents()).slice(0, 4), ["Head", ...model.columns.filter(({ name }) => question("pairs").views.includes(name)).map(({ label }) => label)]);
   assert.equal(await page.locator(".mh-row th").first().textContent(), "L1H4");
   await opens(page, "requests");
   assert.deepEqual(await shows(), ["ships_undifferentiated", "ships_scaling", "ships_undifferentiated"]);
@@ -96,7 +96,7 @@ for (const [width, height] of [[1440, 900], [800, 900], [390, 844]]) {
     await page.locator(".card-panel svg").first().waitFor();
     await page.waitForFunction(() => document.querySelector(".mh-detail").getBoundingClientRect().y < 60);
     const [tabs, evidence] = await page.evaluate(() => [".card-tablist", ".card-panel svg"].map((what) => document.querySelector(what).getBoundingClientRect().y));
-    assert.ok(tabs > 0 && tabs < 0.9 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
+    assert.ok(tabs > 0 && tabs < 0.7 * height && evidence < height, `tabs at ${tabs}, evidence at ${evidence}`);
     const rows = await page.locator(".card-lines tbody tr:has(td)").allInnerTexts();
     assert.match(rows[0], /^Patching\s+62% \[39%, 83%\].*1( of |\/)36/s);
     assert.ok((await page.locator(".card-lines").evaluate((box) => box.scrollWidth - box.clientWidth)) <= 0);
@@ -110,7 +110,7 @@ test("all rows of the open question, with unit, null, family p, n and rank, and 
   const [row] = question("pairs").rows;
   assert.match(await table.locator("tbody tr").first().innerText(), new RegExp(`^${row.head}\\s+Patching\\s+62% \\[39%, 83%\\]\\s+share restored\\s+0%\\s+[\\d.< ]+\\s+8\\s+1 of 36`));
   await page.evaluate(() => (navigator.clipboard.writeText = async (text) => void (window.copied = text)));
-  await block(page, "pairs").getByRole("button", { name: "Copy naming the capital as Python" }).click();
+  await block(page, "pairs").getByRole("button", { name: "Copy as Python: naming the capital" }).click();
   assert.match(await page.evaluate(() => window.copied), /^import mechheads as mh\n\nmodel = mh\.load\("small"\)\n.*patching = mh\.activation_patch\(/s);
   await table.locator("tbody tr").nth(1).locator("a").click();
   assert.equal(await title(page), question("pairs").rows[1].head);
