@@ -86,7 +86,7 @@ def known_columns(atlas: Atlas) -> dict[str, About]:
 def result_of(view: str) -> str:
     """The name of the result behind a view of the package."""
     if view.startswith("ships_"):
-        return view.replace("ships_", "safety_", 1)
+        return f"safety_{view.removeprefix('ships_').removeprefix('contrast_')}"
     return "labels" if view.startswith("phi") else view
 
 
