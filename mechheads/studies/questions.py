@@ -77,7 +77,7 @@ class Questions:
     """Questions that a model can be asked: what was given, opened. ``None`` stands for those of the package.
 
     Attributes:
-        quick, updates, refusals, own: as they were given.
+        quick, updates, refusals, own, only: as they were given.
         texts: a file or a list.
         by_use: the requests that rank heads and those that are answered, if refusals are asked for.
         parts: the parts to do, of ``PARTS``.
@@ -89,6 +89,7 @@ class Questions:
     updates: int
     refusals: RefusalSettings | None
     own: Own
+    only: Names
     pairs: PromptPairs | None
     relations: tuple[Relation, ...] | None
     requests: Sequence[str] | Prompts | None
@@ -144,6 +145,7 @@ class Questions:
             updates=given.updates,
             refusals=given.refusals,
             own=dict(given.own),
+            only=given.only,
             pairs=pairs,
             relations=relations,
             requests=requests,
