@@ -84,9 +84,9 @@ def heads_as_given(heads: Heads | None, n_layers: int, n_heads: int) -> tuple[He
     if heads is None:
         return tuple(HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads))
     named: Any = getattr(heads, "heads", heads)
-    heads = named() if callable(named) else named
-    one = isinstance(heads, (str, HeadId)) or _is_pair(heads) or not isinstance(heads, Iterable)
-    each: Any = [heads] if one else heads
+    given: Any = named() if callable(named) else named
+    one = isinstance(given, (str, HeadId)) or _is_pair(given) or not isinstance(given, Iterable)
+    each: Any = [given] if one else given
     parsed = tuple(dict.fromkeys(check_head(head, n_layers, n_heads) for head in each))
     if not parsed:
         raise ValueError("heads is empty; name at least one head, or leave it out to use every head")
