@@ -206,11 +206,7 @@ def attention_attribution(
 
 
 def _asked(runs: CachedRuns, query: Any, key: Any, against: Any) -> tuple[tuple[Tokens, ...], Places]:
-    """The prompts that are run, of one or both sides, and the positions in them.
-
-    Raises:
-        ValueError: if a position is not one, or comes after the query.
-    """
+    """The prompts that are run, of one or both sides, and the positions in them."""
     tokens = runs.tokens["clean"]
     if against == _CORRUPTED and _CORRUPTED not in runs.tokens:
         raise ValueError('against is "corrupted", which needs pairs of prompts; give mh.PromptPairs')
@@ -253,11 +249,7 @@ def _positions(name: str, given: Any, tokens: Tokens) -> Int[Tensor, " prompt"]:
 
 
 def _check_seen(block: ScoringBlock, places: Places) -> None:
-    """Check that the head sees the keys.
-
-    Raises:
-        ValueError: if a window hides one.
-    """
+    """Check that the head sees the keys."""
     for name, at in (("key", places.key), ("against", places.other)):
         if at is not None and (hidden := block.of_positions[places.query, at] == -torch.inf).any():
             row = int(hidden.int().argmax())

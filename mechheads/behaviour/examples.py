@@ -192,11 +192,7 @@ def head_examples(
 def profile_and_examples(
     model: Model, texts: Texts = None, *, n_tokens: Annotated[int, Within(least=16)] = 20000
 ) -> tuple[HeadProfile, HeadExamples]:
-    """``mh.profile_heads``, and ``head_examples`` of the first half of each of its windows, which run once for both.
-
-    Raises:
-        ValueError, RuntimeError, KeyboardInterrupt: as ``head_examples``.
-    """
+    """``mh.profile_heads``, and ``head_examples`` of the first half of each of its windows, which run once for both."""
     window = check_window(model, None, USUAL_WINDOW)
     keep_freed_memory()
     totals = Totals.none(model, window)
@@ -218,12 +214,7 @@ def _examples(
     per_quantile: int,
     measured: Callable[[Windows, Any], None] | None = None,
 ) -> HeadExamples:
-    """Examples of every head.
-
-    Args:
-        lengths: of the windows that are read, and of the beginnings of them that are examples.
-        measured: gets each batch of windows with what ``measure`` gives; without it, nothing is measured.
-    """
+    """Examples of every head; ``lengths`` of the windows that are read, and of the beginnings that are examples."""
     length, window = lengths
     each = model.n_layers * model.n_heads * (2 * _KEPT + 2)
     if n_tokens * each > (memory := current().limits.memory):
@@ -287,12 +278,7 @@ def _seen(windows: Windows, arrays: Sequence[np.ndarray]) -> Iterator[_Seen]:
 
 
 def _watch(model: Model, ids: Int[Tensor, "window pos"], window: int, measures: bool) -> tuple[Any, list[np.ndarray]]:
-    """Run windows, and keep what heads attend to most in the beginning of each: what ``_Seen`` has, in its order.
-
-    Args:
-        window: how many tokens are the beginning.
-        measures: whether heads are measured too.
-    """
+    """Run windows, and keep what heads attend to most in the beginning of each: what ``_Seen`` has, in its order."""
     n, pos = ids[:, :window].shape
     of_heads = n, model.n_layers, model.n_heads
     activity, query = torch.empty(of_heads), torch.empty(of_heads, dtype=torch.long)

@@ -133,15 +133,9 @@ class FrozenRun:
         attention: bool,
         ends_at: int | None = None,
     ) -> FrozenRun:
-        """Run prompts.
+        """Run prompts, up to the layer ``ends_at``, of which only patterns are kept.
 
-        Args:
-            prompt, pos: the prompt and the position of each row that is kept.
-            attention: whether to keep patterns and v too.
-            ends_at: the layer whose heads are the last to attend; of this layer, only patterns are kept.
-
-        Raises:
-            ValueError: if the run gives NaN or infinity.
+        ``prompt`` and ``pos`` are those of each row that is kept.
         """
         kept = cls(model, analysis, prompt, [], {}, {}, {}, {})
         layers = range(model.n_layers if ends_at is None else ends_at)
@@ -195,11 +189,7 @@ class FrozenRun:
         return positions if off <= tolerance(self.model.backend) * stream.abs().max() else torch.zeros_like(stream)
 
     def after_blocks(self) -> FrozenMap:
-        """What follows the last block, before W_U.
-
-        Raises:
-            ValueError: if it is not such a map.
-        """
+        """What follows the last block, before W_U."""
         backend = self.model.backend
         found = frozen_at(lambda rows: backend.finish(rows[:, None])[:, 0], self.streams[-1], tolerance(backend))
         if found is None:
@@ -207,11 +197,7 @@ class FrozenRun:
         return found
 
     def before_attention(self, layer: int) -> FrozenMap:
-        """What stands before the heads of a layer.
-
-        Raises:
-            ValueError: if it is not such a map.
-        """
+        """What stands before the heads of a layer."""
         if layer not in self._norms:
             backend = self.model.backend
             norm = frozen_at(partial(backend.before_attention, layer), self.streams[layer], tolerance(backend))
@@ -227,11 +213,7 @@ class FrozenRun:
         return summed if b_O is None else summed + b_O.to(dtype)
 
     def after_attention(self, layer: int, written: Float[Tensor, "row d_model"]) -> FrozenMap:
-        """What a block adds to the residual stream for its attention output, ``written``.
-
-        Raises:
-            ValueError: if the block does more than add this to the stream, besides its MLP.
-        """
+        """What a block adds to the residual stream for its attention output, ``written``."""
         before, out = self.streams[layer], written.to(self.streams[layer].dtype)
         some = torch.linspace(0, len(out) - 1, min(len(out), _TRIED), device=out.device).long()
         found = self._of_attention(layer, before[some], out[some])
@@ -242,11 +224,7 @@ class FrozenRun:
         return found
 
     def sources(self, layer: int, of_z: Float[Tensor, "row head d_head"]) -> Float[Tensor, "row head pos"]:
-        """The products of z with ``of_z``, divided among the tokens that heads read; v has the bias b_V in it.
-
-        Raises:
-            ValueError: if z is not the sum of pattern * v over tokens.
-        """
+        """The products of z with ``of_z``, divided among the tokens that heads read; v has the bias b_V in it."""
         wanted = (self.z[layer].double() * of_z).sum(-1)
         found = torch.empty(*wanted.shape, self.v[layer].shape[1], dtype=of_z.dtype, device=of_z.device)
         for prompt, v in enumerate(self.v[layer].double()):
@@ -263,14 +241,7 @@ class FrozenRun:
     def _of_attention(
         self, layer: int, before: Float[Tensor, "row d_model"] | None, written: Float[Tensor, "row d_model"]
     ) -> FrozenMap | None:
-        """What a block adds to the residual stream for its attention output, frozen at ``written``.
-
-        Args:
-            before: the residual stream before the block; None to leave out the check that it is only added to.
-
-        Returns:
-            None if the block does more than add this to the stream, besides its MLP.
-        """
+        """As ``after_attention``, frozen at ``written``; None if the block does more, which needs ``before``."""
         backend, rounding = self.model.backend, tolerance(self.model.backend)
         on_stream: list[Tensor] = []
 

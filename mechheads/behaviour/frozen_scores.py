@@ -169,11 +169,7 @@ class ScoringBlock:
         return self._log_pattern(1, self.length, lambda value, hook: torch.zeros_like(value))[0]
 
     def _preferred(self, sizes: Sequence[float]) -> list[float]:
-        """The score of the second of two tokens for itself minus that for the first, if only it has q and k.
-
-        Args:
-            sizes: of its q and k, in each row.
-        """
+        """The score of the second of two tokens for itself minus that for the first, if only it has q and k."""
 
         def put(value: Tensor, hook: Any) -> Tensor:
             new = torch.zeros_like(value)
@@ -263,11 +259,7 @@ class FrozenScores:
     def of(
         cls, run: FrozenRun, block: ScoringBlock, pos: Int[Tensor, " row"], at: Int[Tensor, " prompt"]
     ) -> FrozenScores:
-        """The scores in a run.
-
-        Raises:
-            ValueError: if q or k is not such a map in this architecture.
-        """
+        """The scores in a run."""
         stream, norm = run.streams[block.head.layer], run.before_attention(block.head.layer)
         q, k = _side(run, block, "q", norm.rows(at), stream[at]), _side(run, block, "k", norm, stream)
         return cls(block, q, k, run.prompt, pos, at)
@@ -320,11 +312,7 @@ class FrozenScores:
 def _side(
     run: FrozenRun, block: ScoringBlock, which: Which, norm: FrozenMap, stream: Float[Tensor, "row d_model"]
 ) -> FrozenSide:
-    """q or k of the block's head, frozen at these rows of the stream before the block, with the norm that they have.
-
-    Raises:
-        ValueError: if it is not such a map in this architecture.
-    """
+    """q or k of the block's head, frozen at these rows of the stream before the block, with the norm that they have."""
     model, layer, head = run.model, block.head.layer, block.head.head
     kind = "Q" if which == "q" else "K"
     weights, biases = model.backend.weight(kind, layer), model.backend.bias(kind, layer)

@@ -204,11 +204,7 @@ class _Readout:
 def _of_layers(
     model: Model, run: FrozenRun, direction: Float[Tensor, "prompt d_model"], tokens: Tokens
 ) -> dict[str, Float[Tensor, "*part prompt"]]:
-    """The parts of heads, MLPs and biases of every layer.
-
-    Args:
-        direction: before the final norm.
-    """
+    """The parts of heads, MLPs and biases of every layer; the direction is that before the final norm."""
     found: dict[str, list[Tensor]] = {"heads": [], "mlp": [], "bias": []}
     for layer in range(model.n_layers):
         before, after, z = run.streams[layer], run.streams[layer + 1], run.z[layer].double()

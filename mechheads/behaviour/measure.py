@@ -57,14 +57,9 @@ _EVERY = 4
 def measure(
     model: Model, ids: Int[Tensor, "window pos"], also: Callable[..., None] = lambda layer, **activations: None
 ) -> tuple[Float[Tensor, "measure layer head window"], Float[Tensor, "layer head pos"]]:
-    """Run the model on some windows.
+    """The measures, NaN where a window has none, and the attention within the middle at each distance; on the CPU.
 
-    Args:
-        also: sees the activations of each layer too, as ``see`` of ``each_layer``.
-
-    Returns:
-        the measures, NaN where a window has none; and the attention within the middle at each distance, summed over
-        queries and windows; both on the CPU.
+    ``also`` sees the activations of each layer too, as ``see`` of ``each_layer``.
     """
     weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
     measures = _Measures(model, ids, weights, has)
@@ -78,11 +73,9 @@ def measure(
 
 
 def each_layer(model: Model, ids: Int[Tensor, "window pos"], sites: Sequence[str], see: Callable[..., None]) -> None:
-    """Run some windows, and pass on the activations of one layer after the other.
+    """Run some windows, and pass the activations of one layer after the other to ``see``, in float32.
 
-    Args:
-        sites: in the order in which a block computes them.
-        see: gets the number of a layer and, by the names of the sites, its activations in float32.
+    ``sites`` are in the order in which a block computes them.
     """
     now: dict[str, Tensor] = {}
 
@@ -241,10 +234,9 @@ def keys_of(
 def weights_of(
     keys: Bool[Tensor, "window behaviour pos pos"],
 ) -> tuple[Float[Tensor, "window feature pos pos"], Bool[Tensor, "window behaviour"]]:
-    """Weights whose products with a pattern, summed over queries and keys, are the behaviours and their nulls.
+    """Weights [window, behaviours and then nulls, pos, pos] whose products with a pattern, summed, are these measures.
 
-    Returns:
-        the weights of every behaviour, then those of every null; and which behaviours a window has at all.
+    Beside them, which behaviours a window has at all.
     """
     n = keys.shape[-1]
     position = torch.arange(n, device=keys.device)

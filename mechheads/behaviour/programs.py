@@ -293,11 +293,7 @@ def _statistics(
 def _measured(
     sets: Sequence[Mapping[HeadId, AttentionProgram]], model: Model, ids: Int[Tensor, "window pos"]
 ) -> Float[Tensor, "measure set window"]:
-    """The fit of the programs of each set and of ``OTHERS``, and the losses with the programs and with uniform.
-
-    Args:
-        sets: the last one has all heads.
-    """
+    """The fit of the programs of each set and of ``OTHERS``, and the losses with them and with uniform attention."""
     texts, shipped = [token_strings(row, model.tokenizer) for row in ids.tolist()], patterns_of(ids)
     weights = {head: torch.stack(list(map(rule.weights, texts))).to(ids.device) for head, rule in sets[-1].items()}
     patterns: dict[HeadId, Tensor] = {}

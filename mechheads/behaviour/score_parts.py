@@ -50,11 +50,7 @@ class ScoreParts:
     """
 
     def __init__(self, block: ScoringBlock, tokens: Tokens, places: Places, *, by_source: bool) -> None:
-        """Run the prompts.
-
-        Raises:
-            ValueError: if these are not the scores of the model, or a key has no other to be compared with.
-        """
+        """Run the prompts."""
         self._block, self._n = block, len(places)
         layer, ids = block.head.layer, tokens.ids[:, : places.length]
         till_query = torch.arange(ids.shape[1], device=ids.device) <= places.query[:, None]

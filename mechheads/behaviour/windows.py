@@ -59,11 +59,7 @@ class Windows:
 
 
 def check_window(model: Model, window: int | None, usual: int) -> int:
-    """The length of windows, if it is valid; for None the usual one, or the model's context if that is shorter.
-
-    Raises:
-        ValueError: if it is too short, or longer than the model's context.
-    """
+    """The length of windows, if it is valid; for None the usual one, or the model's context if that is shorter."""
     window = min(usual, model.n_ctx) if window is None else window
     check_at_least(LEAST_WINDOW, window=window)
     if window > model.n_ctx:
@@ -94,14 +90,8 @@ def default_texts() -> Iterator[str]:
 def windows_of(model: Model, texts: Texts, length: int, most: int | None) -> Iterator[Windows]:
     """Windows of ``length`` tokens, and the ends of texts, cut to a multiple of 16 tokens, in batches of one length.
 
-    Each window of a text, but not of token ids, begins with the tokens that the tokenizer puts before every text.
-
-    Args:
-        texts: a path is a file of texts, one a paragraph.
-        most: the number of tokens after which the last window ends; None for all.
-
-    Raises:
-        ValueError: if there is a text that the model cannot read, or no window at all.
+    Each window of a text, but not of token ids, begins with the tokens that the tokenizer puts before every text. The
+    last window ends after ``most`` tokens.
     """
     waiting: dict[int, list[tuple[list[int], int]]] = {}
     empty = True
@@ -123,14 +113,9 @@ def each_batch(
     compute: Callable[[Model, Int[Tensor, "window pos"]], T],
     see: Callable[[Windows, T], object],
 ) -> bool:
-    """Compute something for batches of windows, here or by workers.
+    """Compute something for batches of windows, here or by workers; ``see`` gets each with its value, on the CPU.
 
-    Args:
-        compute: gets the tokens of a batch; its value is on the CPU.
-        see: gets the batches and their values, in their order.
-
-    Returns:
-        Whether Ctrl-C stopped workers.
+    Returns whether Ctrl-C stopped workers.
     """
     limits = current().limits
     if limits.workers is None:
@@ -240,11 +225,7 @@ def _texts(texts: Texts) -> Iterable[str | Sequence[int]]:
 
 
 def read_each(texts: Iterable[str | Sequence[int]]) -> Iterator[str | Sequence[int]]:
-    """Texts and rows of token ids, one after the other.
-
-    Raises:
-        ValueError: if they are no collection, or one is neither.
-    """
+    """Texts and rows of token ids, one after the other."""
     for number, text in enumerate(each_prompt(texts, "texts")):
         if is_chat(text):
             raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
@@ -252,11 +233,7 @@ def read_each(texts: Iterable[str | Sequence[int]]) -> Iterator[str | Sequence[i
 
 
 def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:
-    """The token ids of a text without those that the tokenizer puts before every text, or the ids that were given.
-
-    Raises:
-        ValueError: if the model does not know them, or they are padded.
-    """
+    """The token ids of a text without those that the tokenizer puts before every text, or the ids that were given."""
     if isinstance(text, str):
         ids = text_ids(text, model.tokenizer, special=False)[0]
     else:

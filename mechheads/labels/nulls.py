@@ -41,15 +41,6 @@ def matching_null(
     reaches the observed number, it is the bound P(T >= t) <= e_t(r) (n - t)! / n! if that is smaller, with r the hits
     in each row (or column), and e_t the elementary symmetric polynomial, which counts the ways to place t hits in
     different rows. The bounds of several readings are added.
-
-    Args:
-        hits: H of the relation's pairs in their order, for each way of reading the sources.
-        drawn: gives ``matchings(n, ...)`` for a number of pairs; called only if there is a hit.
-
-    >>> import numpy as np
-    >>> p, share = matching_null(np.eye(5, dtype=bool)[None], lambda n: matchings(n, 0, 0))
-    >>> round(p, 4), round(share, 4)  # 1 of the 120 matchings; a shuffle leaves one pair of five in its place
-    (0.0083, 0.2)
     """
     n = hits.shape[-1]
     seen = int(np.diagonal(hits, axis1=1, axis2=2).sum(1).max())

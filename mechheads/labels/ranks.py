@@ -408,11 +408,7 @@ class _Head:
 
 
 def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:
-    """Blocks of rows, cut so that they fill lists of ``limit`` rows one after the other; empty blocks occur too.
-
-    >>> _packed([3, 0, 2], 4)
-    [[(0, slice(0, 3, None)), (1, slice(0, 0, None)), (2, slice(0, 1, None))], [(2, slice(1, 2, None))]]
-    """
+    """Blocks of rows, cut so that they fill lists of ``limit`` rows one after the other; empty blocks occur too."""
     pieces: list[tuple[int, int, slice]] = []
     before = 0
     for i, size in enumerate(sizes):

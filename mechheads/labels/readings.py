@@ -46,9 +46,6 @@ class Readings:
     Attributes:
         names: the readings used.
         missing: with ``"all"``, the readings that this model does not have, and why.
-
-    Raises:
-        ValueError: if the model does not have the one reading asked for, or gives numbers that are not finite.
     """
 
     def __init__(self, model: Model, ids: Int[Tensor, " source"], source: Source, norm: Norm) -> None:
@@ -95,11 +92,7 @@ class DamagedError(ValueError):
 
 
 def carried_values(model: Model, ids: Int[Tensor, " source"]) -> list[Float[Tensor, "kv source d_head"]]:
-    """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer, averaged over the openings.
-
-    Raises:
-        ValueError: if the model's context has no room for an opening.
-    """
+    """ln1_l(residual stream) W_V of tokens after a neutral opening, for each layer, averaged over the openings."""
     openings = neutral_openings(model)
     total: list[Tensor] = []
     for opening in openings:

@@ -141,9 +141,6 @@ def removal_limit(n_heads: int) -> int:
     """The largest number of heads to remove: 30, 50, 100, 150 or 250 for less than 300, 500, 1000, 1500 or more heads.
 
     Never more than half of all heads, because random other heads are needed too. Elhelo & Geva 2025 (arXiv 2412.11965).
-
-    >>> removal_limit(270), removal_limit(1024)
-    (30, 150)
     """
     limits = {300: 30, 500: 50, 1000: 100, 1500: 150}
     return min(next((most for below, most in limits.items() if n_heads < below), 250), n_heads // 2)

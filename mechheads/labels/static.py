@@ -101,11 +101,7 @@ USUAL = ScoringSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring(ScoringSettings):
-    """The settings, and the other arguments of ``relation_scores``.
-
-    Raises:
-        ValueError: if an argument is not allowed.
-    """
+    """The settings, and the other arguments of ``relation_scores``."""
 
     k: Positive | None = None
     k_copying: Positive | None = None
@@ -146,11 +142,7 @@ class Found:
         return cls(hits, p, null, np.full(shape, -1), each, contrast)
 
     def row(self, layer: int, pairs: Bool[np.ndarray, "relation pair"]) -> Float[np.ndarray, " value"]:
-        """What was found for a layer, to be stored.
-
-        Args:
-            pairs: which pairs each relation has.
-        """
+        """What was found for a layer, to be stored; ``pairs`` are those that each relation has."""
         hits = np.packbits(self.hits[:, layer][..., pairs].astype(bool))
         return np.concatenate([array[:, layer].astype(np.float64).ravel() for array in self._small] + [hits])
 
@@ -263,13 +255,7 @@ _DIMS = ("layer", "head", "relation")
 class RelationScorer:
     """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run.
 
-    Args:
-        relations: as in ``relation_scores``.
-        scoring: its other arguments; by default the usual ones.
-        named: whether a user named the relations, so that few pairs are enough; by default, if relations are given.
-
-    Raises:
-        ValueError: as in ``relation_scores``.
+    ``named``: whether a user named the relations, so that few pairs are enough; by default, if relations are given.
     """
 
     def __init__(

@@ -64,13 +64,7 @@ def keep_pairs(
 ) -> list[KeptPairs]:
     """Find each relation's pairs whose words are one token each and that no rival of the relation explains.
 
-    Args:
-        leading_space: whether a word is tokenised with a leading space, as in the middle of a sentence.
-        targets: ``"first"`` also keeps pairs whose target has several tokens, by its first token.
-        any_source: whether a source may have several tokens.
-
-    Raises:
-        ValueError: if there is no tokenizer.
+    With ``any_source`` a source may have several tokens; with targets "first", a target is its first token.
     """
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
@@ -105,24 +99,14 @@ def keep_pairs(
 
 
 def in_vocabulary(relations: Sequence[Relation], tokenizer: Any) -> list[Relation]:
-    """The relations with at least one pair that can be scored; if there are none, all, so that scoring them says why.
-
-    Raises:
-        ValueError: if there is no tokenizer.
-    """
+    """The relations with a pair that can be scored; if there are none, all, so that scoring them says why."""
     return [kept.relation for kept in keep_pairs(relations, tokenizer) if kept.pairs] or list(relations)
 
 
 def long_enough(everything: Sequence[KeptPairs], min_pairs: int | None, named: bool) -> list[KeptPairs]:
     """The relations that are scored: those with at least ``min_pairs`` pairs; warns about the others.
 
-    Args:
-        min_pairs: if None, a relation that was named is scored with any number of pairs, with a warning if it has few;
-            one of the package needs 30.
-        named: whether the relations were named.
-
-    Raises:
-        ValueError: if none is left.
+    By default 30; but a relation that was named is scored with any number of pairs, with a warning if it has few.
     """
     if named and min_pairs is None:
         for kept in everything:
@@ -143,11 +127,7 @@ def long_enough(everything: Sequence[KeptPairs], min_pairs: int | None, named: b
 
 
 def check_any(kept: KeptPairs, tokenizer: Any, leading_space: bool = True) -> None:
-    """Check that a relation has a pair to score.
-
-    Raises:
-        ValueError: if it has none; the message shows the five pairs with the fewest tokens.
-    """
+    """Check that a relation has a pair to score."""
     if kept.pairs:
         return
     space = " " if leading_space else ""

@@ -234,11 +234,7 @@ def _classes(labels: HeadScores) -> np.ndarray:
 
 
 def class_of(categories: Sequence[str]) -> str:
-    """The class of a head with these categories.
-
-    >>> class_of(["Knowledge"]), class_of(["Knowledge", "Linguistic"]), class_of([])
-    ('Knowledge', '2 categories', 'Unclassified')
-    """
+    """The class of a head with these categories."""
     return categories[0] if len(categories) == 1 else f"{len(categories)} categories" if categories else NONE
 
 
@@ -288,19 +284,9 @@ _FURTHER = ("#17becf", "#bcbd22", "#000000", "#aec7e8", "#98df8a", "#ffbb78", "#
 
 
 def category_colours(categories: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Colours of all classes that can occur, in the order of the legend.
+    """Colours of all classes that can occur, in the order of the legend; ``chosen`` has some to use instead.
 
     A class is a category, how many categories a head has, such as ``"2 categories"``, or ``"Unclassified"``.
-
-    Args:
-        categories: the categories that were tested.
-        chosen: colours to use instead.
-
-    Raises:
-        ValueError: if a chosen colour belongs to another class, or is given for an unknown one.
-
-    >>> category_colours(["Knowledge"], {})["Knowledge"]
-    '#ff7f0e'
     """
     different = set(categories)
     new = sorted(different - _COLOURS.keys())

@@ -239,21 +239,13 @@ def _measure_across(figure: go.Figure, shown: Sequence[Curves]) -> None:
 
 
 def _grow_by_a_factor(sizes: np.ndarray) -> bool:
-    """Whether there are at least four sizes above 0 that a linear axis would crowd at its beginning.
-
-    >>> _grow_by_a_factor(np.array([0, 1, 2, 5, 10, 20, 50])), _grow_by_a_factor(np.arange(65))
-    (True, False)
-    """
+    """Whether there are at least four sizes above 0 that a linear axis would crowd at its beginning."""
     above = np.unique(sizes[sizes > 0])
     return len(above) > 3 and bool((above[1:-1] / above[:-2] >= _CROWDED).all())
 
 
 def _by_doubling(sizes: Any, first: float) -> np.ndarray:
-    """Places on an axis on which doubling is one step; 0 is a step before the first size.
-
-    >>> _by_doubling([0, 1, 2, 64], 1).tolist()
-    [-1.0, 0.0, 1.0, 6.0]
-    """
+    """Places on an axis on which doubling is one step; 0 is a step before the first size."""
     given = np.asarray(sizes, dtype=float)
     return np.log2(np.where(given > 0, given, first / 2))
 

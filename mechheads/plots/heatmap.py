@@ -376,9 +376,7 @@ def _matrix(
 ) -> go.Figure:
     """A heatmap of named rows and columns, with a dot in each cell that is marked.
 
-    Args:
-        texts: what is shown over each cell.
-        said: the names of both axes, ``x`` and ``y``, of the ``colours`` and of the ``dots``, and the ``title``.
+    ``said`` has the names of both axes, ``x`` and ``y``, of the ``colours`` and of the ``dots``, and the ``title``.
     """
     cell, (n_rows, n_columns) = int(np.clip(_MATRIX_WIDTH // len(columns), 5, 72)), values.shape
     y, x = np.nonzero(marked)

@@ -41,11 +41,6 @@ class Panels:
         rows, columns: how many there are.
         panel_width, panel_height: the size of each.
         gap_across, gap_down: the distance between columns, and between rows.
-
-    >>> from mechheads.plots.parts import Panels
-    >>> panels = Panels(rows=2, columns=3, panel_width=100, panel_height=80, gap_across=10, gap_down=20)
-    >>> panels.width, panels.height, panels.place(4)
-    (320, 180, {'row': 2, 'col': 2})
     """
 
     rows: int
@@ -96,11 +91,7 @@ def count_ticks(n: int, pixels: int) -> dict[str, Any]:
 
 
 def symlog(values: Any, linear: float) -> np.ndarray:
-    """Values on a symmetric logarithmic axis: linear near 0, and beyond ``linear`` a decade is as long as this part.
-
-    >>> symlog([-1.0, 0.0, 0.05, 0.1, 10.0], 0.1).tolist()
-    [-2.0, 0.0, 0.5, 1.0, 3.0]
-    """
+    """Values on a symmetric logarithmic axis: linear near 0, and beyond ``linear`` a decade is as long as this part."""
     parts = np.abs(np.asarray(values, dtype=float)) / linear
     return np.sign(values) * np.where(parts <= 1, parts, 1 + np.log10(np.maximum(parts, 1)))
 
@@ -149,11 +140,7 @@ def colour_axis(colours: Sequence[str], low: float, high: float, title: str, **b
 
 
 def colour_scale(colours: Sequence[str]) -> list[list[float | str]]:
-    """Plotly's scale of equal steps from colour to colour.
-
-    >>> colour_scale(["white", "grey", "black"])
-    [[0.0, 'white'], [0.5, 'grey'], [1.0, 'black']]
-    """
+    """Plotly's scale of equal steps from colour to colour."""
     return [[i / (len(colours) - 1), colour] for i, colour in enumerate(colours)]
 
 
@@ -161,11 +148,7 @@ _SPACES = str.maketrans({" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥", "\u00
 
 
 def plain(text: object) -> str:
-    """Text escaped so that plotly shows it literally, without tags, entities and formulas.
-
-    >>> plain("<b> & $x$")
-    '&lt;b&gt; &amp; &#36;x&#36;'
-    """
+    """Text escaped so that plotly shows it literally, without tags, entities and formulas."""
     return escape(str(text), quote=False).replace("$", "&#36;")
 
 
@@ -175,20 +158,12 @@ def figure_title(title: str) -> dict[str, Any]:
 
 
 def interval(low: float, high: float, form: str = ".2f") -> str:
-    """An interval to follow a number; empty if there is none.
-
-    >>> interval(0.25, 0.75), interval(float("nan"), float("nan"))
-    (' [0.25, 0.75]', '')
-    """
+    """An interval to follow a number; empty if there is none."""
     return f" [{low:{form}}, {high:{form}}]" if isfinite(low) and isfinite(high) else ""
 
 
 def chances(p_family: float, q: float) -> list[str]:
-    """What the tests of a head gave, a text for each that was made.
-
-    >>> chances(0.0312, 0.2), chances(float("nan"), 0.2)
-    (['family p = 0.0312', 'q = 0.2'], ['q = 0.2'])
-    """
+    """What the tests of a head gave, a text for each that was made."""
     return [f"{name} = {value:.3g}" for name, value in (("family p", p_family), ("q", q)) if isfinite(value)]
 
 
@@ -198,11 +173,7 @@ def level_name(level: float | None) -> str:
 
 
 def token_label(token: str, longest: int = 24) -> str:
-    """A token with its whitespace made visible, cut to ``longest`` characters, safe for plotly.
-
-    >>> token_label(" Paris"), token_label("<br>"), token_label("")
-    ('·Paris', '&lt;br&gt;', '(empty)')
-    """
+    """A token with its whitespace made visible, cut to ``longest`` characters, safe for plotly."""
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in token.translate(_SPACES))
     if len(shown) > longest:
         shown = shown[: longest - 1] + "…"
@@ -264,11 +235,7 @@ _DARK = {
 
 
 def themed(figure: go.Figure, theme: Theme) -> go.Figure:
-    """The figure with the template ``mechheads_light`` or ``mechheads_dark`` and its colours, changed in place.
-
-    Raises:
-        ValueError: if the theme is unknown.
-    """
+    """The figure with the template ``mechheads_light`` or ``mechheads_dark`` and its colours, changed in place."""
     check_known("theme", theme, Theme)
     figure.update_layout(template=_template(theme))
     if theme == "dark":

@@ -203,6 +203,7 @@ def test_what_cannot_be_drawn() -> None:
 
 def test_a_symmetric_logarithmic_axis_moves_the_lines_and_names_the_values() -> None:
     curves = made()
+    assert symlog([-1.0, 0.0, 0.05, 0.1, 10.0], 0.1).tolist() == [-2.0, 0.0, 0.5, 1.0, 3.0]
     usual, warped = lines(plots.curves(curves)), lines(plots.curves(curves, symlog=0.1))
     for name, line in usual.items():
         np.testing.assert_allclose(warped[name].y, symlog(line.y, 0.1))

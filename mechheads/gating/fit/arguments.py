@@ -16,11 +16,7 @@ ClipSide = Literal["pulled", "both"]
 
 
 def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds, each given once.
-
-    Raises:
-        ValueError: if there are none, one is repeated, or one is not an integer.
-    """
+    """The seeds, each given once."""
     listed: list[Any] = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
     if not listed or len(set(listed)) < len(listed) or not all(isinstance(s, Integral) and int(s) >= 0 for s in listed):
         raise ValueError(f"seeds is {seeds!r}; give a number, at least 1, or a list of different integers from 0 up")
@@ -28,11 +24,7 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_updates(updates: int | Sequence[int], n: int = 3) -> list[int]:
-    """The number of updates of each fit.
-
-    Raises:
-        ValueError: if one is below 1, or their number is not the number of fits.
-    """
+    """The number of updates of each fit."""
     each: list[Any] = list(updates) if isinstance(updates, Iterable) else [updates] * n
     if len(each) != n or not all(isinstance(count, Integral) and int(count) >= 1 for count in each):
         many = f", or one for each of the {n} fits" if n > 1 else ""
@@ -41,11 +33,7 @@ def check_updates(updates: int | Sequence[int], n: int = 3) -> list[int]:
 
 
 def check_rate(rate: Rate, name: str) -> tuple[float, float]:
-    """A learning rate at the start and at the end.
-
-    Raises:
-        ValueError: if it is not positive at the start, or negative at the end.
-    """
+    """A learning rate at the start and at the end."""
     ends = (rate, rate) if isinstance(rate, Real) else tuple(rate)  # type: ignore[arg-type]
     if len(ends) != 2 or not all(isinstance(end, Real) and math.isfinite(end) for end in ends):
         raise ValueError(f"{name} is {rate!r}; give a learning rate, or (start, end)")
@@ -121,11 +109,7 @@ class Rules:
     fit: FitSettings = USUAL
 
     def about(self, updates: list[int], *, unused: str) -> dict[str, Any]:
-        """All settings, for provenance and the key of a store.
-
-        Args:
-            unused: the setting of ``fit`` that this kind of fit does not use.
-        """
+        """All settings, for provenance and the key of a store, but the one that this kind of fit does not use."""
         fit = self.fit
         rates = {name: check_rate(getattr(fit, name), name) for name in ("lr", "lr_regularised")}
         settings = {"seeds": self.seeds, "batch": self.batch, "updates": updates} | asdict(fit) | rates

@@ -109,11 +109,7 @@ def contrast_gates(
 
 
 def _pair_up(retain: TaskTokens, forget: TaskTokens) -> tuple[TaskTokens, TaskTokens]:
-    """The items that can be used in both variants, in order of length.
-
-    Raises:
-        ValueError: if there are no such items.
-    """
+    """The items that can be used in both variants, in order of length."""
     both = sorted(set(retain.kept) & set(forget.kept))
     if not both:
         index, why = next(iter({**retain.rejected, **forget.rejected}.items()))

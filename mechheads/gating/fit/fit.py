@@ -199,13 +199,7 @@ def fit_gates(
 def run_stages(fit: Fit, rows: Rows, ledger: Ledger | None) -> Gates:
     """The gates after all stages, each fitted from the end of the one before.
 
-    Args:
-        rows: how many rows to run at once. A ledger keeps the number of the first call, because another number would
-            change the last bits of the result.
-        ledger: keeps the state of each stage; None keeps nothing.
-
-    Raises:
-        LossNotFinite: if a loss is not a finite number.
+    A ledger keeps ``rows`` of the first call, because another number would change the last bits of the result.
     """
     model, seeds, stage = fit.model, fit.rules.seeds, fit.stages[0]
     states: dict[str, State] = {}
@@ -276,19 +270,7 @@ class _SeedState:
 def _descend_by_workers(
     workers: Workers, fit: Fit, stage: Stage, rows: Rows, state: State, seen: Callable[[State], None]
 ) -> bool:
-    """Fit all seeds of a stage that are not done, each by a worker.
-
-    Args:
-        state: the states of all seeds, to start from.
-        seen: called with the states of all seeds after every seed.
-
-    Returns:
-        Whether Ctrl-C stopped the work after the seeds that were in flight.
-
-    Raises:
-        NotFinite: if a loss is not a finite number.
-        RuntimeError: if a seed ended every worker that tried it.
-    """
+    """Fit all seeds of a stage that are not done, each by a worker; True if Ctrl-C stopped it after those in flight."""
     model, seeds, units = fit.model, fit.rules.seeds, []
     for number, seed in enumerate(seeds):
         sets = tuple(range(number, len(state.logits), len(seeds)))
@@ -314,11 +296,7 @@ def _descend_by_workers(
 def _fit_seed(
     loss: Loss, n_items: int, schedules: list[Schedule], rules: Rules, rows: Rows, model: Model, unit: _SeedState
 ) -> State:
-    """The state of a seed at the end, on the CPU.
-
-    Raises:
-        NotFinite: as ``descend`` does, with the index of the set among those of all seeds.
-    """
+    """The state of a seed at the end, on the CPU; ``NotFinite`` names the set among those of all seeds."""
     descent = Descent(partial(loss, model), n_items, schedules, rules, rows)
     run = partial(descend, descent, unit.begin.to(model.device), seen=lambda state: None, name="")
     try:
@@ -349,12 +327,7 @@ def _gather(
     *,
     interrupted: bool,
 ) -> Gates:
-    """The result so far.
-
-    Args:
-        states: the state of each stage that has begun, by its name.
-        instead: logits to use instead of a stage's own, by the name of the stage.
-    """
+    """The result so far; ``instead`` has logits to use instead of a stage's own, by the name of the stage."""
     model, seeds = fit.model, fit.rules.seeds
     most = max(stage.most for stage in fit.stages)
     gates, curves, made = [], [], []

@@ -76,11 +76,7 @@ class SharedRow:
 
 
 def shared_row(ids: Int[Tensor, "item pos"], ends: Int[Tensor, " item"]) -> SharedRow | None:
-    """The first tokens of some texts in one row; None if no token is saved, or the row would be too long.
-
-    Args:
-        ends: how many tokens of each text are needed.
-    """
+    """The first tokens of texts, as many as each needs, in one row; None if none is saved, or the row is too long."""
     found: dict[tuple[int, int], int] = {}
     first: list[tuple[int, int]] = []
     seen: list[list[int]] = []
@@ -104,11 +100,7 @@ def shared_row(ids: Int[Tensor, "item pos"], ends: Int[Tensor, " item"]) -> Shar
 
 
 def warn_of_missing_spaces(task: Task, log_probs: Callable[[Task], Float[np.ndarray, " item"]]) -> None:
-    """Warn if most of a task's targets would be much more likely with a leading space.
-
-    Args:
-        log_probs: the log-probability of each whole target; NaN for items that cannot be used.
-    """
+    """Warn if most of a task's whole targets would be much more likely with a leading space."""
     at = [i for i in range(len(task)) if _could_lack_a_space(task.prompts[i], task.targets[i])][:_SAMPLE]
     if not at:
         return
@@ -193,11 +185,7 @@ def turned_off(
     off: Bool[Tensor, "set layer head"],
     intervention: Intervention,
 ) -> tuple[Float[Tensor, "set layer head"], Changes]:
-    """Gates, and changes beside them, under which the heads that are off give what an intervention makes of them.
-
-    Raises:
-        ValueError: as in ``changes_of``; or if a set turns off only some of the heads whose k or v it changes.
-    """
+    """Gates, and changes beside them, under which the heads that are off give what an intervention makes of them."""
     if isinstance(intervention, Zero) or not off.any():
         return gates.masked_fill(off, 0), ()
     prompts = Prompts([Unpadded(row[:n]) for row, n in zip(tokens.ids.tolist(), tokens.lengths.tolist(), strict=True)])
@@ -216,11 +204,7 @@ def turned_off(
 
 
 def usable_items(model: Model, task: Task) -> TaskTokens:
-    """The tokens of the items of a task that a model can use; warns of the others, and if targets lack a space.
-
-    Raises:
-        ValueError: if every item is rejected.
-    """
+    """The tokens of the items of a task that a model can use; warns of the others, and if targets lack a space."""
     check_task(task)
 
     def log_probs_of(some: Task) -> Float[np.ndarray, " item"]:
@@ -262,12 +246,7 @@ def under_gates(
     reduce: Reduce = "mean",
     bar: Bar | None = None,
 ) -> Float[np.ndarray, "set item"]:
-    """Log-probability of every item's target under each set of gates, in parts that fit into memory.
-
-    Args:
-        changes: what heads give besides, from ``turned_off``.
-        bar: a progress bar, advanced by 1 for each set and item.
-    """
+    """Log-probability of every item's target under each set of gates, and changes beside them, in parts that fit."""
     order = torch.argsort(tokens.lengths, stable=True)
     rows = rows_at_once(model, tokens, gradient=False).rows
     values = torch.empty(len(gates), len(tokens), dtype=torch.float64)
@@ -293,10 +272,7 @@ def log_probs(
 ) -> Float[Tensor, "set item"]:
     """Log-probability of every item's target under each set of gates, all at once and differentiable in the gates.
 
-    Args:
-        changes: as in ``under_gates``.
-        reduce: ``"mean"`` or ``"sum"`` over the tokens of a target.
-        recompute: run each block again in the backward pass instead of keeping its activations.
+    With ``recompute``, each block runs again in the backward pass instead of keeping its activations.
     """
     width = int(tokens.lengths.max()) - 1  # the last token predicts nothing that is needed
     n_targets = tokens.is_target.sum(1)
@@ -385,11 +361,7 @@ class Rows:
 
 
 def rows_at_once(model: Model, tokens: TaskTokens, *, gradient: bool = True) -> Rows:
-    """How many rows fit into memory.
-
-    Raises:
-        ValueError: if ``budget`` cannot be read.
-    """
+    """How many rows fit into memory."""
     limits = current().limits
     limit = limits.memory
     if (free := model.backend.devices.free) is not None:
@@ -440,9 +412,6 @@ def value_and_gradient(
     """The mean of an objective over some items and its gradient in the gates, for each set of gates.
 
     The loss of each set depends only on its own gates, so the gradient of the sum holds the gradient of each set.
-
-    Raises:
-        ValueError: if no gradient passes through the model.
     """
     loss, gradient = gates.new_zeros(len(gates)), torch.zeros_like(gates)
     for sets, some in parts(len(gates), len(items), rows.rows):

@@ -105,12 +105,7 @@ def measure_curves(
     limits: Limits,
     take: Callable[[int, Float[np.ndarray, "step item"]], object],
 ) -> None:
-    """Measure curves; ``take`` gets the index of each and its changes.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C; workers measure the curves in flight before.
-        RuntimeError: if a curve ended every worker that tried it.
-    """
+    """Measure curves; ``take`` gets the index of each and its changes."""
     pairs = measure.passes * len(measure.tokens)
     with Bar(total=pairs * len(curves), desc="role curves", leave=False) as bar:
         if limits.workers is None:
@@ -226,11 +221,7 @@ def role_curve(
 
 
 def _check(model: Model, gates: Gates, roles: Roles, counts: int | Sequence[int], over: str) -> list[int]:
-    """The numbers of heads to gate off, after a check that the arguments fit.
-
-    Raises:
-        ValueError: naming the first argument that does not fit.
-    """
+    """The numbers of heads to gate off, after a check that the arguments fit."""
     shape = model.n_layers, model.n_heads
     for name, found in (("gates", gates["keep"].shape[1:]), ("roles", roles["facilitation"].scores.shape)):
         if found != shape:
