@@ -163,7 +163,7 @@ def head_examples(
     The activity in a window is its largest one. The first token is left out because many heads rest there.
 
     Args:
-        texts: a file (texts with an empty line between them), a list or an iterator of texts or of token ids; by
+        texts: a file (texts with an empty line between them), or a list of texts or of token ids; by
             default, prose of the package and the help texts of Python.
         window: the length of a window in tokens; by default 128, or the model's context if that is shorter.
         n_tokens: how many tokens to read at most.

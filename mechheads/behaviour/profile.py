@@ -295,7 +295,7 @@ def profile_heads(
     token it attends to most above that of another token of the window (0.5 by chance).
 
     Args:
-        texts: a file (texts with an empty line between them), a list or an iterator of texts or of token ids; by
+        texts: a file (texts with an empty line between them), or a list of texts or of token ids; by
             default, prose of the package and the help texts of Python.
         window: the length of a window in tokens; by default 256, or the model's context if that is shorter.
         n_tokens: how many tokens to read; ``None`` for all.

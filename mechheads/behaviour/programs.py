@@ -40,7 +40,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import text_ids, token_strings
-from mechheads.prompts.given import Unpadded
+from mechheads.prompts.tokens import Unpadded
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, family_p, mean_over_prompts
 from mechheads.results.tables import TableResult
@@ -234,7 +234,7 @@ def test_program(
     window = check_window(model, window, usual=128)
     rows = texts
     if texts is None:
-        rows = (Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts())
+        rows = [Unpadded(text_ids(text, model.tokenizer)[0][:window]) for text in default_texts()]
     seen: list[tuple[Windows, Tensor]] = []
 
     def see(windows: Windows, found: Tensor) -> None:

@@ -14,9 +14,8 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.encoding import ids_after
-from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import encode, tokens_at
+from mechheads.prompts.tokens import Unpadded, encode, tokens_at
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import HeadCache

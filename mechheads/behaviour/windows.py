@@ -23,13 +23,12 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import begin_tokens, text_ids
-from mechheads.prompts.given import Unpadded, each_prompt
-from mechheads.prompts.tokens import check_padding, shorten
+from mechheads.prompts.tokens import Unpadded, check_padding, read_prompts, shorten
 from mechheads.runs.head_cache import token_bytes
 from mechheads.scale.ray_cluster import pool_of
 
 T = TypeVar("T")
-Texts = str | Path | Iterable[str | Sequence[int]] | None
+Texts = str | Path | Sequence[str | Sequence[int]] | None
 """Where text comes from: a file, texts or token ids one after the other, or None for the package's own corpus."""
 
 LEAST_WINDOW = 16
@@ -221,15 +220,16 @@ def _texts(texts: Texts) -> Iterable[str | Sequence[int]]:
         if not os.path.isfile(texts):
             raise ValueError(f"texts {str(texts)[:60]!r} is not a file; give a file, or a list of texts")
         return read_text(Path(texts)).split("\n\n")
-    return read_each(texts)
+    return texts_or_ids(texts)
 
 
-def read_each(texts: Iterable[str | Sequence[int]]) -> Iterator[str | Sequence[int]]:
-    """Texts and rows of token ids, one after the other."""
-    for number, text in enumerate(each_prompt(texts, "texts")):
+def texts_or_ids(texts: Sequence[str | Sequence[int]]) -> list[str | Sequence[int]]:
+    """The texts and rows of token ids of a list; a chat is neither."""
+    found = read_prompts(texts, "texts")
+    for number, text in enumerate(found):
         if is_chat(text):
             raise ValueError(f"texts[{number}] is {shorten(text)}; give a text or a list of token ids")
-        yield text
+    return found
 
 
 def _own_ids(text: str | Sequence[int], number: int, model: Model) -> list[int]:

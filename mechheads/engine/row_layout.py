@@ -11,7 +11,7 @@ from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.model.backends.base import GIVEN_UP, Layout, R
 from mechheads.model.core import ModelCore
-from mechheads.prompts.given import Unpadded
+from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import HeadCache
 
 

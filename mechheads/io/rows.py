@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechheads.io.columns import cell_text, described, whole_number
-from mechheads.io.text import parse_json, read_text
+from mechheads.io.text import cell_text, described, parse_json, read_text, whole_number
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """How the names of files with rows end."""

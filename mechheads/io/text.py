@@ -1,12 +1,16 @@
-"""Read text and JSON files from any source; an error names the file and says what is wrong with it."""
+"""Text, JSON and values of users, read or refused: an error names the file or argument and says what is wrong."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import operator
+from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
+
+_SHOWN = 60
 
 
 def read_text(file: Path | Traversable) -> str:
@@ -66,3 +70,79 @@ def file_sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def entries(given: Any, name: str, what: str) -> Sequence[Any]:
+    """What a user gave as a list of something, such as "prompts"; anything else is refused with how to make one.
+
+    >>> entries(["a", "b"], "texts", "texts")
+    ['a', 'b']
+    """
+    if isinstance(given, str):
+        raise ValueError(f"{name} must be a list of {what}, got one string; write [{given[:40]!r}]")
+    if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray, memoryview)):
+        raise ValueError(
+            f"{name} is {described(given)}; give a list of {what}, as list(iterator), array.tolist() and "
+            "table[column].tolist() make one"
+        )
+    return given
+
+
+def described(thing: Any) -> str:
+    """An object in words for a message: a short value itself, or its type, with the keys of a dict.
+
+    >>> described(5.7), described(None), described({"a": 1, "b": 2})
+    ('5.7', 'None', "a dict with the keys 'a', 'b'")
+    """
+    kind = type(thing).__name__
+    if isinstance(thing, Mapping):
+        keys = list(thing)
+        return f"a {kind} with the keys {', '.join(map(_shown, keys[:8]))}{', ...' * (len(keys) > 8)}"
+    if len(shape := getattr(thing, "shape", ())):
+        return f"a {kind} with the shape {tuple(shape)}"
+    text = _shown(thing)
+    return f"a {kind}" if text.startswith("<") else text if text == repr(thing) else f"a {kind}, {text}"
+
+
+def _shown(thing: Any) -> str:
+    """The ``repr`` of an object in one line, without its middle if it is long."""
+    text = " ".join(repr(thing).split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 4 :]}"
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number of Python, NumPy or torch as an int; None for anything else, also for a boolean.
+
+    >>> whole_number(7), whole_number(True), whole_number(7.0), whole_number("7")
+    (7, None, None, None)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, RuntimeError):  # also of a float tensor, which has the method, and of one without data
+        return None
+
+
+def cell_text(value: object) -> Any:
+    """A cell of a file's column of texts: a whole number is its digits, as CSV has it; all else is as it is."""
+    number = None if isinstance(value, str) else whole_number(value)
+    return value if number is None else str(number)
+
+
+def labels(given: Any, name: str = "cluster") -> list[str]:
+    """Labels of clusters as text, each a text or a whole number; 1 and "1" are the same, as CSV has no other.
+
+    >>> labels(["a", 1, "1"])
+    ['a', '1', '1']
+    """
+    found = [cell_text(label) for label in entries(given, name, "labels")]
+    for index, label in enumerate(found):
+        if not isinstance(label, str) or not label:
+            raise ValueError(
+                f"{name}[{index}] is {described(label)}, which is no cluster; give each prompt a label, a text or a "
+                "whole number, or leave out the prompts that have none"
+            )
+    return [str(label) for label in found]

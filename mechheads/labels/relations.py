@@ -14,9 +14,8 @@ from textwrap import shorten
 from typing import Any
 
 from mechheads.data import content, names
-from mechheads.io.columns import cell_text, columns_of, described
 from mechheads.io.rows import KINDS, Table
-from mechheads.io.text import check_unicode, read_json
+from mechheads.io.text import cell_text, check_unicode, described, read_json
 from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.wrapped import Wrapped
 
@@ -265,7 +264,7 @@ class Relation(Wrapped):
 
 
 RelationLike = Relation | str | Path
-Relations = RelationLike | Iterable[Any]
+Relations = RelationLike | Mapping[str, Any] | Sequence[Any]
 """What ``load_relations`` takes."""
 OWN = "own pairs"
 """The name of a relation that was given as pairs alone."""
@@ -323,15 +322,10 @@ def _relations_of(given: Any) -> list[Relation]:
         return [Relation(**_found(given))]
     if isinstance(given, Mapping):
         return _relations_by_name(given)
-    if not isinstance(given, Iterable):
+    if not isinstance(given, (list, tuple)):
         raise ValueError(
-            f'relations is {described(given)}; give pairs such as {{"hot": "cold", ...}}, names of relations, paths of '
-            "files or mh.Relation objects"
-        )
-    if columns_of(given) is not None:
-        raise ValueError(
-            f"relations is {described(given)}; give pairs of two of its columns: "
-            "list(zip(table[...], table[...], strict=True))"
+            f'relations is {described(given)}; give pairs such as {{"hot": "cold", ...}}, a list of pairs, names of '
+            "relations, paths of files or mh.Relation objects"
         )
     items = list(given)
     pairs = [item for item in items if isinstance(item, (list, tuple)) and not any(map(_holds_words, item))]
@@ -377,7 +371,7 @@ def _own(pairs: Sequence[Any]) -> Relation:
 
 def _holds_words(part: Any) -> bool:
     """Whether a part of a list holds words or pairs itself, so that the list is no pair."""
-    return isinstance(part, (list, tuple, Mapping, Relation, Path)) or columns_of(part) is not None
+    return isinstance(part, (list, tuple, Mapping, Relation, Path))
 
 
 def _found(name_or_path: str | Path) -> dict[str, Any]:

@@ -12,22 +12,24 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Literal
 
-from mechheads.io.columns import described, labels, opened
 from mechheads.io.rows import Table
+from mechheads.io.text import described, entries, labels
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
-from mechheads.prompts.given import Unpadded, read_answers, read_prompts
 from mechheads.prompts.tokens import (
     PositionLike,
     PromptLike,
     Reader,
     Tokens,
+    Unpadded,
     answer_ids,
     check_padding,
     encode,
     locate,
+    read_answers,
+    read_prompts,
     shorten,
 )
 
@@ -40,12 +42,10 @@ class Prompts(Wrapped):
 
     Args:
         items: each a string, a chat (list of ``{"role": ..., "content": ...}``, rendered with the model's own chat
-            template and the opening of the assistant's answer) or a list of token ids. In place of a list: an array, a
-            Series or another column of a table, an iterator, a tensor of ids without padding, or a tokenizer's output,
-            ``{"input_ids": ids, "attention_mask": mask}``, without the tokens that its mask hides.
+            template and the opening of the assistant's answer) or a list of token ids without padding. Make a list of
+            anything else that holds them: ``list(iterator)``, ``array.tolist()``, ``table[column].tolist()``.
         answer: the expected next token of each prompt, as text (``" Paris"``, one token) or, as a whole number, its
-            id. In a column of a table, a number may be either and is refused; files have their own rule, see
-            ``PromptPairs.from_file``.
+            id. Files have their own rule, see ``PromptPairs.from_file``.
         wrong: the token that the answer is compared with, as text or id.
         positions: named positions. Each entry is a piece of text that occurs once in its prompt (the position is
             its last token), a token index, or a (start, end) span of characters. ``last`` is always defined.
@@ -55,7 +55,7 @@ class Prompts(Wrapped):
 
     Raises:
         ValueError: if there are no prompts, a list is not as long as ``items``, or something is not what it should be,
-            such as a table in place of one of its columns, or a missing value.
+            such as an array in place of a list, or a missing value.
 
     Strings are tokenised as the model's own tokenizer does it, with the beginning token that it puts before every text,
     once, and without an end token. An answer has the token that it has after its prompt.
@@ -448,8 +448,8 @@ def _places(name: str, places: Any, given: Prompts | PromptPairs) -> Any:
     if isinstance(given, PromptPairs) and isinstance(places, tuple):
         if len(places) != 2:
             raise ValueError(f"{what} is a tuple of {len(places)}; give a list, or a tuple of (clean, corrupted) lists")
-        return tuple(list(opened(side, what, "positions")) for side in places)
-    return list(opened(places, what, "positions"))
+        return tuple(list(entries(side, what, "positions")) for side in places)
+    return list(entries(places, what, "positions"))
 
 
 def _about(name: str, n: int, of: str, positions: Mapping[str, Any], cluster: Sequence[str] | None) -> str:

@@ -1,4 +1,4 @@
-"""Text, chats and token ids, tokenised for one model."""
+"""Texts, chats and token ids: read from what a user gives, and tokenised for one model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mechheads.io.columns import described, whole_number
-from mechheads.io.text import check_unicode
+from mechheads.io.text import check_unicode, described, entries, whole_number
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import chat_tokens, is_chat
@@ -24,10 +23,77 @@ Chat = Sequence[Mapping[str, Any]]
 PromptLike = str | Chat | Sequence[int]
 PositionLike = str | int | tuple[int, int]
 """A piece of the prompt that occurs once, a token index, or a (start, end) span of characters."""
-_WHAT_TO_TYPE = (
-    'Give the tokenizer\'s whole output, {"input_ids": ids, "attention_mask": mask}, the rows without their padding, '
-    "or the texts"
-)
+_UNPADDED = 'the texts, or the ids of each without padding, tokenizer(texts)["input_ids"]'
+"""What to give in place of padded rows."""
+
+
+class Unpadded(tuple[int, ...]):
+    """The token ids of one prompt that are known to be free of padding, because we made them."""
+
+    __slots__ = ()
+
+
+def read_prompts(given: Any, name: str) -> list[Any]:
+    """The prompts of a list, each checked to be a text, a chat or a row of token ids; ``name`` is the argument.
+
+    >>> read_prompts(["a", None], "prompts")
+    Traceback (most recent call last):
+    ValueError: prompts[1] is None; give a string, a chat (a list of messages) or a list of token ids
+    """
+    if isinstance(given, Mapping) and "input_ids" in given:
+        raise ValueError(f"{name} is the output of a tokenizer; give {_UNPADDED}")
+    return [_prompt(item, f"{name}[{index}]", name) for index, item in enumerate(entries(given, name, "prompts"))]
+
+
+def read_texts(given: Any, name: str) -> list[str]:
+    """The texts of a list."""
+    for index, text in enumerate(found := list(entries(given, name, "texts"))):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{index}] is {described(text)}; it must be a text")
+    return found
+
+
+def read_answers(given: Any, name: str) -> list[str | int]:
+    """The answers of a list, each a text or a token id."""
+    found: list[str | int] = []
+    for index, answer in enumerate(entries(given, name, "answers")):
+        token = answer if isinstance(answer, str) else whole_number(answer)
+        if token is None:
+            raise ValueError(
+                f'{name}[{index}] is {described(answer)}; give a text, such as " Paris", or a token id, a whole number'
+            )
+        found.append(token)
+    return found
+
+
+def _prompt(item: Any, where: str, name: str) -> Any:
+    """One prompt: a string, a list of messages or a row of token ids."""
+    if isinstance(item, str) or type(item) is Unpadded:
+        return item
+    if isinstance(item, Sequence) and not isinstance(item, (bytes, bytearray, memoryview)):
+        return item if is_chat(item) else _ids(item, where)
+    how = "give a string, a chat (a list of messages) or a list of token ids"
+    if isinstance(item, Mapping) and "role" in item:
+        raise ValueError(f"{where} is one message of a chat; a chat is a list of messages, so write {name}=[[message]]")
+    if isinstance(item, Mapping) and "input_ids" in item:
+        raise ValueError(f"{where} is the output of a tokenizer; give {_UNPADDED}")
+    if whole_number(item) is not None:
+        raise ValueError(f"{where} is {described(item)}; {how}. One row of ids is [[...]]")
+    raise ValueError(f"{where} is {described(item)}; {how}")
+
+
+def _ids(row: Sequence[Any], where: str) -> Sequence[int]:
+    """A row of token ids as whole numbers of Python."""
+    if all(type(token) is int for token in row):
+        return row
+    ids = [whole_number(token) for token in row]
+    if None in ids:
+        at = ids.index(None)
+        raise ValueError(
+            f"{where} must be text, a chat, or a list of integer token ids; got {described(row)}, whose entry {at} is "
+            f"{described(row[at])}"
+        )
+    return ids  # type: ignore[return-value]
 
 
 @runtime_checkable
@@ -249,13 +315,13 @@ def check_padding(
                 raise ValueError(
                     f"{name} {worst} {side} with {token_strings([token], tokenizer)[0]!r}{times}{others}. Tokenizers "
                     f"pad with this token, and without the mask it would be read as a part of the {name}. "
-                    f"{_WHAT_TO_TYPE}"
+                    f"Give {_UNPADDED}"
                 )
     ends = [index for index, row in rows.items() if pad == eos and len(row) > 1 and row[-1] == pad]
     if ends and warns:
         warn(
             f"{name} {ends[0]} ends with {token_strings([pad], tokenizer)[0]!r}, which is also what the tokenizer pads "
-            f"with: it is taken as a token of the {name}. If it is padding, leave it out, or give the mask"
+            f"with: it is taken as a token of the {name}. If it is padding, leave it out"
         )
 
 

@@ -14,7 +14,7 @@ import xarray as xr
 from jaxtyping import Int, Num
 
 from mechheads.heads import HeadId, HeadLike, check_head
-from mechheads.io.columns import labels as labels_of
+from mechheads.io.text import labels as labels_of
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
 from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine

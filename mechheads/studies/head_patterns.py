@@ -13,8 +13,7 @@ from jaxtyping import Float, UInt8, UInt16
 from mechheads.behaviour.windows import default_texts
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import text_ids, token_strings
-from mechheads.prompts.given import Unpadded, read_prompts
-from mechheads.prompts.tokens import PromptLike
+from mechheads.prompts.tokens import PromptLike, Unpadded, read_prompts
 from mechheads.results.provenance import make_provenance
 from mechheads.results.tables import TableResult
 from mechheads.runs.head_tensor import Attention

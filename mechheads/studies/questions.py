@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mechheads.behaviour.windows import LEAST_WINDOW, Texts, read_each, windows_of
+from mechheads.behaviour.windows import LEAST_WINDOW, Texts, texts_or_ids, windows_of
 from mechheads.gating.tasks.load_task import task_of
 from mechheads.gating.tasks.task import Task
 from mechheads.io.rows import columns_called
@@ -51,8 +51,6 @@ Names = str | Iterable[str] | None
 CAPITALS = "country_to_capital"
 """The relation that the pairs and the task of the package are made from."""
 _PACKAGE = "of the package"
-_ENOUGH = 400_000
-"""Characters of an iterator of texts that are read: those of 8,000 tokens, however long these are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,14 +300,7 @@ def _texts(texts: Texts) -> Texts:
                 "list of texts"
             )
         return file
-    kept: list[Any] = []
-    size = 0
-    for text in read_each(texts):
-        kept.append(text)
-        size += len(text)
-        if size >= _ENOUGH and isinstance(texts, Iterator):
-            break
-    return kept
+    return texts_or_ids(texts)
 
 
 def _check_own(model: Model, own: Own) -> None:

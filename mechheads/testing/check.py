@@ -41,9 +41,8 @@ from mechheads.metrics.base import (
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
 from mechheads.patching.head_sets import patch_sets
-from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
-from mechheads.prompts.tokens import Tokens
+from mechheads.prompts.tokens import Tokens, Unpadded
 from mechheads.runs.head_cache import KEY_SITES, HeadCache
 
 TOLERANCE = 1e-4

@@ -152,7 +152,7 @@ def test_interrupted_or_killed_it_goes_on_to_the_same_bits(
     for call in (2, 4):
         monkeypatch.setattr(mechheads.behaviour.profile, "measure", stopped_at(call, measure))
         with pytest.warns(UserWarning, match=r"interrupted after \d+ tokens; the profile is of these"):
-            part = stored(llama, iter(texts), window=32)
+            part = stored(llama, texts, window=32)
         assert part.provenance["interrupted"] and part.provenance["n_windows"] < whole.provenance["n_windows"]
     monkeypatch.setattr(mechheads.behaviour.profile, "measure", measure)
     assert stored(llama, texts, window=32).dataset.identical(whole.dataset)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.prompts.given import Unpadded
+from mechheads.prompts.tokens import Unpadded
 from support.levels import few
 from support.micro import micro  # noqa: F401
 

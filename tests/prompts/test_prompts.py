@@ -91,18 +91,16 @@ def test_a_place_in_a_chat_is_found_by_its_text(llama):
 
 
 def test_ids_are_taken_as_they_are(small):
-    for row in ([5, 6, 7], (5, 6, 7), np.array([5, 6, 7]), torch.tensor([5, 6, 7])):
+    for row in ([5, 6, 7], (5, 6, 7), [np.int64(5), 6, torch.tensor(7)]):
         tokens = mh.Prompts([row, [9]]).tokens(small)
         assert tokens.ids.tolist() == [[5, 6, 7], [9, 0, 0]]
 
 
 def test_a_prompt_that_holds_the_padding_token_keeps_it(small):
     pad = small.tokenizer.pad_token_id
-    mask = {"input_ids": [[5, pad, 4], [5, 6, pad]], "attention_mask": [[1, 1, 0], [1, 1, 1]]}
-    tokens = mh.Prompts(mask).tokens(small)
-    assert tokens.unpadded == [[5, pad], [5, 6, pad]]
-    assert tokens.mask.tolist() == [[True, True, False], [True, True, True]]
-    assert mh.Prompts([[5, pad, 6]]).tokens(small).unpadded == [[5, pad, 6]]
+    tokens = mh.Prompts([[5, pad, 6], [5, 6]]).tokens(small)
+    assert tokens.unpadded == [[5, pad, 6], [5, 6]]
+    assert tokens.mask.tolist() == [[True, True, True], [True, True, False]]
 
 
 def test_rows_keep_everything_in_step(gpt2):
@@ -540,7 +538,7 @@ def test_what_is_given_several_times_is_one_cluster(small: mh.Model):
     assert mh.Prompts([one, other, one], positions={"at": [1, 1, 2]}).tokens(small).cluster == ("0", "1", "0")
     assert mh.Prompts([one, one, other], answer=[" Paris", " Rome", " a"]).tokens(small).cluster == ("0", "0", "2")
     assert mh.Prompts([one, one], cluster=["a", "b"]).tokens(small).cluster == ("a", "b")
-    assert mh.Prompts([[3, 4], torch.tensor([3, 5]), torch.tensor([3, 4])]).tokens(small).cluster == ("0", "1", "0")
+    assert mh.Prompts([[3, 4], (3, 5), (3, torch.tensor(4))]).tokens(small).cluster == ("0", "1", "0")
 
 
 def by_flooding(sides: list[tuple[object, object]]) -> list[str]:
@@ -561,7 +559,7 @@ def test_pairs_that_share_a_prompt_are_one_cluster(small: mh.Model) -> None:
         "a prompt against several": ([one, one, apart[0]], [other, third, apart[1]], ("0", "0", "2")),
         "a swap": ([one, apart[0], other], [other, apart[1], one], ("0", "1", "0")),
         "by way of a third pair": ([one, third, apart[0], other], [other, one, apart[1], third], ("0", "0", "2", "0")),
-        "ids and a tensor": ([[3, 4], [5, 6], torch.tensor([7, 8])], [(7, 8), [6, 5], [9, 9]], ("0", "1", "0")),
+        "lists and tuples of ids": ([[3, 4], [5, 6], [7, 8]], [(7, 8), [6, 5], [9, 9]], ("0", "1", "0")),
         "none": ([one, apart[0]], [other, apart[1]], ("0", "1")),
     }
     for clean, corrupted, wanted in rows.values():

@@ -42,9 +42,8 @@ from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
 from mechheads.model.proof import shortest_and_longest
 from mechheads.progress import Bar
-from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import shorten
+from mechheads.prompts.tokens import Unpadded, shorten
 from mechheads.runs.head_cache import KEY_SITES, token_bytes
 
 Changes = Sequence[tuple[HeadChange, Bool[Tensor, " set"]]]

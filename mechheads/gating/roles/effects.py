@@ -19,8 +19,8 @@ from mechheads.messages.arguments import check_known
 from mechheads.metrics.base import Metric, MetricContext, metric, name_of
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
+from mechheads.prompts.tokens import Unpadded
 from mechheads.results.scores import HeadScores
 
 

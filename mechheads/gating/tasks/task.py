@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechheads.io.columns import labels
-from mechheads.io.text import check_unicode
+from mechheads.io.text import check_unicode, labels
 from mechheads.messages.wrapped import Wrapped
 from mechheads.prompts.chats import is_chat
 from mechheads.prompts.encoding import token_strings
-from mechheads.prompts.given import Unpadded, each_prompt
-from mechheads.prompts.tokens import check_padding, encode, shorten
+from mechheads.prompts.tokens import Unpadded, check_padding, encode, read_prompts, shorten
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +57,7 @@ class Task(Wrapped):
 
     def __post_init__(self) -> None:
         for name in ("prompts", "targets"):
-            items = enumerate(each_prompt(getattr(self, name), name))
+            items = enumerate(read_prompts(getattr(self, name), name))
             object.__setattr__(self, name, tuple(_checked(item, f"{name}[{index}]") for index, item in items))
         if self.cluster is not None:
             object.__setattr__(self, "cluster", tuple(labels(self.cluster)))

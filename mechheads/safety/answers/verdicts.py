@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from mechheads.prompts.given import read_texts
+from mechheads.prompts.tokens import read_texts
 from mechheads.safety.answers import rules
 
 Verdict = Literal["refused", "complied", "deflected", "degenerate", "unfinished", "unjudged"]

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 from huggingface_hub import errors as hub_errors, hf_hub_download
 
-from mechheads.io.columns import described
 from mechheads.io.rows import KINDS, Table
+from mechheads.io.text import described
 from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.safety.requests.requests import PACKAGE_SETS, Request, RequestSet, Split, package_set
 

@@ -20,9 +20,8 @@ from mechheads.metrics.base import Metric, MetricContext
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import ids_after, piece_ids, text_of
-from mechheads.prompts.given import Unpadded
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import encode
+from mechheads.prompts.tokens import Unpadded, encode
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety.answers.rules import thinks
 from mechheads.safety.answers.verdicts import verdict

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mechheads.generation.generate import Generated
-from mechheads.io import columns
-from mechheads.io.columns import described
+from mechheads.io.text import described, entries
 from mechheads.messages.arguments import check_known
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
@@ -49,8 +48,7 @@ def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") ->
         return requests.texts
     if isinstance(requests, (Prompts, PromptPairs)):
         return as_prompts(requests, name)
-    entries = columns.opened(requests, name, "texts")
-    return entries if isinstance(entries, Sequence) else list(entries)
+    return entries(requests, name, "texts")
 
 
 def request_prompts(model: Model, requests: Requests = None, template: Template = "query") -> Prompts:

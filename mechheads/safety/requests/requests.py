@@ -8,7 +8,7 @@ from html import escape
 from typing import Literal, overload
 
 from mechheads.data import content
-from mechheads.io.columns import opened
+from mechheads.prompts.tokens import read_texts
 
 Split = Literal["train", "test"]
 
@@ -86,11 +86,7 @@ def folded(texts: Iterable[str], about: str = _HARMFUL) -> FoldedTexts:
     >>> answers[1]
     'I cannot help.'
     """
-    kept = tuple(opened(texts, "texts", "texts"))
-    for index, text in enumerate(kept):
-        if not isinstance(text, str):
-            raise ValueError(f"texts[{index}] must be a text, not {type(text).__name__}")
-    return FoldedTexts(kept, about)
+    return FoldedTexts(tuple(read_texts(texts, "texts")), about)
 
 
 @dataclass(frozen=True, repr=False)

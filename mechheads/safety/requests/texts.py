@@ -13,9 +13,8 @@ from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
-from mechheads.prompts.given import read_texts
 from mechheads.prompts.prompts import Prompts
-from mechheads.prompts.tokens import Tokens
+from mechheads.prompts.tokens import Tokens, read_texts
 
 
 def ordinary_texts() -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def test_fractions_must_add_up(fractions: tuple[float, ...]) -> None:
         (["a"], ["x"], {"cluster": ["1", "2"]}, "cluster has 2 entries for 1 prompts"),
         (["a", ""], ["x", "y"], {}, r"prompts\[1\] is empty"),
         (["a"], [[]], {}, r"targets\[0\] is empty"),
-        (["a"], [3], {}, r"targets\[0\] is 3; give a string, a chat or a list of token ids"),
+        (["a"], [3], {}, r"targets\[0\] is 3; give a string, a chat \(a list of messages\) or a list of token ids"),
         (["a"], [None], {}, r"targets\[0\] is None"),
     ],
 )

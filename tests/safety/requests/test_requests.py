@@ -167,7 +167,7 @@ def test_a_set_is_a_sequence_and_its_slices_show_as_it_does(name: str):
 
 def test_folded_texts():
     texts = ["<script>alert(1)</script>", "a & b", "c"]
-    fold = folded(iter(texts), "<b>answers</b>")
+    fold = folded(texts, "<b>answers</b>")
     assert list(fold) == texts
     assert (fold[0], fold[-1], len(fold)) == (texts[0], "c", 3)
     assert list(fold[1:]) == ["a & b", "c"]
@@ -188,7 +188,7 @@ def test_folded_texts():
     ("texts", "message"),
     [
         ("no", r"got one string; write \['no'\]"),
-        (["no", 3], r"texts\[1\] must be a text, not int"),
+        (["no", 3], r"texts\[1\] is 3; it must be a text"),
     ],
 )
 def test_only_texts_are_folded(texts: list[str], message: str):
@@ -199,7 +199,7 @@ def test_only_texts_are_folded(texts: list[str], message: str):
 def test_templates(llama: mh.Model):
     text = "Who gave Mary {q} and {x}?"
     assert request_prompts(llama, [text]).items == [f"## Query:{text}\n## Answer:"]
-    assert request_prompts(llama, (one for one in [text, text])).items == request_prompts(llama, [text, text]).items
+    assert request_prompts(llama, (text, text)).items == request_prompts(llama, [text, text]).items
     assert request_prompts(llama, [text], "bare").items == [text]
     chat = request_prompts(llama, [text], "chat")
     assert chat.items == [[{"role": "user", "content": text}]]
