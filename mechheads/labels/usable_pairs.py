@@ -108,18 +108,17 @@ def long_enough(everything: Sequence[KeptPairs], min_pairs: int | None, named: b
 
     By default 30; but a relation that was named is scored with any number of pairs, with a warning if it has few.
     """
-    if named and min_pairs is None:
-        for kept in everything:
-            if len(kept.pairs) < LEAST_PAIRS:
-                warn(
-                    f"relation {kept.relation.name!r} has {kept.usable()}: its scores are shares of so few, so their "
-                    f"intervals are wide; a label needs {LEAST_PAIRS}"
-                )
-    min_pairs = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs
-    scored = [kept for kept in everything if len(kept.pairs) >= min_pairs]
+    least = (1 if named else LEAST_PAIRS) if min_pairs is None else min_pairs
+    scored = [kept for kept in everything if len(kept.pairs) >= least]
+    for kept in scored if min_pairs is None else ():
+        if len(kept.pairs) < LEAST_PAIRS:
+            warn(
+                f"relation {kept.relation.name!r} has {kept.usable()}: its scores are shares of so few, so their "
+                f"intervals are wide; a label needs {LEAST_PAIRS}"
+            )
     short = [kept.counted() for kept in everything if kept not in scored]
     if short:
-        message = f"relations with fewer than {min_pairs} single-token pairs are skipped: {', '.join(short)}"
+        message = f"relations with fewer than {least} single-token pairs are skipped: {', '.join(short)}"
         if not scored:
             raise ValueError(f"{message}; none is left. Give more pairs, or a smaller min_pairs")
         warn(message)

@@ -13,6 +13,7 @@ import numpy as np
 from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, plain, themed
 from mechheads.results.naming import refused_of, refuses
+from mechheads.results.shown import ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -400,7 +401,7 @@ def hover_texts(series: Sequence[Series]) -> list[list[str]]:
     texts = [
         {
             (row["layer"], row["head"]): _describe(one, rank, row)
-            for rank, row in enumerate(one.top.to_dict("records"), 1)
+            for rank, row in zip(ranks(one.top["score"]), one.top.to_dict("records"), strict=True)
         }
         for one in series
     ]

@@ -35,6 +35,15 @@ _HEAD = re.compile(r"L\d+(H\d+|\.mlp)")
 _INTERVAL = "interval"
 
 
+def ranks(scores: pd.Series) -> list[int]:
+    """1 for the largest score; equal scores share the better rank.
+
+    >>> ranks(pd.Series([3.0, 2.0, 2.0, 1.0]))
+    [1, 2, 2, 4]
+    """
+    return scores.rank(method="min", ascending=False).astype(int).tolist()
+
+
 class Rows(pd.DataFrame):
     """Rows of a result: a DataFrame of all their numbers, which shows at most eight columns, those of the score first.
 

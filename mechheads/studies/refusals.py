@@ -19,6 +19,7 @@ from mechheads.results.agreement import in_top, overlap
 from mechheads.results.curves import Curves
 from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
+from mechheads.results.shown import ranks
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
 from mechheads.safety.heads.ablations import Group, Groups
@@ -204,17 +205,17 @@ def first_heads(rankings: Mapping[str, HeadScores], k: int) -> pd.DataFrame:
 
     ``in_top`` is the share of resamples of the requests in which a head is among the first k of a ranking.
     """
-    ranks: dict[str, dict[HeadId, int]] = {}
+    places: dict[str, dict[HeadId, int]] = {}
     stable: dict[str, np.ndarray] = {}
     for name, scores in rankings.items():
-        ranks[name] = {head: rank for rank, head in enumerate(scores.heads(k), 1)}
+        places[name] = dict(zip(scores.heads(k), ranks(scores.top(k)["score"]), strict=True))
         stable[name] = in_top(scores, k, seed=scores.provenance.get("seed", 0))
-    count = {head: sum(head in of for of in ranks.values()) for of in ranks.values() for head in of}
-    order = sorted(count, key=lambda head: (-count[head], min(of.get(head, k + 1) for of in ranks.values())))
+    count = {head: sum(head in of for of in places.values()) for of in places.values() for head in of}
+    order = sorted(count, key=lambda head: (-count[head], min(of.get(head, k + 1) for of in places.values())))
     rows = []
     for head in order:
         row: dict[str, Any] = {"head": str(head), "rankings": count[head]}
-        for name, of in ranks.items():
+        for name, of in places.items():
             row[f"rank by {name}"] = of.get(head, pd.NA)
             row[f"in_top by {name}"] = float(stable[name][head.layer, head.head])
         rows.append(row)

@@ -21,7 +21,7 @@ from mechheads.labels.relations import (
     relation_names,
     word_list_names,
 )
-from mechheads.labels.usable_pairs import check_any, keep_pairs
+from mechheads.labels.usable_pairs import KeptPairs, check_any, keep_pairs, long_enough
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
@@ -396,3 +396,14 @@ def test_several_relations_of_ones_own_have_names(tmp_path: Path) -> None:
 def test_what_is_not_clear_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_relations(given)
+
+
+def test_a_relation_with_few_pairs_or_none_is_told_once() -> None:
+    none = KeptPairs(Relation("none", pairs=[("a b", "c d")]))
+    few = KeptPairs(Relation("few", pairs=[("a", "b")]), pairs=[("a", "b")], tokens=[(1, 2)])
+    with pytest.warns(UserWarning) as told:
+        assert long_enough([none, few], None, named=True) == [few]
+    assert [str(each.message).split(";")[0] for each in told] == [
+        "relation 'few' has 1 pair of single tokens: its scores are shares of so few, so their intervals are wide",
+        "relations with fewer than 1 single-token pairs are skipped: none (0 of 1)",
+    ]

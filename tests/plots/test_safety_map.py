@@ -126,6 +126,8 @@ def test_hover_has_both_scores_and_the_share_of_resamples():
         "Generalized Ships 18 degrees (interval 16 to 20)",
         "in the top 2 of 93% of resamples",
     ]
+    every = [text.split("<br>")[0] for text in safety_map(shown("L3H2 L0H1", k=4)).data[0].text]
+    assert [text.partition(", ")[2] for text in every] == ["rank 1", "rank 2", "rank 3", "rank 3"]  # two have 0 nats
     by_angle = safety_map(shown("L3H2 L0H1", score="generalized_ships")).data[0].text[1].split("<br>")
     assert by_angle[2:4] == [lines[3], lines[2]]
     bare = HeadScores(shown("L3H2").dataset.assign(generalized_ships_low=(("layer", "head"), np.full(SHAPE, np.nan))))

@@ -17,7 +17,7 @@ from mechheads.model.model import Model
 from mechheads.model.sources import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
 from mechheads.results.naming import refused_of
-from mechheads.results.shown import head_names
+from mechheads.results.shown import head_names, ranks
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
 from mechheads.safety.requests.loaders import load_requests
@@ -163,7 +163,7 @@ def _numbers(results: _Results, several: bool, k: int) -> tuple[dict[str, pd.Dat
             about = {"model": model, "requests": data, "ablation": ablation}
             heads.append((about, scores.to_dataframe()))
             first = scores.top(k)
-            top.append(({**about, "rank": range(1, len(first) + 1)}, first))
+            top.append(({**about, "rank": ranks(first["score"])}, first))
             lines.append(f"{name}, {ablation}: {', '.join(head_names(first.head(_NAMED)))}")
     return {"heads": joined(heads), "top": joined(top)}, lines
 
