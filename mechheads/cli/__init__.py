@@ -18,12 +18,12 @@ from mechheads.cli.options import (
     Out,
     Question,
     Seed,
+    Taken,
     a_file,
     command,
     group as group_of,
     one_of,
     several,
-    values_of,
 )
 from mechheads.cli.results import PAGE, results_in
 from mechheads.limits import settings, without_collecting
@@ -61,6 +61,7 @@ def atlas(
     seed: Seed = 0,
     *,
     question: Question,
+    taken: Taken,
     machine: Machine,
 ) -> None:
     """What every head does: names, labels, effects and safety heads, as tables and a page to explore.
@@ -71,13 +72,12 @@ def atlas(
     if not set(only or PARTS[:-1]) - set(skip or ()):
         raise typer.BadParameter(f"--only and --skip leave no part; leave one of {', '.join(PARTS)}")
     given = asdict(question) | {"only": only, "skip": skip, "quick": quick}
-    column, where = given.pop("column"), values_of(given.pop("where"))
-    if column is not None or where is not None:
+    if rows := taken.given():
         if question.requests is None:
             raise typer.BadParameter("--column and --where are of the file of --requests; give it too")
         from mechheads.safety.requests.loaders import load_requests
 
-        given["requests"] = load_requests(question.requests, column=column, where=where)
+        given["requests"] = load_requests(question.requests, **rows)
     with settings(workers=machine.workers, seed=seed):
         _build(out, model, machine.device, given)
 

@@ -18,6 +18,7 @@ from mechheads.cli.options import (
     ModelNames,
     Out,
     Seed,
+    Taken,
     above_zero,
     command,
     folder,
@@ -105,13 +106,21 @@ def safety(
     quick: Annotated[bool, typer.Option(help="Eight requests of each set: a first look.")] = False,
     seed: Seed = 0,
     *,
+    taken: Taken,
     ranking: Ranking,
     machine: Machine,
 ) -> None:
     """The heads on which answers to requests depend, with a panel for each set of requests or for each ablation."""
     from mechheads.studies import safety_figure
 
-    given: dict[str, Any] = {"requests": requests, "by": by, "out": out, "quick": quick, **asdict(ranking)}
+    given: dict[str, Any] = {
+        "requests": requests,
+        "by": by,
+        "out": out,
+        "quick": quick,
+        **asdict(ranking),
+        **taken.given(),
+    }
     with results_in(out) as results, settings(workers=machine.workers, device=machine.device, seed=seed):
         results.draw(safety_figure(model, **_known(given)))
 

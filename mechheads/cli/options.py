@@ -193,20 +193,36 @@ def _where(given: list[str] | None) -> Any:
     return given
 
 
-def values_of(where: list[str] | None) -> Any:
-    """The values of each column in a list of NAME=VALUE; "all" or None as it is.
+@dataclass(frozen=True)
+class Taken:
+    """What is taken of files of requests."""
 
-    >>> from mechheads.cli.options import values_of
-    >>> values_of(["label=unsafe", "lang=en", "lang=de"]), values_of(["all"])
-    ({'label': ['unsafe'], 'lang': ['en', 'de']}, 'all')
-    """
-    if not where or where == ["all"]:
-        return where[0] if where else None
-    found: dict[str, list[str]] = {}
-    for one in where:
-        name, _, value = one.partition("=")
-        found.setdefault(name, []).append(value)
-    return found
+    column: Annotated[
+        str | None, typer.Option(help="The column of the files of --requests that holds them, if they have others.")
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            callback=_where,
+            help='The rows of these files to take, such as label=unsafe; "all" for every row. Several: the option '
+            "again, with another value or column.",
+        ),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """The arguments of ``load_requests`` that the options stand for.
+
+        >>> from mechheads.cli.options import Taken
+        >>> Taken("prompt", ["label=unsafe", "lang=en", "lang=de"]).given()
+        {'column': 'prompt', 'where': {'label': ['unsafe'], 'lang': ['en', 'de']}}
+        """
+        values: dict[str, list[str]] = {}
+        for one in self.where or ():
+            name, _, value = one.partition("=")
+            values.setdefault(name, []).append(value)
+        column = {} if self.column is None else {"column": self.column}
+        return column | ({"where": "all" if self.where == ["all"] else values} if values else {})
 
 
 @dataclass(frozen=True)
@@ -227,18 +243,6 @@ class Question:
         typer.Option(
             callback=request_names,
             help="JailbreakBench, MaliciousInstruct, AdvBench, XSTest or a file, in place of the package's.",
-        ),
-    ] = None
-    column: Annotated[
-        str | None, typer.Option(help="The column of the file of --requests that holds them, if it has others.")
-    ] = None
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            callback=_where,
-            help='The rows of that file to take, such as label=unsafe; "all" for every row. Several: the option again, '
-            "with another value or column.",
         ),
     ] = None
     task: Annotated[str | None, typer.Option(callback=task_names, help=f"Default: naming capitals. Or: {TASKS}")] = None

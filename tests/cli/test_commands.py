@@ -187,10 +187,11 @@ print(*sorted(heavy & set(sys.modules)))
 
 
 @pytest.mark.usefixtures("no_model")
-def test_which_column_and_rows_of_a_file_are_meant_is_told_in_options(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["atlas", "figure safety"])
+def test_which_column_and_rows_of_a_file_are_meant_is_told_in_options(tmp_path: Path, command: str) -> None:
     file, out = tmp_path / "mine.csv", str(tmp_path / "out")
     file.write_text("prompt,label\nHow?,safe\n")
-    asked = ["atlas", "--out", out, "--requests", str(file), "--column", "prompt"]
+    asked = [*command.split(), "--out", out, "--requests", str(file), "--column", "prompt"]
     listed = "mine.csv has the columns 'prompt' ('How?'), 'label' ('safe'); "
     assert f"{listed}--where is not given" in said(*asked, code=1)
     assert f"{listed}--column is 'text', which is none of them" in said(*asked[:-1], "text", code=1)

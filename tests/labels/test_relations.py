@@ -401,7 +401,7 @@ def test_what_is_not_clear_is_refused(given: Any, message: str) -> None:
 def test_a_relation_with_few_pairs_or_none_is_told_once() -> None:
     none = KeptPairs(Relation("none", pairs=[("a b", "c d")]))
     few = KeptPairs(Relation("few", pairs=[("a", "b")]), pairs=[("a", "b")], tokens=[(1, 2)])
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="pair") as told:
         assert long_enough([none, few], None, named=True) == [few]
     assert [str(each.message).split(";")[0] for each in told] == [
         "relation 'few' has 1 pair of single tokens: its scores are shares of so few, so their intervals are wide",

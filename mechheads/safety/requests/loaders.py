@@ -122,6 +122,9 @@ def load_requests(
     if not isinstance(source, (str, Path)):
         raise ValueError(f"source is {described(source)}; give a name or a file. Analyses take lists of texts")
     name, file = str(source), Path(source).expanduser()
+    for argument, value in (("column", column), ("where", where)):
+        if value is not None and (name in PACKAGE_SETS or name in _PUBLIC_SETS):
+            raise ValueError(f"{argument} is {value!r}, but {name!r} is no file; leave {argument} out")
     if name in PACKAGE_SETS:
         return package_set(name, split)
     if split is not None:

@@ -20,7 +20,7 @@ from mechheads.results.naming import refused_of
 from mechheads.results.shown import head_names, ranks
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
-from mechheads.safety.requests.loaders import load_requests
+from mechheads.safety.requests.loaders import Where, load_requests
 from mechheads.safety.requests.prompts import Template
 from mechheads.studies.figures.panels import (
     ModelNames,
@@ -62,6 +62,8 @@ def safety_figure(
     models: ModelNames = None,
     requests: str | Path | Sequence[str | Path] = "harmful",
     *,
+    column: str | None = None,
+    where: Where | None = None,
     out: str | Path = "safety-figure",
     by: Layout = "requests",
     score: Literal["ships", "generalized"] = "ships",
@@ -80,6 +82,7 @@ def safety_figure(
     Args:
         models: as in ``mh.studies.categories_figure``; by default, ``"smollm2-135m-refusal"``.
         requests: sets of requests, as ``mh.safety.load_requests`` takes them: names such as ``"AdvBench"``, or files.
+        column, where: what is taken of files, as in ``mh.safety.load_requests``.
         out: the folder for the figure and its numbers, with a folder for each panel.
         by: ``"requests"``: a panel for each model and set of requests, with a marker for each ablation.
             ``"ablation"``: a panel for each ablation and set of requests, with a marker for each model.
@@ -102,7 +105,7 @@ def safety_figure(
             'choose by="requests"'
         )
     ranking, does = _SCORES[score]
-    texts = {short: list(load_requests(name).texts) for short, name in sets.items()}
+    texts = {short: list(load_requests(name, column=column, where=where).texts) for short, name in sets.items()}
     if quick:
         texts = {short: few[:: ceil(len(few) / _QUICK)] for short, few in texts.items()}
 
