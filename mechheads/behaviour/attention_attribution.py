@@ -152,8 +152,9 @@ def attention_attribution(
     Args:
         prompts: prompts or, of pairs, the clean side.
         head: the head whose attention is attributed, such as ``"L16H0"``.
-        query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, or a
-            list with one of these for each prompt. ``"last"`` is the last token.
+        query, key: the positions: a token index (from the end if negative), a name in the prompts' ``positions``, the
+            text of a token that each prompt has once (``" France"``), or a list with one of these for each prompt.
+            ``"last"`` is the last token.
         against: what the score is compared with: ``"others"``, all other keys, as above; another key, given like
             ``key``, by s(i, j) - s(i, k); or ``"corrupted"``, for pairs: the total as above minus that of the corrupted
             side.
@@ -234,10 +235,13 @@ def _positions(name: str, given: Any, tokens: Tokens) -> Int[Tensor, " prompt"]:
             raise ValueError(f"{name} has {len(given)} positions for {len(tokens)} prompts; give one, or one for each")
         return torch.stack([_positions(name, each, tokens)[row] for row, each in enumerate(given)])
     if isinstance(given, str):
-        if given not in tokens.positions:
+        if (found := tokens.position(given)) is None:
             known, meant = ", ".join(tokens.positions), did_you_mean(given, tokens.positions)
-            raise ValueError(f"{name} is {given!r}; these prompts have the positions {known}; or give an index.{meant}")
-        return tokens.positions[given]
+            raise ValueError(
+                f"{name} is {given!r}; these prompts have the positions {known}; or give a token that each has once, "
+                f"or an index.{meant}"
+            )
+        return found
     if not isinstance(given, int) or isinstance(given, bool):
         raise ValueError(f"{name} is {given!r}; give a token index, the name of a position, or a list of these")
     at = torch.full_like(tokens.lengths, given)

@@ -39,11 +39,12 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     if not isinstance(positions, Sequence) or not len(positions):
         raise ValueError(f'positions is {positions!r}; give "all", "each", a name, or a list of names or token indices')
     names: list[str | int] = [positions] if isinstance(positions, str) else list(positions)
-    if unknown := [name for name in names if not isinstance(name, int) and name not in tokens.positions]:
+    if unknown := [name for name in names if not isinstance(name, int) and tokens.position(name) is None]:
         known = ", ".join(tokens.positions)
         meant = did_you_mean(unknown[0], [*tokens.positions, "all", "each"])
         raise ValueError(
-            f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each").{meant}'
+            f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each"), or give a token '
+            f"that each has once.{meant}"
         )
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"positions: {twice[0]!r} is given twice; name each position once")
@@ -52,7 +53,7 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
         labels = [str(label) for label in labels]
     places = []
     for label, name in zip(labels, names, strict=True):
-        at = torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.positions[name]
+        at = torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.position(name)
         places.append(Place(label, (pos == torch.where(at < 0, at + tokens.lengths, at)[:, None]) & tokens.mask))
     return tuple(places)
 

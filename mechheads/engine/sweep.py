@@ -61,9 +61,9 @@ def sweep(
             ``"zero"``, ``"mean"``, ``"resample"``, ``"uniform"``, ``"undifferentiated"`` or ``"scaling"``.
         metric: what is measured: a function, or the name of a built-in metric such as "log_prob".
         heads: the heads to try; every head by default.
-        positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position; or a
-            list of names or token indices (adds ``pos`` with these labels). For ``k`` and ``v`` these are the
-            positions attended to, otherwise the positions that attend.
+        positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position, or the
+            text of a token that each prompt has once; or a list of these and of token indices (adds ``pos`` with these
+            labels). For ``k`` and ``v`` these are the positions attended to, otherwise the positions that attend.
         base: which side of the pairs is changed; the other side is the source run.
         normalize: divide by the difference between the two runs, averaged over prompts: 0 is no effect, 1 is the
             whole difference.

@@ -67,8 +67,8 @@ def attention_to(head: HeadLike, key: str | int, *, query: str | int = "last", l
 
     Args:
         head: the head whose pattern is read.
-        key: the token that is attended to: the name of one of the prompts' positions, or a token index, of which
-            negative ones count from the end.
+        key: the token that is attended to: the name of one of the prompts' positions, the text of a token that each
+            prompt has once, or a token index, of which negative ones count from the end.
         query: the token that attends, in the same way.
         log: measure the log of the attention, in nats. A small share can grow many times over, and a change of the
             log shows it. A share that is rounded to 0 has no log, so that head's effect is NaN.

@@ -249,7 +249,7 @@ def read_positions(
 
 
 def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[Tensor, "prompt position"]:
-    """Positions of the prompts, given by their names or as token indices, of which negative ones count from the end.
+    """Positions of the prompts: by name, the text of a token, or a token index, which is from the end if negative.
 
     Args:
         what: how an error about a position begins, such as "metric reads".
@@ -259,11 +259,14 @@ def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[
     """
     found, shortest = [], int(tokens.on_cpu.lengths.min())
     for place in places:
-        if isinstance(place, str) and place in tokens.positions:
-            found.append(tokens.positions[place])
+        if isinstance(place, str) and (at := tokens.position(place)) is not None:
+            found.append(at)
         elif isinstance(place, str):
             known, meant = ", ".join(tokens.positions), did_you_mean(place, [*tokens.positions, "all"])
-            raise ValueError(f'{what} position {place!r}; these prompts have {known} (or "all").{meant}')
+            raise ValueError(
+                f'{what} position {place!r}; these prompts have {known} (or "all"), or give a token that each has '
+                f"once.{meant}"
+            )
         elif not -shortest <= place < shortest:
             raise ValueError(f"{what} token {place}, but the shortest prompt has {shortest} tokens")
         else:

@@ -201,6 +201,16 @@ class Tokens(Wrapped):
             tuple(self.strings[row] for row in chosen),
         )
 
+    def position(self, name: str) -> Int[Tensor, "prompt"] | None:
+        """The named position, or where a token of this text stands if each prompt has it once; None if it does not."""
+        import torch
+
+        if name in self.positions:
+            return self.positions[name]
+        at = [[index for index, token in enumerate(row) if token == name] for row in self.strings]
+        once = all(len(found) == 1 for found in at)
+        return torch.tensor([found[0] for found in at], device=self.ids.device) if once else None
+
     def fingerprint(self) -> str:
         """A short hash of ids, named positions, answers and clusters: equal prompts have equal fingerprints."""
         digest = hashlib.sha256()

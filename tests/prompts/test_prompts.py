@@ -177,6 +177,25 @@ def test_a_position_in_the_middle_of_a_character_of_several_tokens(small):
     assert small.tokenizer.decode(tokens.ids[0, at + 1 :]) == " is"
 
 
+def test_a_token_that_each_prompt_has_once_is_a_position_by_its_text(small):
+    texts = [FRANCE, " France is"]
+    tokens = mh.Prompts(texts, positions={"subject": [" France"] * 2, " is": [0, 0]}).tokens(small)
+    assert tokens.position(" France").tolist() == tokens.positions["subject"].tolist()
+    assert tokens.position(" is").tolist() == [0, 0]  # a name comes first
+    assert tokens.position(" capital") is None and tokens.position(" Franc") is None
+    named, by_text = (
+        mh.ablate(
+            small,
+            mh.Prompts([FRANCE], positions={"subject": [" France"]}),
+            positions=place,
+            intervention="zero",
+            progress=False,
+        )
+        for place in ("subject", " France")
+    )
+    np.testing.assert_array_equal(named.scores, by_text.scores)
+
+
 def test_positions_in_prompts_of_different_lengths(small):
     tokens = mh.Prompts([FRANCE, " France is"], positions={"subject": [" France"] * 2}).tokens(small)
     begin = len(ids(small, ""))
