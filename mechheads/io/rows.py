@@ -137,14 +137,7 @@ def _of_parquet(file: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, and what is taken from them.
-
-    Attributes:
-        name: the name of the file.
-        rows: its rows, or those that were chosen.
-        number: the place of each of them in the file, from 1.
-        given: how many rows the file has.
-    """
+    """The rows of a file or some of them, with the place of each in the file, from 1, and how many rows it has."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -163,14 +156,9 @@ class Table:
         return {name: cell for row in reversed(self.rows) for name, cell in row.items()}
 
     def pick(self, call: str, *, only: bool = False, **given: str | None) -> dict[str, str]:
-        """The columns that arguments name; those of optional arguments are left out if they are None.
+        """The columns that arguments name, each of which must be there.
 
-        Args:
-            call: what to type, for messages.
-            only: whether None is the only column, if there is one alone.
-
-        Raises:
-            ValueError: if one is not there, or not said.
+        ``call`` is what to type; with ``only``, None stands for the only column of the file.
         """
         names = list(self.first)
         if only and len(names) == 1:
@@ -190,9 +178,6 @@ class Table:
         """The rows with these values: for each column one, or a list of several.
 
         Values are compared as they are written, so 1 is "1", and a missing value is "".
-
-        Raises:
-            ValueError: if a column is not there, or none of its cells has a value.
         """
         kept = list(zip(self.number, self.rows, strict=True))
         for name, values in where.items():
@@ -210,11 +195,7 @@ class Table:
         return replace(self, rows=[row for _, row in kept], number=[number for number, _ in kept])
 
     def texts(self, column: str) -> list[str]:
-        """The cells of a column, each a text; a whole number is its digits.
-
-        Raises:
-            ValueError: if a cell is something else, or empty.
-        """
+        """The cells of a column, each a text; a whole number is its digits."""
         found = [cell_text(row.get(column)) for row in self.rows]
         wrong = [at for at, text in enumerate(found) if not isinstance(text, str) or not text.strip()]
         if wrong:
@@ -224,6 +205,12 @@ class Table:
                 "be a text"
             )
         return found
+
+    def texts_of(self, call: str, **given: str | None) -> tuple[dict[str, list[str]], str]:
+        """The texts of the columns that arguments name, and in words how many rows of which columns these are."""
+        columns = self.pick(call, **given)
+        found = {name: self.texts(column) for name, column in columns.items()}
+        return found, f"{self.name}, {self.taken(list(columns.values()))}"
 
     def prompts(self, column: str) -> list[Any]:
         """The cells of a column of prompts: texts, or lists, which are chats or token ids."""

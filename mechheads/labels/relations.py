@@ -107,7 +107,7 @@ class Relation(Wrapped):
         name: a short name, unique among the relations that are scored together.
         category: the label of a head that implements the relation: one of ``CATEGORIES`` or a name of your own.
             With ``None`` the label is the name of the relation, which says no more than that.
-        pairs: (source, target) words, without leading spaces.
+        pairs: (source, target) words, without leading spaces; or a dict of them.
         source: where the pairs come from and how they were checked.
         copying: whether targets repeat their sources; such relations are scored with a smaller k.
         few_shot: worked examples as templates, such as ``"The capital of {source} is {target}."``. A prompt consists of
@@ -123,13 +123,13 @@ class Relation(Wrapped):
             not exist.
 
     >>> from mechheads.labels import Relation
-    >>> Relation("rhymes", "Linguistic", [("cat", "hat"), ("moon", "spoon")], source="made up here")
+    >>> Relation("rhymes", "Linguistic", {"cat": "hat", "moon": "spoon"}, source="made up here")
     <Relation 'rhymes' (Linguistic): 2 pairs, cat -> hat, ...; made up here>
     """
 
     name: str
     category: str | None = None
-    pairs: Sequence[Sequence[str]] = ()
+    pairs: Sequence[Sequence[str]] | Mapping[str, str] = ()
     source: str = _NOT_GIVEN
     copying: bool = False
     few_shot: Sequence[str] = ()
@@ -139,9 +139,11 @@ class Relation(Wrapped):
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ValueError("name is empty; a relation needs a name")
+        if isinstance(self.pairs, Mapping):
+            object.__setattr__(self, "pairs", tuple(self.pairs.items()))
         if not isinstance(self.category, str | None):
             given = type(self.category).__name__
-            raise ValueError(f"category of relation {self.name!r} is a {given}; give a name, and pairs as pairs=[...]")
+            raise ValueError(f"category of relation {self.name!r} is a {given}; give a name, and pairs as pairs=...")
         check_arguments(type(self), vars(self))
         if self.category is not None and re.fullmatch(r"\s*|Unclassified|\d+ categories", self.category):
             raise ValueError(
@@ -219,13 +221,12 @@ class Relation(Wrapped):
         >>> mh.Relation.from_file(file, source="input", target="output")
         <Relation 'antonyms': 2 pairs, hot -> cold, ...; antonyms.jsonl, all 2 rows of 'input', 'output'>
         """
-        table, path = Table.of(file), Path(file)
-        columns = table.pick(f"Relation.from_file({path.name!r}, source=..., target=...)", source=source, target=target)
-        every = list(zip(*(table.texts(column) for column in columns.values()), strict=True))
+        call = f"Relation.from_file({Path(file).name!r}, source=..., target=...)"
+        found, told = Table.of(file).texts_of(call, source=source, target=target)
+        every = list(zip(*found.values(), strict=True))
         pairs = list(dict.fromkeys(every))
         repeated = f"; {len(every) - len(pairs)} repeat another and are left out" * (len(every) > len(pairs))
-        told = f"{table.name}, {table.taken(list(columns.values()))}{repeated}"
-        return cls(path.stem if name is None else name, category, pairs, source=told)
+        return cls(Path(file).stem if name is None else name, category, pairs, source=f"{told}{repeated}")
 
     @property
     def fingerprint(self) -> str:
@@ -256,7 +257,7 @@ class Relation(Wrapped):
         return frozenset((source.casefold(), target.casefold()) for source, target in self.pairs)
 
     def __repr__(self) -> str:
-        first, rest = " -> ".join(self.pairs[0]), ", ..." if len(self.pairs) > 1 else ""
+        first, rest = " -> ".join(next(iter(self.pairs))), ", ..." if len(self.pairs) > 1 else ""
         category = "" if self.category is None else f" ({self.category})"
         n = len(self.pairs)
         told = "" if self.source == _NOT_GIVEN else f"; {shorten(self.source, _SHOWN, placeholder='...')}"

@@ -362,6 +362,10 @@ def test_pairs_of_ones_own_are_a_relation(given: Any) -> None:
     assert (own.name, own.category, own.pairs) == ("own pairs", None, tuple(PAIRS_OF))
 
 
+def test_the_pairs_of_a_relation_may_be_a_dict() -> None:
+    assert Relation("own", "Linguistic", OPPOSITES) == Relation("own", "Linguistic", PAIRS_OF)
+
+
 def test_several_relations_of_ones_own_have_names(tmp_path: Path) -> None:
     file = tmp_path / "plurals.json"
     file.write_text(json.dumps({"name": "n", "pairs": [["cat", "cats"], ["dog", "dogs"]]}), encoding="utf-8")

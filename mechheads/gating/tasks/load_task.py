@@ -83,12 +83,9 @@ def load_task(
         raise ValueError(
             f"task {str(source)!r} is neither a file nor one of {', '.join(known)}.{did_you_mean(str(source), known)}"
         )
-    table = Table.of(file)
     call = f"load_task({file.name!r}, prompt=..., target=...)"
     label: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
-    columns = table.pick(call, prompt=prompt, target=target, **label)
-    found = {name: table.texts(column) for name, column in columns.items()}
-    told = f"{table.name}, {table.taken(list(columns.values()))}"
+    found, told = Table.of(file).texts_of(call, prompt=prompt, target=target, **label)
     task = Task(found["prompt"], found["target"], name=file.stem, source=told, cluster=found.get("cluster"))
     return task if n is None else some_items(task, n, seed)
 
