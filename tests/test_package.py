@@ -61,13 +61,13 @@ CATCHES = {
 
 STAMPS = {
     "mechheads/ledger/ledger.py": "when a sweep began, for people; nothing goes by it",
-    "mechheads/prompts/templates.py": "the date of a chat template that asks for today's; the provenance names it",
+    "mechheads/prompts/chats.py": "the date of a chat template that asks for today's; the provenance names it",
 }
 """Files that read the wall clock, and what for."""
 
 DOORS = {
     "mechheads/prompts/encoding.py": "gives the tokens of every text, whole or a piece",
-    "mechheads/prompts/templates.py": "puts a chat into its template",
+    "mechheads/prompts/chats.py": "puts a chat into its template",
 }
 """Files that use a tokenizer or a chat template, and what for."""
 

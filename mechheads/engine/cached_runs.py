@@ -22,8 +22,8 @@ from mechheads.model.backends.parts import moved
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.model.proof import versions
+from mechheads.prompts.chats import as_here, note
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
-from mechheads.prompts.templates import as_here, note
 from mechheads.prompts.tokens import PromptLike, Tokens, Unpadded
 from mechheads.runs.head_cache import HeadCache, tokens_in_run
 from mechheads.runs.layer_store import LayerStore

@@ -18,7 +18,7 @@ from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
 from mechheads.model.backends.state import arithmetic
 from mechheads.model.model import Model, source_of
-from mechheads.prompts.templates import as_here
+from mechheads.prompts.chats import as_here
 from mechheads.scale.ray_cluster import RETRIES, Lost, Ready, Setup, library, pool_of
 
 Values = Sequence[np.ndarray] | np.ndarray

@@ -33,9 +33,9 @@ from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
 from mechheads.model.proof import Claim
 from mechheads.progress import Bar
+from mechheads.prompts.chats import apply_template
 from mechheads.prompts.encoding import text_ids, token_strings
 from mechheads.prompts.prompts import Prompts, as_prompts
-from mechheads.prompts.templates import apply_template
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import token_bytes
 

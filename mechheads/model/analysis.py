@@ -22,7 +22,7 @@ from mechheads.messages.arguments import bound, check_arguments
 from mechheads.model.backends.base import Backend
 from mechheads.model.backends.state import alone
 from mechheads.model.called import called
-from mechheads.prompts.templates import as_here
+from mechheads.prompts.chats import as_here
 from mechheads.results.provenance import call_now, in_call, plain_value
 
 P = ParamSpec("P")

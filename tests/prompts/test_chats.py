@@ -14,8 +14,7 @@ import torch
 
 import mechheads as mh
 from mechheads.prompts import templates
-from mechheads.prompts.chats import chat_text, messages_of
-from mechheads.prompts.templates import as_here
+from mechheads.prompts.chats import as_here, chat_text, messages_of
 
 USER = {"role": "user", "content": "Who gave a book?"}
 BEGUN = {"role": "assistant", "content": "Sure"}
