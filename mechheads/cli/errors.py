@@ -83,12 +83,6 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
 
     Args:
         options: the command's options, by the names of its parameters.
-
-    >>> from mechheads.cli.errors import in_options
-    >>> in_options("rule is 'foo'; leave rule out, or use mh.load(rule='null')", {"rule": "--rule"})
-    "--rule is 'foo'"
-    >>> in_options('n is 0. Use source="all"; load it with mh.load', {"n": "--n", "source": "--source"})
-    '--n is 0. Use --source all'
     """
     known = {other: option for name, option in options.items() for other in (name, *_OTHER_NAMES.get(name, ()))}
     if not known:

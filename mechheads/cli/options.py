@@ -211,12 +211,7 @@ class Taken:
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """The arguments of ``load_requests`` that the options stand for.
-
-        >>> from mechheads.cli.options import Taken
-        >>> Taken("prompt", ["label=unsafe", "lang=en", "lang=de"]).given()
-        {'column': 'prompt', 'where': {'label': ['unsafe'], 'lang': ['en', 'de']}}
-        """
+        """The arguments of ``load_requests`` that the options stand for."""
         values: dict[str, list[str]] = {}
         for one in self.where or ():
             name, _, value = one.partition("=")
@@ -289,16 +284,7 @@ class Labelling:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command in which each parameter that is a dataclass of options stands for these options.
-
-    >>> from mechheads.cli.options import Machine, grouped
-    >>> def command(machine: Machine, quick: bool = False) -> None:
-    ...     print(machine.device, quick)
-    >>> list(inspect.signature(grouped(command)).parameters)
-    ['device', 'workers', 'quick']
-    >>> grouped(command)(device="cpu", workers=None, quick=True)
-    cpu True
-    """
+    """A command in which each parameter that is a dataclass of options stands for these options."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     hints = get_type_hints(command, include_extras=True)

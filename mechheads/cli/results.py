@@ -51,11 +51,7 @@ class Results:
     _told: dict[str, str] = field(default_factory=dict)
 
     def of(self, study: Mapping[str, str]) -> None:
-        """Make the folder one of this study, before the work begins.
-
-        Raises:
-            ValueError: if it holds the results of something else, or a damaged ledger.
-        """
+        """Make the folder one of this study, before the work begins."""
         from mechheads.ledger.ledger import Ledger
         from mechheads.studies.study import claim_folder
 
@@ -71,12 +67,7 @@ class Results:
         return Atlas.load(self.out) if (self.out / "atlas.json").is_file() else None
 
     def take(self, found: Atlas, write_page: Callable[[Any, Path], Path]) -> None:
-        """Save an atlas with its page.
-
-        Raises:
-            KeyboardInterrupt: if it was interrupted before there was a result.
-            ValueError: if nothing could be done.
-        """
+        """Save an atlas with its page."""
         if not found.results and not found.tables:
             if found.interrupted:
                 raise KeyboardInterrupt

@@ -14,11 +14,7 @@ _SHOWN = 60
 
 
 def read_text(file: Path | Traversable) -> str:
-    """The text of a UTF-8 file, with or without a byte order mark.
-
-    Raises:
-        ValueError: if the file is not UTF-8.
-    """
+    """The text of a UTF-8 file, with or without a byte order mark."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -31,14 +27,7 @@ def read_json(file: Path | Traversable) -> Any:
 
 
 def parse_json(text: str, what: str) -> Any:
-    """The content of JSON text. ``what`` is the text's name in error messages.
-
-    Raises:
-        ValueError: if the text is not JSON, is nested too deeply, or contains strings that are not valid Unicode.
-
-    >>> parse_json('{"pairs": [["big", "small"]]}', "antonyms.json")
-    {'pairs': [['big', 'small']]}
-    """
+    """The content of JSON text. ``what`` is the text's name in error messages."""
     try:
         content = json.loads(text)
         words = (
@@ -53,11 +42,7 @@ def parse_json(text: str, what: str) -> Any:
 
 
 def check_unicode(text: str, what: str) -> str:
-    """Return the text if it is valid Unicode.
-
-    Raises:
-        ValueError: if it contains half of a surrogate pair, which no file and no tokenizer accepts.
-    """
+    """Return the text if it is valid Unicode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -73,11 +58,7 @@ def file_sha256(path: Path) -> str:
 
 
 def entries(given: Any, name: str, what: str) -> Sequence[Any]:
-    """What a user gave as a list of something, such as "prompts"; anything else is refused with how to make one.
-
-    >>> entries(["a", "b"], "texts", "texts")
-    ['a', 'b']
-    """
+    """What a user gave as a list of something, such as "prompts"; anything else is refused with how to make one."""
     if isinstance(given, str):
         raise ValueError(f"{name} must be a list of {what}, got one string; write [{given[:40]!r}]")
     if not isinstance(given, Sequence) or isinstance(given, (bytes, bytearray, memoryview)):
@@ -89,11 +70,7 @@ def entries(given: Any, name: str, what: str) -> Sequence[Any]:
 
 
 def described(thing: Any) -> str:
-    """An object in words for a message: a short value itself, or its type, with the keys of a dict.
-
-    >>> described(5.7), described(None), described({"a": 1, "b": 2})
-    ('5.7', 'None', "a dict with the keys 'a', 'b'")
-    """
+    """An object in words for a message: a short value itself, or its type, with the keys of a dict."""
     kind = type(thing).__name__
     if isinstance(thing, Mapping):
         keys = list(thing)
@@ -111,11 +88,7 @@ def _shown(thing: Any) -> str:
 
 
 def whole_number(value: Any) -> int | None:
-    """A whole number of Python, NumPy or torch as an int; None for anything else, also for a boolean.
-
-    >>> whole_number(7), whole_number(True), whole_number(7.0), whole_number("7")
-    (7, None, None, None)
-    """
+    """A whole number of Python, NumPy or torch as an int; None for anything else, also for a boolean."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0):
@@ -133,11 +106,7 @@ def cell_text(value: object) -> Any:
 
 
 def labels(given: Any, name: str = "cluster") -> list[str]:
-    """Labels of clusters as text, each a text or a whole number; 1 and "1" are the same, as CSV has no other.
-
-    >>> labels(["a", 1, "1"])
-    ['a', '1', '1']
-    """
+    """Labels of clusters as text, each a text or a whole number; 1 and "1" are the same, as CSV has no other."""
     found = [cell_text(label) for label in entries(given, name, "labels")]
     for index, label in enumerate(found):
         if not isinstance(label, str) or not label:

@@ -81,12 +81,7 @@ class WordList(Wrapped):
 
 
 def word_list_names() -> tuple[str, ...]:
-    """Names of the word lists that come with the package.
-
-    >>> from mechheads.labels.relations import word_list_names
-    >>> word_list_names()
-    ('english_words',)
-    """
+    """Names of the word lists that come with the package."""
     return names("words")
 
 

@@ -38,12 +38,7 @@ _MARK = "\uf8ff"
 
 
 def is_chat(item: Any) -> bool:
-    """Whether an item is meant as a chat, right or wrong: a list with messages in it, or with several chats.
-
-    >>> from mechheads.prompts.chats import is_chat
-    >>> is_chat([{"role": "user", "content": "Hello"}]), is_chat("Hello"), is_chat([17, 4])
-    (True, False, False)
-    """
+    """Whether an item is meant as a chat, right or wrong: a list with messages in it, or with several chats."""
     first = next(iter(item), None) if isinstance(item, Iterable) and not isinstance(item, (str, Mapping)) else None
     return isinstance(first, Mapping) or (isinstance(first, (list, tuple)) and is_chat(first))
 
@@ -53,12 +48,6 @@ def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, l
 
     Args:
         what: names the chat in messages, such as "prompt 3".
-
-    Raises:
-        ValueError: as ``chat_text``.
-
-    Warns:
-        if a message has control tokens in it, which ``mh.settings(control_tokens="text")`` reads as text.
     """
     messages = messages_of(chat, what)
     text, shape = _written(messages, tokenizer, what)
@@ -83,10 +72,6 @@ def chat_text(chat: Any, tokenizer: Any, what: str = "the chat") -> str:
         chat: messages with a role and a content: a text, or a list of parts ``{"type": "text", "text": ...}``, whose
             texts are joined as they are. If the last is the assistant's, it is continued; otherwise an answer is
             opened.
-
-    Raises:
-        ValueError: if the chat is not of this form, there is no template, it fails, or it leaves out or changes a
-            message.
     """
     return _written(messages_of(chat, what), tokenizer, what)[0]
 
@@ -97,15 +82,7 @@ def continues(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def messages_of(chat: Any, what: str = "the chat") -> list[dict[str, str]]:
-    """The messages of a chat, each with its role and its content as one text.
-
-    Raises:
-        ValueError: if it has another form; the message says what to type.
-
-    >>> from mechheads.prompts.chats import messages_of
-    >>> messages_of([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
-    [{'role': 'user', 'content': 'Hello'}]
-    """
+    """The messages of a chat, each with its role and its content as one text."""
     if isinstance(chat, Mapping):
         several = [name for name in ("messages", "conversations", "conversation") if name in chat]
         how = f"give its list of messages, [{several[0]!r}]" if several else f"a chat is a list of messages, {_EXAMPLE}"
@@ -239,12 +216,7 @@ def _control_tokens(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> It
 
 
 def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str]:
-    """The control tokens in a text: special tokens, and tokens added to the vocabulary that a template writes.
-
-    >>> from mechheads.prompts.chats import control_tokens_in
-    >>> control_tokens_in("Is it?<|im_end|>", model.tokenizer)
-    ['<|im_end|>']
-    """
+    """The control tokens in a text: special tokens, and tokens added to the vocabulary that a template writes."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     return [
         token.content
@@ -254,11 +226,7 @@ def control_tokens_in(text: str, tokenizer: Any, template: str = "") -> list[str
 
 
 def _ids_as_text(messages: Sequence[Mapping[str, str]], shape: type, tokenizer: Any) -> list[int]:
-    """The ids of a chat in which control tokens in the contents of messages are text.
-
-    Raises:
-        ValueError: if transformers cannot do that here.
-    """
+    """The ids of a chat in which control tokens in the contents of messages are text."""
     if "sanitize_control_tokens" not in inspect.signature(tokenizer.apply_chat_template).parameters:
         raise ValueError(
             'control_tokens is "text", but this release of transformers, or this tokenizer, cannot read control tokens '
@@ -305,13 +273,6 @@ class as_here(ContextDecorator):
     Args:
         notes: gets the date, the options and how control tokens are read, if they matter; so do the notes of the calls
             around this one.
-
-    >>> from mechheads.prompts.chats import as_here, known_date
-    >>> with mh.settings(date="2026-02-28"):
-    ...     reading = as_here({})
-    >>> with reading:
-    ...     known_date()
-    datetime.date(2026, 2, 28)
     """
 
     def __init__(self, notes: MutableMapping[str, Any] | None = None) -> None:
@@ -348,11 +309,7 @@ def known_date() -> datetime.date:
 
 
 def template_of(tokenizer: Any) -> str:
-    """The text of a tokenizer's chat template.
-
-    Raises:
-        ValueError: if it has none, or several and none for ordinary chats.
-    """
+    """The text of a tokenizer's chat template."""
     template = getattr(tokenizer, "chat_template", None)
     if not template:
         raise ValueError("this model has no chat template; give prompts as plain strings or token ids")
@@ -371,9 +328,6 @@ def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: An
 
     Args:
         options: of ``apply_chat_template``; by default the text and not the ids.
-
-    Raises:
-        ValueError: if the template fails, does not name an option, or cannot be given the date.
     """
     template = template_of(tokenizer)
     given = _options(template) | _dated(template) | {"tokenize": False} | options

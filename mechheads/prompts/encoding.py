@@ -49,12 +49,7 @@ def added_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def ids_after(context: str, piece: str, tokenizer: Any) -> list[int] | None:
-    """The token ids of a piece of text that stands after a context; None if a token spans both.
-
-    >>> from mechheads.prompts.encoding import ids_after
-    >>> model.tokenizer.convert_ids_to_tokens(ids_after("The capital is", " Paris", model.tokenizer))
-    ['ĠParis']
-    """
+    """The token ids of a piece of text that stands after a context; None if a token spans both."""
     before, joint = (text_ids(text, tokenizer, special=False)[0] for text in (context, context + piece))
     return joint[len(before) :] if joint[: len(before)] == before else None
 
@@ -68,12 +63,7 @@ def piece_ids(piece: str, tokenizer: Any) -> list[int]:
 
 
 def text_of(ids: Sequence[int], tokenizer: Any) -> str | None:
-    """The text that has these tokens, with or without the beginning tokens before it; None if there is no such text.
-
-    >>> from mechheads.prompts.encoding import text_of
-    >>> text_of(model.tokenizer("The capital of France")["input_ids"], model.tokenizer)
-    'The capital of France'
-    """
+    """The text that has these tokens, with or without the beginning tokens before it; None if there is no such text."""
     begin, ids = begin_tokens(tokenizer), list(ids)
     for start in dict.fromkeys([len(begin) if ids[: len(begin)] == begin else 0, 0]):
         text = tokenizer.decode(ids[start:], skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -94,10 +84,6 @@ def token_strings(ids: Sequence[int], tokenizer: Any) -> list[str]:
     Some tokenizers leave out the space of the first token that they decode, so each is decoded after a colon. A
     character that several tokens make up has no text in any of them: each shows its bytes, as ``"<0xE2>"``, where the
     tokenizer's own name of the token says them.
-
-    >>> from mechheads.prompts.encoding import token_strings
-    >>> token_strings(model.tokenizer("A \N{GRINNING FACE}")["input_ids"], model.tokenizer)
-    ['A', ' <0xF0><0x9F><0x98>', '<0x80>']
     """
     if tokenizer is None:
         return [str(token) for token in ids]

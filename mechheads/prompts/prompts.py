@@ -354,13 +354,6 @@ def join_clusters(labels: Iterable[object], *sides: Sequence[PromptLike]) -> lis
     Args:
         labels: one for each row.
         sides: the prompts of each row: one list, or the clean and the corrupted ones.
-
-    Warns:
-        UserWarning: if sharing makes all pairs one cluster.
-
-    >>> from mechheads.prompts.prompts import join_clusters
-    >>> join_clusters("abcd", ["France", "Spain", "Italy", "Peru"], ["Italy", "Japan", "China", "Cuba"])
-    ['a', 'b', 'a', 'd']
     """
     rows = list(map(str, labels))
     parent = {label: label for label in rows}
@@ -406,9 +399,6 @@ def as_prompts(prompts: Prompts | Sequence[PromptLike], name: str = "prompts") -
 
     Args:
         name: the argument, for messages.
-
-    Raises:
-        ValueError: if they are ``PromptPairs``, or cannot be prompts.
     """
     if isinstance(prompts, PromptPairs):
         raise ValueError(

@@ -34,12 +34,7 @@ class Unpadded(tuple[int, ...]):
 
 
 def read_prompts(given: Any, name: str) -> list[Any]:
-    """The prompts of a list, each checked to be a text, a chat or a row of token ids; ``name`` is the argument.
-
-    >>> read_prompts(["a", None], "prompts")
-    Traceback (most recent call last):
-    ValueError: prompts[1] is None; give a string, a chat (a list of messages) or a list of token ids
-    """
+    """The prompts of a list, each checked to be a text, a chat or a row of token ids; ``name`` is the argument."""
     if isinstance(given, Mapping) and "input_ids" in given:
         raise ValueError(f"{name} is the output of a tokenizer; give {_UNPADDED}")
     return [_prompt(item, f"{name}[{index}]", name) for index, item in enumerate(entries(given, name, "prompts"))]
@@ -231,12 +226,7 @@ def shorten(thing: object, most: int = 60) -> str:
 
 
 def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str | None, Any]:
-    """The ids of one prompt, its text (None for token ids), and the character span of each token.
-
-    Raises:
-        ValueError: if there is no tokenizer, or the prompt is empty, has ids that the model does not know, or is too
-            long.
-    """
+    """The ids of one prompt, its text (None for token ids), and the character span of each token."""
     what, text, offsets = f"prompt {index}", None, None
     ids: list[Any]
     chat = is_chat(item)
@@ -262,9 +252,6 @@ def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
 
     Args:
         what: names the row in messages, such as "prompt 3".
-
-    Raises:
-        ValueError: if it is empty, has ids that the model does not know, or is too long.
     """
     if not len(ids):
         raise ValueError(f"{what} is empty; a prompt needs at least one token")
@@ -296,9 +283,6 @@ def check_padding(
         rows: the rows that have no mask, by the number of their prompt.
         name: what a row is called in messages.
         warns: whether to warn of a row that ends with a token of both meanings.
-
-    Raises:
-        ValueError: if they do; the message says what to give instead.
     """
     if not tokenizer or not rows:
         return
@@ -366,11 +350,7 @@ def locate(where: Any, name: str, index: int, ids: list[int], text: str | None, 
 
 
 def tokens_at(where: Any, name: str, index: int, ids: list[int], text: str | None, offsets: Any) -> list[int]:
-    """The indices of the tokens of a named position.
-
-    Raises:
-        ValueError: if there is no such position.
-    """
+    """The indices of the tokens of a named position."""
     if (token := None if isinstance(where, str) else whole_number(where)) is not None:
         where = token
         if not -len(ids) <= where < len(ids):
@@ -408,9 +388,6 @@ def answer_ids(
 
     Args:
         rows: what ``encode`` gives of each prompt.
-
-    Raises:
-        ValueError: if there, an answer is not one token of its own.
     """
     import torch
 

@@ -265,7 +265,7 @@ def test_texts_come_from_a_file_a_list_or_the_package(llama: mh.Model, tmp_path:
         ({"n_tokens": 0}, "n_tokens is 0; it must be at least 16"),
         ({"window": 10_000}, "window is 10000, but the model's context has"),
         ({"texts": "A long text, not a file. " * 400}, "texts 'A long text, .*is not a file; give a file, or a list"),
-        ({"texts": [5]}, r"texts\[0\] is 5; give a string, a chat or a list of token ids"),
+        ({"texts": [5]}, r"texts\[0\] is 5; give a string, a chat \(a list of messages\) or a list of token ids"),
         (
             {"texts": "A text, not a file."},
             "texts 'A text, not a file.' is not a file; give a file, or a list of texts",

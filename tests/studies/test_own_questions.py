@@ -8,7 +8,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import mechheads as mh
 from mechheads.cli import atlas as atlas_command, main
 from mechheads.explorer.encode import unblock
 from mechheads.explorer.payload import atlas_payload
-from mechheads.studies import Atlas, build, build_atlas, questions
+from mechheads.studies import Atlas, build, build_atlas
 from mechheads.studies.questions import PARTS, chosen, first
 from support.ctrl_c import stopped_at
 from support.same import assert_same
@@ -208,7 +207,7 @@ def test_parts_are_chosen_by_name(small: mh.Model):
         ({"own": {"mine": 3}}, "own['mine'] is a int; give HeadScores, or a function of the model"),
         ({"own": [3]}, 'own is a list; give a dict with names, such as own={"my sweep": scores}'),
         ({"texts": 3}, "texts is 3; give a list of prompts"),
-        ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat or a list of token ids"),
+        ({"texts": ["one", 2]}, "texts[1] is 2; give a string, a chat (a list of messages) or a list of token ids"),
         ({"relations": 3}, "relations is 3; give pairs such as"),
         ({"requests": 3}, "requests is 3; give a list of texts"),
         ({"task": 3}, "the task is 3; give its name, a file or a Relation, or mh.Task"),
@@ -303,13 +302,6 @@ def test_notes_of_parts_that_are_not_asked_again_stay(small: mh.Model, monkeypat
     before = build_atlas(small, quick=True, only=["patching", "text"])
     assert before.notes[-1].startswith("patching left out: ")
     assert build_atlas(small, quick=True, only="text", resume=before).notes == before.notes
-
-
-def test_texts_without_an_end_are_read_as_far_as_they_are_needed(small: mh.Model, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(questions, "_ENOUGH", 2 * len(TEXTS[0]))
-    endless = build_atlas(small, texts=cycle(TEXTS), only="text")
-    assert endless.profile is not None and endless.notes == []
-    assert endless.study["texts"] == build_atlas(small, texts=TEXTS, only="text").study["texts"]
 
 
 STAGES = (

@@ -43,13 +43,6 @@ def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Problem]:
     Args:
         n: the number of problems, up to ``MOST``.
         seed: for names, things, numbers and order.
-
-    Raises:
-        ValueError: if ``n`` is out of range.
-
-    >>> problem = arithmetic_problems(1)[0]
-    >>> print(problem.question, problem.answer)
-    In a class 8 girls and 14 boys form teams of 2. How many teams are there? 11
     """
     if not 1 <= n <= MOST:
         raise ValueError(f"n is {n}; give a number of problems from 1 to {MOST}")

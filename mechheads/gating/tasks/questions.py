@@ -33,14 +33,6 @@ def lettered(question: str, options: Sequence[str], rng: np.random.Generator) ->
 
     Args:
         options: the options, the right one first.
-
-    >>> asked = lettered("Which of these barks?", ["a dog", "a cat", "a cow"], np.random.default_rng(0))
-    >>> print(asked.text, asked.answer, sep="\\n")
-    Which of these barks?
-    A: a cow
-    B: a dog
-    C: a cat
-    B
     """
     order = rng.permutation(len(options))
     lines = [f"{letter}: {options[i]}" for letter, i in zip(ascii_uppercase, order, strict=False)]
@@ -56,17 +48,6 @@ def question_task(
 
     Args:
         n: the number of questions, drawn at random; ``None`` for all.
-
-    Raises:
-        ValueError: if there are fewer than ``n`` questions, or a question has no worked example.
-
-    >>> sums = [Question(f"What is {i} + 1?", str(i + 1), cluster=str(i)) for i in (2, 5)]
-    >>> print(question_task(sums, "sums", "made up here", rng=np.random.default_rng(0)).prompts[0])
-    Question: What is 5 + 1?
-    Answer: 6
-    <BLANKLINE>
-    Question: What is 2 + 1?
-    Answer:
     """
     check_n(n, len(questions), name)
     kinds: dict[str, list[Question]] = {}
@@ -90,21 +71,13 @@ def question_task(
 
 
 def some_items(task: Task, n: int | None, seed: int) -> Task:
-    """``n`` items of a task, or all for None, in random order.
-
-    Raises:
-        ValueError: if it has fewer.
-    """
+    """``n`` items of a task, or all for None, in random order."""
     check_n(n, len(task), task.name)
     return task.items(np.random.default_rng(seed).permutation(len(task))[:n].tolist())
 
 
 def check_n(n: int | None, most: int, name: str) -> None:
-    """Check that a task can give ``n`` items.
-
-    Raises:
-        ValueError: if it cannot.
-    """
+    """Check that a task can give ``n`` items."""
     if n is not None and not 1 <= n <= most:
         raise ValueError(f"n is {n}, but task {name!r} has {most} items; give 1 to {most}, or None for all")
 

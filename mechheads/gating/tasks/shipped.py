@@ -24,21 +24,12 @@ _DEFAULT_N, _WORDS, _IN_PROMPT = 200, 1000, 10
 
 
 def task_names() -> tuple[str, ...]:
-    """The names that ``load_task`` knows: the tasks of the package and its relations.
-
-    >>> from mechheads.gating.tasks.shipped import task_names
-    >>> task_names()[:5]
-    ('syntax', 'common_sense', 'common_sense_open', 'math', 'aba_abb')
-    """
+    """The names that ``load_task`` knows: the tasks of the package and its relations."""
     return (*_TASKS, "aba_abb", *ALIASES, *relation_names())
 
 
 def shipped_task(name: str, model: Model | None, n: int | None, seed: int) -> Task:
-    """The task of the package with one of ``task_names()``; arguments as in ``load_task``.
-
-    Raises:
-        ValueError: if ``n`` is out of range, or a model is needed and not given.
-    """
+    """The task of the package with one of ``task_names()``; arguments as in ``load_task``."""
     name = ALIASES.get(name, name)
     if name in _TASKS:
         return _TASKS[name](n, seed)
@@ -62,15 +53,6 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
         shots: the number of worked examples before the question.
         n: the number of prompts; ``None`` for all.
         seed: for the sources, their order and the examples.
-
-    Raises:
-        ValueError: as in ``few_shot_prompts``, and if there are fewer than ``n`` prompts.
-
-    >>> from mechheads.gating.tasks.shipped import relation_task
-    >>> task = relation_task(model, "country_to_capital", shots=1, n=2)
-    >>> print(task.prompts[0] + task.targets[0])
-    Country: Denmark, capital city: Copenhagen
-    Country: Belgium, capital city: Brussels
     """
     if n is not None:
         check_at_least(1, n=n)
@@ -101,14 +83,6 @@ def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int =
         patterns: "ABA", "ABB" or both.
         n: the number of prompts.
         seed: for the words.
-
-    Raises:
-        ValueError: if a pattern is not known, ``n`` is below 1, or the vocabulary has fewer than ten such words.
-
-    >>> from mechheads.gating.tasks.shipped import induction_task
-    >>> task = induction_task(model, patterns=["ABB"], n=1)
-    >>> (task.prompts[0] + task.targets[0]).split("\\n")[-2:]
-    [' wor^ equ^ equ', ' those^ hel^ hel']
     """
     if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):
         raise ValueError(f'patterns is {patterns!r}; give a list of "ABA", "ABB" or both')

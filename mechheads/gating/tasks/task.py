@@ -251,11 +251,7 @@ def _checked(item: Any, where: str) -> str | tuple[int, ...]:
 
 
 def _join(prompt: TextOrIds, target: TextOrIds, index: int, model: Model) -> tuple[list[int], int]:
-    """The tokens of prompt and target together, and where the target begins.
-
-    Raises:
-        ValueError: if they cannot be separated again, or are too many.
-    """
+    """The tokens of prompt and target together, and where the target begins."""
     if isinstance(prompt, str) != isinstance(target, str):
         raise ValueError("one of prompt and target is a text and the other token ids; give both as text or both as ids")
     if not (isinstance(prompt, str) and isinstance(target, str)):

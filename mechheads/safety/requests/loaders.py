@@ -160,12 +160,7 @@ def _of_file(file: Path, about: str, part: Part, column: str | None, where: Wher
 
 
 def _public_set(name: str, part: Part, revision: str | None) -> RequestSet:
-    """A part of a public data set.
-
-    Raises:
-        ValueError: if it has no such part, or cannot be downloaded. In that case the message names the file to download
-            yourself, and shows how to read it.
-    """
+    """A part of a public data set."""
     public = _PUBLIC_SETS[name]
     if part not in public.parts:
         having = " and ".join(other for other, one in _PUBLIC_SETS.items() if part in one.parts)

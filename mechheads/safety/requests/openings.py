@@ -101,24 +101,13 @@ def with_opening(model: Model, prompts: Prompts, opening: Sequence[int]) -> Prom
 
 
 def with_openings(model: Model, prompts: Prompts, openings: Sequence[Sequence[int]]) -> Prompts:
-    """All prompts followed by the first opening, then all followed by the second, and so on; openings are complete.
-
-    >>> from mechheads.safety.requests.openings import with_openings
-    >>> [row[-1] for row in with_openings(model, mh.Prompts(["Hello", "Hi"]), [[13, 14], [13, 15]]).items]
-    [14, 14, 15, 15]
-    """
+    """All prompts followed by the first opening, then all followed by the second, and so on; openings are complete."""
     each = [_followed_by(model, prompts, [opening] * len(prompts)) for opening in openings]
     return Prompts([row for some in each for row in some.items])
 
 
 def with_answer(model: Model, prompts: Prompts, n: int) -> Prompts:
-    """The prompts followed by the first n tokens of the model's own answers, filled up with end tokens.
-
-    >>> from mechheads.safety.requests.openings import with_answer
-    >>> prompt = mh.Prompts(["The capital of France is"])
-    >>> model.tokenizer.decode(with_answer(model, prompt, 2).items[0])
-    'The capital of France is Paris.'
-    """
+    """The prompts followed by the first n tokens of the model's own answers, filled up with end tokens."""
     if not n:
         return prompts
     written = generate(model, prompts, Sampling(n))

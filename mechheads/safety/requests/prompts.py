@@ -36,9 +36,6 @@ def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") ->
 
     Args:
         name: the argument, for messages.
-
-    Raises:
-        ValueError: if ``load_requests`` rejects the name or file, or it is no collection of texts.
     """
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless").texts
@@ -125,9 +122,6 @@ class Side:
         Args:
             template: by default, the model's chat template if it has one, otherwise the paper's.
             name: the argument, for messages.
-
-        Raises:
-            ValueError: if ``request_prompts`` rejects them.
         """
         used = template or ("chat" if model.chat_template else "query")
         given = opened(requests, part, name)
@@ -153,11 +147,7 @@ class Sides:
 
     @classmethod
     def of(cls, model: Model, harmful: Requests, harmless: Requests, template: Template | None) -> Sides:
-        """Both kinds of requests as prompts; by default, the package's, in the model's chat template if it has one.
-
-        Raises:
-            ValueError: if ``request_prompts`` rejects them.
-        """
+        """Both kinds of requests as prompts; by default, the package's, in the model's chat template if it has one."""
         return cls(
             Side.of(model, harmful, template, name="harmful"), Side.of(model, harmless, template, "safe", "harmless")
         )
@@ -173,11 +163,7 @@ class Sides:
         return {"harmful": self.harmful, "harmless": self.harmless}
 
     def check_pairs(self) -> None:
-        """Check that there is one look-alike for each request.
-
-        Raises:
-            ValueError: if the numbers differ.
-        """
+        """Check that there is one look-alike for each request."""
         if len(self.harmful) != len(self.harmless):
             raise ValueError(
                 f"harmful has {len(self.harmful)} requests, harmless has {len(self.harmless)}; give a look-alike for "
@@ -190,10 +176,6 @@ def answers_begun(model: Model, prompts: Prompts) -> tuple[str, ...]:
 
     A judge needs it: a text that was cut off inside a thought is no answer, and only the prompt may say that there is
     one.
-
-    >>> from mechheads.safety.requests.prompts import answers_begun
-    >>> answers_begun(model, mh.Prompts(["Is it?\\n<think>\\n", "Is it?"]))
-    ('<think>\\n', '')
     """
     return tuple(_begun(item, index, model) for index, item in enumerate(prompts.items))
 

@@ -28,11 +28,7 @@ def ordinary_texts() -> tuple[str, ...]:
 
 
 def text_tokens(model: Model, texts: Sequence[str] | None = None) -> Tokens:
-    """Tokens of texts for ``text_loss``; by default of ``ordinary_texts()``.
-
-    Raises:
-        ValueError: if there are no texts, or a text has a single token.
-    """
+    """Tokens of texts for ``text_loss``; by default of ``ordinary_texts()``."""
     texts = ordinary_texts() if texts is None else read_texts(texts, "texts")
     if not len(texts):
         raise ValueError("texts is empty; give at least one, or leave it out to use the texts of the package")
