@@ -79,11 +79,7 @@ def _sentence(error: Exception, has_out: bool) -> str:
 
 
 def in_options(text: str, options: Mapping[str, str]) -> str:
-    """A message of a function in the words of a command: with options for arguments, and no advice for Python alone.
-
-    Args:
-        options: the command's options, by the names of its parameters.
-    """
+    """A message of a function in the words of a command: with options for arguments, and no advice for Python alone."""
     known = {other: option for name, option in options.items() for other in (name, *_OTHER_NAMES.get(name, ()))}
     if not known:
         return text

@@ -28,16 +28,7 @@ _ON_PAGES = 0.03
 
 @dataclass
 class Results:
-    """The results of a command.
-
-    Attributes:
-        out: folder for the results.
-        names: the names of the files that the command writes.
-        lines: text to print.
-        files: paths of the files that were written.
-        interrupted: whether Ctrl-C ended the work.
-        left_out: what could not be done, which the exit code says.
-    """
+    """The results of a command."""
 
     out: Path
     names: Sequence[str] = ()
@@ -129,9 +120,6 @@ def results_in(out: Path, names: Sequence[str] = ()) -> Iterator[Results]:
     """Run a command's work, then print the results and the paths of the files.
 
     Before the work, the folder is locked, and refused if it holds one of the files that the command did not write.
-
-    Args:
-        names: the names of the files that the command writes.
     """
     start = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)

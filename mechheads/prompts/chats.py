@@ -44,11 +44,7 @@ def is_chat(item: Any) -> bool:
 
 
 def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, list[tuple[int, int]] | None]:
-    """The token ids of a chat, its text, and the characters of each token, if they are known.
-
-    Args:
-        what: names the chat in messages, such as "prompt 3".
-    """
+    """The token ids of a chat, its text, and the characters of each token, if they are known."""
     messages = messages_of(chat, what)
     text, shape = _written(messages, tokenizer, what)
     if found := next(_control_tokens(messages, tokenizer), None):
@@ -68,10 +64,7 @@ def chat_tokens(chat: Any, tokenizer: Any, what: str) -> tuple[list[int], str, l
 def chat_text(chat: Any, tokenizer: Any, what: str = "the chat") -> str:
     """A chat in the words of the tokenizer's template, up to where the model goes on.
 
-    Args:
-        chat: messages with a role and a content: a text, or a list of parts ``{"type": "text", "text": ...}``, whose
-            texts are joined as they are. If the last is the assistant's, it is continued; otherwise an answer is
-            opened.
+    If its last message is the assistant's, that is continued; otherwise an answer is opened.
     """
     return _written(messages_of(chat, what), tokenizer, what)[0]
 
@@ -268,12 +261,7 @@ _CALL: ContextVar[_Call | None] = ContextVar("chats", default=None)
 
 
 class as_here(ContextDecorator):
-    """Read chats inside as they are read here, on the same day, also in a process that gets this object.
-
-    Args:
-        notes: gets the date, the options and how control tokens are read, if they matter; so do the notes of the calls
-            around this one.
-    """
+    """Read chats inside as they are read here, on the same day, also in a process that gets this object."""
 
     def __init__(self, notes: MutableMapping[str, Any] | None = None) -> None:
         now, call = current(), _CALL.get()
@@ -324,11 +312,7 @@ def template_of(tokenizer: Any) -> str:
 
 
 def apply_template(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> Any:
-    """What ``tokenizer.apply_chat_template`` gives, with the date and the options of the settings.
-
-    Args:
-        options: of ``apply_chat_template``; by default the text and not the ids.
-    """
+    """What ``tokenizer.apply_chat_template`` gives, with the date and the options of the settings."""
     template = template_of(tokenizer)
     given = _options(template) | _dated(template) | {"tokenize": False} | options
     try:

@@ -248,11 +248,7 @@ def encode(item: PromptLike, index: int, model: Reader) -> tuple[list[int], str 
 
 
 def check_row(ids: Sequence[int], what: str, model: Reader) -> None:
-    """Check that a model can run a row of tokens.
-
-    Args:
-        what: names the row in messages, such as "prompt 3".
-    """
+    """Check that a model can run a row of tokens."""
     if not len(ids):
         raise ValueError(f"{what} is empty; a prompt needs at least one token")
     if not 0 <= min(ids) <= max(ids) < model.d_vocab:
@@ -278,11 +274,6 @@ def check_padding(
     A token that is only padding is refused at either end. Many tokenizers pad with a token that has a meaning, such as
     the end of a text. A row may begin or end with one of these, but not with several, and not if rows of one length
     differ in it, as padded rows do.
-
-    Args:
-        rows: the rows that have no mask, by the number of their prompt.
-        name: what a row is called in messages.
-        warns: whether to warn of a row that ends with a token of both meanings.
     """
     if not tokenizer or not rows:
         return
@@ -384,11 +375,7 @@ def tokens_at(where: Any, name: str, index: int, ids: list[int], text: str | Non
 def answer_ids(
     answers: Sequence[str | int] | None, name: str, model: Reader, rows: Sequence[tuple[list[int], str | None, Any]]
 ) -> torch.Tensor | None:
-    """The token id of each answer, where it stands: after its prompt.
-
-    Args:
-        rows: what ``encode`` gives of each prompt.
-    """
+    """The token id of each answer, where it stands: after its prompt."""
     import torch
 
     if answers is None:

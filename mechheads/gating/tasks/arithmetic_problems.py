@@ -24,13 +24,7 @@ _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": ope
 
 @dataclass(frozen=True)
 class Problem:
-    """An arithmetic word problem.
-
-    Attributes:
-        story: the name of its story.
-        question: the text, with numbers as digits.
-        answer: a whole number from 2 to 99.
-    """
+    """An arithmetic word problem."""
 
     story: str
     question: str
@@ -38,12 +32,7 @@ class Problem:
 
 
 def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Problem]:
-    """Different word problems, in rounds of one problem of each story, in random order.
-
-    Args:
-        n: the number of problems, up to ``MOST``.
-        seed: for names, things, numbers and order.
-    """
+    """Different word problems, in rounds of one problem of each story, in random order."""
     if not 1 <= n <= MOST:
         raise ValueError(f"n is {n}; give a number of problems from 1 to {MOST}")
     rng, names = np.random.default_rng(seed), list(STORIES)

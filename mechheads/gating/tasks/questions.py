@@ -29,11 +29,7 @@ class Question:
 
 
 def lettered(question: str, options: Sequence[str], rng: np.random.Generator) -> Question:
-    """A question with lettered options in random order, one per line; the answer is the letter of the right option.
-
-    Args:
-        options: the options, the right one first.
-    """
+    """A question with lettered options in random order; the right one is given first, its letter is the answer."""
     order = rng.permutation(len(options))
     lines = [f"{letter}: {options[i]}" for letter, i in zip(ascii_uppercase, order, strict=False)]
     return Question("\n".join([question, *lines]), ascii_uppercase[int(np.flatnonzero(order == 0)[0])], question)
@@ -45,9 +41,6 @@ def question_task(
     """A task of questions in random order, each after a worked example; the target is the answer alone.
 
     The example is another random question of the same kind and of a different cluster.
-
-    Args:
-        n: the number of questions, drawn at random; ``None`` for all.
     """
     check_n(n, len(questions), name)
     kinds: dict[str, list[Question]] = {}

@@ -47,12 +47,6 @@ def relation_task(model: Model, relation: RelationLike, *, shots: int = 4, n: in
 
     Prompts are made by ``few_shot_prompts``: every source whose target is one token, once in each few-shot template.
     Cluster: the source.
-
-    Args:
-        relation: a name, a file or a ``Relation`` with few-shot templates.
-        shots: the number of worked examples before the question.
-        n: the number of prompts; ``None`` for all.
-        seed: for the sources, their order and the examples.
     """
     if n is not None:
         check_at_least(1, n=n)
@@ -78,11 +72,6 @@ def induction_task(model: Model, *, patterns: Sequence[str] = PATTERNS, n: int =
     of the model's vocabulary: two in each of four examples, one example per line, and two in the question.
     Items alternate between the patterns. Tasks with the same seed and different patterns use the same words, item by
     item, so they can be the two variants of ``contrast_gates``.
-
-    Args:
-        patterns: "ABA", "ABB" or both.
-        n: the number of prompts.
-        seed: for the words.
     """
     if isinstance(patterns, str) or not len(patterns) or not set(patterns) <= set(PATTERNS):
         raise ValueError(f'patterns is {patterns!r}; give a list of "ABA", "ABB" or both')

@@ -43,9 +43,6 @@ class OpeningLogProb:
     It is the sum over the tokens of the opening, each given the tokens before it. One token would not be enough: after
     "I'm sorry" a model may still continue with " to hear that". The prompts must end with the opening without its last
     token: see ``with_opening``.
-
-    Attributes:
-        opening: token ids.
     """
 
     opening: tuple[int, ...]
@@ -66,11 +63,7 @@ class OpeningLogProb:
 
 @dataclass(frozen=True)
 class EndLogProb:
-    """A metric: the log-probability, in nats, of each prompt's own last ``n`` tokens.
-
-    Attributes:
-        n: a number of tokens; the prompts must be longer.
-    """
+    """A metric: the log-probability, in nats, of each prompt's own last ``n`` tokens."""
 
     n: int
     unit: ClassVar[str] = "nats"

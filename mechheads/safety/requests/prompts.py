@@ -32,11 +32,7 @@ TEMPLATES: dict[str, str | None] = {"query": "## Query:{q}\n## Answer:", "bare":
 
 
 def opened(requests: Requests, part: Part = "unsafe", name: str = "requests") -> Sequence[str] | Prompts:
-    """Requests with names and files opened; by default, the 60 requests of the package of this part.
-
-    Args:
-        name: the argument, for messages.
-    """
+    """Requests with names and files opened; by default, the 60 requests of the package of this part."""
     if requests is None:
         return load_requests("harmful" if part == "unsafe" else "harmless").texts
     if isinstance(requests, (str, Path)):
@@ -117,12 +113,7 @@ class Side:
     def of(
         cls, model: Model, requests: Requests, template: Template | None, part: Part = "unsafe", name: str = "requests"
     ) -> Side:
-        """Requests by name, from a file, as texts or as prompts; by default, the package's of this part.
-
-        Args:
-            template: by default, the model's chat template if it has one, otherwise the paper's.
-            name: the argument, for messages.
-        """
+        """Requests by name, from a file, as texts or as prompts; by default, the package's of this part."""
         used = template or ("chat" if model.chat_template else "query")
         given = opened(requests, part, name)
         prompts = _in_template(model, given, used, name)
