@@ -44,22 +44,9 @@ def test_columns_that_are_not_said_are_not_guessed(tmp_path, columns: dict[str, 
         load_task(write(tmp_path, ROWS), **columns)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            {"instruction": "Write the opposite.", "examples": [{"input": "hot", "output": "cold"}]},
-            r"holds one object, a dict with the keys 'instruction', 'examples'; it must be a list of objects",
-        ),
-        ([["hot", "cold"]], r"row 1 is \['hot', 'cold'\]; each must be an object with names for its parts"),
-        ([{"q": "1 + 1 =", "a": ""}], "row 1 has '' in column 'a'; it must be a text"),
-        ([{"q": "1 + 1 =", "a": 2.5}], "row 1 has 2.5 in column 'a'"),
-        ([], "has no rows"),
-    ],
-)
-def test_what_is_no_task_is_refused(tmp_path, content: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_task(write(tmp_path, content), prompt="q", target="a")
+def test_a_file_that_is_no_table_is_no_task(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"holds one object, .* 'instruction', 'examples'; it must be a list of obj"):
+        load_task(write(tmp_path, {"instruction": "Write.", "examples": []}), prompt="q", target="a")
 
 
 def test_an_instruction_beside_a_question_is_told_if_it_is_not_used(tmp_path) -> None:
