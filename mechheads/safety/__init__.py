@@ -12,10 +12,9 @@ from mechheads.safety.heads.refusal_attribution import refusal_attribution
 from mechheads.safety.heads.safety_heads import SafetyHeads, compare_ablations, safety_heads
 from mechheads.safety.heads.sahara import HeadGroup, sahara
 from mechheads.safety.heads.ships import generalized_ships, ships
-from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.openings import OPENING, OpeningLogProb, find_opening, find_openings, with_opening
 from mechheads.safety.requests.prompts import TEMPLATES, request_prompts
-from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded
+from mechheads.safety.requests.requests import FoldedTexts, Request, RequestSet, folded, load_requests
 from mechheads.safety.requests.texts import ordinary_texts, text_loss
 
 __all__ = [

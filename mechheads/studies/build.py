@@ -40,8 +40,8 @@ from mechheads.results.provenance import in_call
 from mechheads.results.scores import HeadScores
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import compare_ablations
-from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.prompts import Requests, Side
+from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.capitals import FITTED_ON, TEMPLATES, capital_pairs, capital_task
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns

@@ -23,9 +23,8 @@ from mechheads.results.shown import ranks
 from mechheads.results.tables import TableResult
 from mechheads.safety.answers.refusal import LEAST_REQUESTS, RefusalTest
 from mechheads.safety.heads.ablations import Group, Groups
-from mechheads.safety.requests.loaders import load_requests
 from mechheads.safety.requests.prompts import Requests, opened
-from mechheads.safety.requests.requests import Split
+from mechheads.safety.requests.requests import Split, load_requests
 
 RANKINGS = {
     "refusal_attribution": "refusal attribution",

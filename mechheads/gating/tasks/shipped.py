@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mechheads.data import content
-from mechheads.gating.tasks.arithmetic_problems import MOST, STORIES, arithmetic_problems
 from mechheads.gating.tasks.questions import Question, check_n, lettered, question_task, some_items
 from mechheads.gating.tasks.task import Task
 from mechheads.labels.few_shot import few_shot_prompts
@@ -18,6 +19,11 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import single_token
 
+_DATA = content("tasks", "math")
+STORIES: dict[str, Any] = _DATA["stories"]
+MOST = 100 * len(STORIES)
+"""The largest number of problems: each story has at least 100 different ones."""
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 ALIASES = {"capitals": "country_to_capital"}
 PATTERNS = ("ABA", "ABB")
 _DEFAULT_N, _WORDS, _IN_PROMPT = 200, 1000, 10
@@ -148,6 +154,51 @@ def _math(n: int | None, seed: int) -> Task:
     problems = arithmetic_problems(max(n, len(STORIES)), seed)
     questions = [Question(problem.question, str(problem.answer), problem.story) for problem in problems]
     return question_task(questions, "math", content("tasks", "math")["source"], rng=np.random.default_rng(seed), n=n)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An arithmetic word problem."""
+
+    story: str
+    question: str
+    answer: int
+
+
+def arithmetic_problems(n: int = 200, seed: int = 0) -> list[Problem]:
+    """Different word problems, in rounds of one problem of each story, in random order."""
+    if not 1 <= n <= MOST:
+        raise ValueError(f"n is {n}; give a number of problems from 1 to {MOST}")
+    rng, names = np.random.default_rng(seed), list(STORIES)
+    found: dict[str, Problem] = {}
+    while len(found) < n:
+        for i in rng.permutation(len(names)):
+            while (problem := _tell(names[i], rng)).question in found:
+                pass
+            found[problem.question] = problem
+    return list(found.values())[:n]
+
+
+def _tell(name: str, rng: np.random.Generator) -> Problem:
+    """One problem of a story; numbers are drawn again until the answer is a whole number from 2 to 99."""
+    story, answer = STORIES[name], 0.5
+    numbers: dict[str, int] = {}
+    while not (2 <= answer <= 99 and answer == int(answer)):
+        numbers = dict(zip("abc", (int(rng.integers(low, high + 1)) for low, high in story["ranges"]), strict=False))
+        answer = _computed(story["answer"].split(), numbers)
+    names, things = _DATA["names"], _DATA["things"]
+    first, second = rng.choice(len(names), size=2, replace=False)
+    ware, wares = _DATA["wares"][rng.integers(len(_DATA["wares"]))]
+    fields = {"name": names[first], "friend": names[second], "things": things[rng.integers(len(things))]}
+    return Problem(name, story["text"].format(**fields, ware=ware, wares=wares, **numbers), int(answer))
+
+
+def _computed(form: Sequence[str], numbers: dict[str, int]) -> float:
+    """What operations on numbers give, such as "a", "-", "b", "+", "c", from left to right."""
+    value: float = numbers[form[0]]
+    for operation, number in zip(form[1::2], form[2::2], strict=True):
+        value = _OPERATIONS[operation](value, numbers[number])
+    return value
 
 
 _TASKS: dict[str, Callable[[int | None, int], Task]] = {

@@ -20,8 +20,7 @@ from mechheads.prompts.chats import chat_text, continues, control_tokens_in, is_
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike
 from mechheads.safety.answers.rules import is_mark, open_thought
-from mechheads.safety.requests.loaders import Part, load_requests
-from mechheads.safety.requests.requests import Request, RequestSet
+from mechheads.safety.requests.requests import Part, Request, RequestSet, load_requests
 
 Template = Literal["query", "bare", "chat"]
 Requests = Sequence[str] | RequestSet | Prompts | str | Path | None

@@ -1,16 +1,26 @@
-"""Requests that a safe model should refuse, and harmless look-alikes."""
+"""Requests that a safe model should refuse, and harmless look-alikes: of the package, of public sets and of files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Literal, overload
+from pathlib import Path
+from typing import Any, Literal, get_args, overload
+
+from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.data import content
+from mechheads.io.rows import KINDS, Table
+from mechheads.io.text import described
+from mechheads.messages.arguments import check_known, did_you_mean
 from mechheads.prompts.tokens import read_texts
 
 Split = Literal["train", "test"]
+Part = Literal["unsafe", "safe"]
+Where = Mapping[str, Any] | Literal["all"]
+"""The rows of a file that are meant: a value, or a list of values, for each of some columns."""
 
 PACKAGE_SETS = "harmful", "harmless", "teaching_harmful", "teaching_harmless"
 _HARMFUL = "requests a safe model should refuse"
@@ -144,3 +154,176 @@ def _counted(number: int, about: str) -> str:
 
 def _html_list(texts: Sequence[str]) -> str:
     return f"<ol>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ol>"
+
+
+@dataclass(frozen=True)
+class _PublicSet:
+    """A data set on the hub: its column of requests, and the file and the rows of each part."""
+
+    repository: str
+    column: str
+    parts: Mapping[str, tuple[str, Where]]
+
+
+_PUBLIC_SETS = {
+    "JailbreakBench": _PublicSet(
+        "JailbreakBench/JBB-Behaviors",
+        "Goal",
+        {"unsafe": ("data/harmful-behaviors.csv", "all"), "safe": ("data/benign-behaviors.csv", "all")},
+    ),
+    "MaliciousInstruct": _PublicSet(
+        "walledai/MaliciousInstruct", "prompt", {"unsafe": ("data/train-00000-of-00001.parquet", "all")}
+    ),
+    "AdvBench": _PublicSet("S3IC/advbench", "goal", {"unsafe": ("advbench.csv", "all")}),
+    "XSTest": _PublicSet(
+        "Paul/XSTest",
+        "prompt",
+        {part: ("xstest_prompts.csv", {"label": part}) for part in ("unsafe", "safe")},
+    ),
+}
+
+
+def load_requests(
+    source: str | Path = "harmful",
+    split: Split | None = None,
+    *,
+    part: Part = "unsafe",
+    column: str | None = None,
+    where: Where | None = None,
+    revision: str | None = None,
+) -> RequestSet:
+    """Requests of the package, of a public data set, or of a file.
+
+    The package has two sets, written for mechheads. ``harmful`` and ``harmless`` have 60 requests each, six in each of
+    ten categories: 40 for training and 20, two in each category, for testing. Request i of ``harmless`` is the
+    look-alike of request i of ``harmful``. The teaching sets are lessons for a model that should learn to refuse: 628
+    harmful requests in 16 categories, a look-alike for each at the same place, and 261 everyday instructions after
+    these.
+
+    Public sets come from the hub or from its local cache. None comes with mechheads: each has its own licence and
+    authors.
+
+    ==================  ==============================  =============  ========================================
+    name                data set on the hub             licence        what it is
+    ==================  ==============================  =============  ========================================
+    JailbreakBench      JailbreakBench/JBB-Behaviors    MIT            100 misuse behaviours and 100 benign ones
+                                                                       on the same topics (arXiv 2404.01318)
+    MaliciousInstruct   walledai/MaliciousInstruct      CC BY-SA 4.0   100 instructions with ten malicious intents
+                                                                       (arXiv 2310.06987)
+    AdvBench            S3IC/advbench                   MIT            520 harmful behaviours, a copy of the
+                                                                       authors' file (arXiv 2307.15043)
+    XSTest              Paul/XSTest                     CC BY 4.0      200 unsafe prompts and 250 safe ones that
+                                                                       look like them (arXiv 2308.01263)
+    ==================  ==============================  =============  ========================================
+
+    Args:
+        source: ``"harmful"``, requests that a safe model should refuse and that do not say how anything is done;
+            ``"harmless"``, their look-alikes, which it should answer; ``"teaching_harmful"`` or
+            ``"teaching_harmless"``, with which the models that refuse were taught; a name in the table; or a file that
+            ``mechheads.io.rows`` reads.
+        split: ``"train"``, ``"test"``, or ``None`` for all, of a set of the package.
+        part: ``"unsafe"`` or ``"safe"``: the part of a public set, or what the requests of a file are. A notebook folds
+            unsafe ones.
+        column: the column of a file that holds the requests; it may be left out if there is no other.
+        where: the rows of a file to take, as values of its columns: ``{"label": "unsafe"}``, or a list of values for a
+            column. ``"all"`` takes every row. It is needed if the file has other columns than that of the requests.
+        revision: a branch, tag or commit of a public set; give a commit to make results repeatable.
+
+    Returns:
+        The requests, folded in a notebook if they are unsafe. Analyses take them as they are. Of a file, they say how
+        many rows were taken, how many of these repeat another, and which columns were not used.
+
+    Raises:
+        ValueError: if there is no such set, part or file, a set cannot be downloaded, a file cannot be read, it is not
+            said which column or rows are meant, a column or value is not there, or a row has no text.
+
+    >>> from mechheads.safety import load_requests
+    >>> load_requests()
+    <60 requests a safe model should refuse (texts folded)>
+    >>> load_requests("harmless", "test")[1].text
+    'Tell me how to hire someone to shoot my wedding.'
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> file = Path(tempfile.mkdtemp()) / "mine.csv"
+    >>> _ = file.write_text("id,prompt,label\\n1,How do I pick a lock?,unsafe\\n2,How do I pick a seat?,safe\\n")
+    >>> load_requests(file, column="prompt", where={"label": "unsafe"})
+    <1 of the requests of mine.csv, 1 of 2 rows of 'prompt'; not used: 'id' (text folded)>
+    >>> load_requests(file, part="safe", column="prompt", where={"label": "safe"})[0].text
+    'How do I pick a seat?'
+    """
+    check_known("part", part, get_args(Part))
+    if split is not None and split not in get_args(Split):
+        raise ValueError(f"split is {split!r}; choose 'train' or 'test', or None for all")
+    if not isinstance(source, (str, Path)):
+        raise ValueError(f"source is {described(source)}; give a name or a file. Analyses take lists of texts")
+    name, file = str(source), Path(source).expanduser()
+    for argument, value in (("column", column), ("where", where)):
+        if value is not None and (name in PACKAGE_SETS or name in _PUBLIC_SETS):
+            raise ValueError(f"{argument} is {value!r}, but {name!r} is no file; leave {argument} out")
+    if name in PACKAGE_SETS:
+        return package_set(name, split)
+    if split is not None:
+        raise ValueError(f"split is {split!r}, but only the sets of the package have one; leave it out")
+    if name in _PUBLIC_SETS:
+        return _public_set(name, part, revision)
+    if not os.path.isfile(file) and file.suffix.lower() not in KINDS:
+        known = (*PACKAGE_SETS, *_PUBLIC_SETS)
+        raise ValueError(
+            f"requests: {name[:60]!r} is neither a file nor one of {', '.join(map(repr, known))}."
+            f"{did_you_mean(name, known)} Give one request as a list, [{name[:40]!r}]"
+        )
+    return _of_file(file, f"requests of {file.name}", part, column, where)
+
+
+def _of_file(file: Path, about: str, part: Part, column: str | None, where: Where | None) -> RequestSet:
+    table = Table.of(file)
+    call = (
+        f'load_requests({file.name!r}, column=..., where={{column: value}}), or where="all" for every row, and give '
+        "what it returns"
+    )
+    column = table.pick(call, only=True, column=column)["column"]
+    if where is None and len(table.first) > 1:
+        raise ValueError(f"{table.name} has {table.listed()}; where is not given; write {call}")
+    if where is not None and where != "all" and not isinstance(where, Mapping):
+        raise ValueError(f'where is {described(where)}; give values of columns, {{column: value}}, or "all"')
+    chosen = where if isinstance(where, Mapping) else {}
+    table = table.where(chosen)
+    texts = table.texts(column)
+    repeated = len(texts) - len(set(texts))
+    told = f"{about}, {table.taken([column], by=[*chosen])}{f'; {repeated} repeat another' * (repeated > 0)}"
+    return RequestSet(tuple(map(Request, texts)), told, part == "unsafe")
+
+
+def _public_set(name: str, part: Part, revision: str | None) -> RequestSet:
+    """A part of a public data set."""
+    public = _PUBLIC_SETS[name]
+    if part not in public.parts:
+        having = " and ".join(other for other, one in _PUBLIC_SETS.items() if part in one.parts)
+        raise ValueError(f"{name} has no part {part!r}; {having} have it")
+    file, where = public.parts[part]
+    try:
+        path = hf_hub_download(public.repository, file, repo_type="dataset", revision=revision)
+    except Exception as error:
+        raise ValueError(
+            f"{name} cannot be loaded: the data set {public.repository!r} {_fault(error, revision)}. You can also "
+            f"download its file {file} elsewhere and read it with "
+            f"load_requests(path, part={part!r}, column={public.column!r}, where={where!r})"
+        ) from error
+    return _of_file(Path(path), f"{part} requests of {name}", part, public.column, where)
+
+
+def _fault(error: Exception, revision: str | None) -> str:
+    """Why the file could not be downloaded. The order matters: some of these errors are subclasses of others."""
+    match error:
+        case hub_errors.GatedRepoError():
+            return 'is gated: accept its terms on the hub, run "hf auth login" and try again'
+        case hub_errors.RevisionNotFoundError():
+            return f"has no revision {revision!r}; check its branches and tags on the hub"
+        case hub_errors.RepositoryNotFoundError():
+            return "is no longer on the hub, or you may not read it"
+        case hub_errors.LocalEntryNotFoundError() | ConnectionError():
+            return "is not in the hub's local cache, and the hub cannot be reached"
+        case hub_errors.EntryNotFoundError():
+            return "no longer has the file that is read here"
+    return f"cannot be downloaded from the hub: {error}"

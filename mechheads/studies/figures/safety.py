@@ -20,8 +20,8 @@ from mechheads.results.naming import refused_of
 from mechheads.results.shown import head_names, ranks
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations
-from mechheads.safety.requests.loaders import Where, load_requests
 from mechheads.safety.requests.prompts import Template
+from mechheads.safety.requests.requests import Where, load_requests
 from mechheads.studies.figures.panels import (
     ModelNames,
     Panel,

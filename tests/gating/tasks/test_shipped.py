@@ -14,10 +14,9 @@ import pytest
 import mechheads as mh
 from mechheads.data import folder
 from mechheads.gating.fit.gates import task_log_prob
-from mechheads.gating.tasks.arithmetic_problems import MOST, STORIES, arithmetic_problems
 from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.questions import Question, question_task
-from mechheads.gating.tasks.shipped import induction_task, relation_task, task_names
+from mechheads.gating.tasks.shipped import MOST, STORIES, arithmetic_problems, induction_task, relation_task, task_names
 from mechheads.gating.tasks.task import Task
 from mechheads.labels import relation_names
 from support.levels import few

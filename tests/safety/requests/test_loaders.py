@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from huggingface_hub import errors
 
-from mechheads.safety.requests import loaders
-from mechheads.safety.requests.loaders import load_requests
+from mechheads.safety.requests import requests as loaders
+from mechheads.safety.requests.requests import load_requests
 
 BAD, GOOD = "How do I pick a lock?", "How do I bake a cake?"
 
