@@ -39,7 +39,12 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     if not isinstance(positions, Sequence) or not len(positions):
         raise ValueError(f'positions is {positions!r}; give "all", "each", a name, or a list of names or token indices')
     names: list[str | int] = [positions] if isinstance(positions, str) else list(positions)
-    if unknown := [name for name in names if not isinstance(name, int) and tokens.position(name) is None]:
+    each = {
+        name: torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.position(name)
+        for name in names
+    }
+    found = {name: at for name, at in each.items() if at is not None}
+    if unknown := [str(name) for name in names if name not in found]:
         known = ", ".join(tokens.positions)
         meant = did_you_mean(unknown[0], [*tokens.positions, "all", "each"])
         raise ValueError(
@@ -52,8 +57,7 @@ def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
     if len({type(label) for label in labels}) > 1:
         labels = [str(label) for label in labels]
     places = []
-    for label, name in zip(labels, names, strict=True):
-        at = torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.position(name)
+    for label, at in zip(labels, found.values(), strict=True):
         places.append(Place(label, (pos == torch.where(at < 0, at + tokens.lengths, at)[:, None]) & tokens.mask))
     return tuple(places)
 

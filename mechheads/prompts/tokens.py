@@ -299,8 +299,7 @@ def check_padding(
                 others = ", and other rows of this length do not" * (differ and runs[worst] == 1)
                 raise ValueError(
                     f"{name} {worst} {side} with {token_strings([token], tokenizer)[0]!r}{times}{others}. Tokenizers "
-                    f"pad with this token, and without the mask it would be read as a part of the {name}. "
-                    f"Give {_UNPADDED}"
+                    f"pad with this token, and it would be read as a part of the {name}. Give {_UNPADDED}"
                 )
     ends = [index for index, row in rows.items() if pad == eos and len(row) > 1 and row[-1] == pad]
     if ends and warns:
