@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.prompts import templates
+from mechheads.prompts import chats
 from mechheads.prompts.chats import as_here, chat_text, messages_of
 
 USER = {"role": "user", "content": "Who gave a book?"}
@@ -216,7 +216,7 @@ def test_an_analysis_has_one_day(tokenizer: Any, monkeypatch: pytest.MonkeyPatch
             cls.days += 1
             return datetime.date(2026, 2, 27) + datetime.timedelta(days=cls.days)
 
-    monkeypatch.setattr(templates.datetime, "date", Clock)
+    monkeypatch.setattr(chats.datetime, "date", Clock)
     reading, notes = as_here(), {}
     with as_here(notes), as_here({}):
         assert chat_text([USER], with_template(tokenizer, DATED)) == chat_text([USER], tokenizer)
