@@ -22,7 +22,7 @@ from mechheads.model.backends.state import as_usual
 from mechheads.model.core import ModelCore
 from mechheads.model.proof import apart, note_rounding
 from mechheads.model.reference import SHORT, Reference, first_sentence
-from mechheads.prompts.given import Unpadded
+from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import HeadCache
 
 _READ = ("resid_pre", "q", "k", "v", "z")
