@@ -35,12 +35,8 @@ _HEAD = re.compile(r"L\d+(H\d+|\.mlp)")
 _INTERVAL = "interval"
 
 
-def ranks(scores: pd.Series) -> list[int]:
-    """1 for the largest score; equal scores share the better rank.
-
-    >>> ranks(pd.Series([3.0, 2.0, 2.0, 1.0]))
-    [1, 2, 2, 4]
-    """
+def ranks(scores: Any) -> list[int]:
+    """The ranks of a column of scores: 1 for the largest; equal scores share the better rank."""
     return scores.rank(method="min", ascending=False).astype(int).tolist()
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.results.shown import Rows, html_table, tidy
+from mechheads.results.shown import Rows, html_table, ranks, tidy
 
 ABOUT = {"name": "effect", "unit": "logits", "kind": "demo"}
 
@@ -207,3 +207,7 @@ def test_what_is_asked_for_is_a_few_lines(loaded):
     long = "word " * 500
     for each in (mh.Prompts([long] * 100), mh.Prompts([list(range(500))]), mh.Task([long], ["x"])):
         assert len(repr(each)) < 200
+
+
+def test_equal_scores_share_the_better_rank() -> None:
+    assert ranks(pd.Series([3.0, 2.0, 2.0, 1.0])) == [1, 2, 2, 4]
