@@ -21,7 +21,7 @@ from mechheads.limits import Limits
 from mechheads.model.backends.parts import moved
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
-from mechheads.model.proof import versions
+from mechheads.model.proof import versions_now
 from mechheads.prompts.chats import as_here, note
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens, Unpadded
@@ -132,7 +132,7 @@ class CachedRuns:
 
     def note_weights(self) -> None:
         """Note the version counters of the weights, for ``check_weights``."""
-        self._noted = versions(self.model.backend.weights)
+        self._noted = versions_now(self.model.backend)
 
     def check_weights(self) -> None:
         """Check that no weight was written into or replaced since the weights were noted.
@@ -140,7 +140,7 @@ class CachedRuns:
         Raises:
             ValueError: if one was.
         """
-        if self._noted is not None and self._noted != versions(self.model.backend.weights):
+        if self._noted is not None and self._noted != versions_now(self.model.backend):
             raise ValueError(
                 "job: the model's weights have changed since the job's runs were cached, so the runs are not those of "
                 "this model any more; prepare a new job with mh.prepare(model, ...)"

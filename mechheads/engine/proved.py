@@ -22,7 +22,7 @@ from mechheads.heads import HeadId, Node, kv_head
 from mechheads.interventions.basic import Patch, Zero
 from mechheads.interventions.new_z import Finite, apply
 from mechheads.metrics.base import read_positions
-from mechheads.model.proof import SHOWS, Claim, PlainHook, apart, tolerance
+from mechheads.model.proof import Claim, PlainHook
 from mechheads.runs.head_cache import KEY_SITES
 
 
@@ -57,11 +57,9 @@ def prove_wave(
     size = size.nan_to_num(0)
     entry, unit, prompt = (int(i) for i in torch.unravel_index(size.argmax(), size.shape))
     claim = _claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])
-    proofs.prove([claim, *_of_the_source(job, units[unit], prompt)])
-    base = _read(job, prompt, job.evaluator.base_states[prompt])
-    logits = claim.reads is None
-    states = [job.model.backend.unembed(each) if logits else each for each in (claim.found, base)]
-    if apart(*states, logits=logits) < SHOWS * tolerance(job.model.backend):
+    beside = job.base.claims_of(prompt, claim.at) if claim.reads is None else []
+    beside += [] if job.source is None else job.source.claims_of(prompt, ())
+    if not proofs.prove([claim, *_of_the_source(job, units[unit], prompt)], beside):
         zeroed = run.zeroed()
         proofs.prove([_claim(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
 
@@ -70,17 +68,19 @@ def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: 
     edits = run.edits(unit, prompt, entry)
     n, reads, activation = int(job.tokens.on_cpu.lengths[prompt]), None, job.reading.activation
     at, mask = read_positions(job.spec.metric, job.tokens.on_cpu)
-    found = _read(job, prompt, states)
+    found, unchanged = (_read(job, prompt, each) for each in (states, job.evaluator.base_states[prompt]))
     if activation is not None:
         reads = (
             job.model.hook_name(activation.site, activation.head.layer),
             _taken(activation.site, activation.head.head),
         )
         found = found[:, :n] if activation.site == "pattern" else found
+        unchanged = unchanged[:, :n] if activation.site == "pattern" else unchanged
     held = [edit(job, "z", head, job.base.z[head][prompt, :n]) for head in job.base.held]
     ids = tuple(job.tokens.on_cpu.ids[prompt, :n].tolist())
     what = f"what the engine gives for prompt {prompt} with {_named(unit)} changed"
-    return Claim(what, ids, tuple(at[prompt][mask[prompt]].tolist()), found, [*held, *edits], reads)
+    places = tuple(at[prompt][mask[prompt]].tolist())
+    return Claim(what, ids, places, found, [*held, *edits], reads, unchanged)
 
 
 def _read(job: Job, prompt: int, states: Float[Tensor, "position d"]) -> Float[Tensor, "position d"]:

@@ -66,6 +66,8 @@ class Claim:
         found: the final states there, or the values of ``reads``.
         edits: the hooks of the plain forward pass; None for that of the object that the user holds.
         reads: takes what is compared from the value of a hook; None compares log-probabilities.
+        unchanged: what ``found`` is without the edits.
+        run: the number of the cached run that it comes from.
     """
 
     what: str
@@ -74,6 +76,8 @@ class Claim:
     found: Float[Tensor, "position width"]
     edits: Sequence[PlainHook] | None = None
     reads: PlainHook | None = None
+    unchanged: Float[Tensor, "position width"] | None = None
+    run: int | None = None
 
 
 class Proofs:
@@ -136,13 +140,35 @@ class Proofs:
             ]
         )
 
-    def prove(self, more: Sequence[Claim] = ()) -> None:
-        """Prove what is open, and more claims in the same passes."""
-        claims = [*(self._open or ()), *more]
+    def prove(self, more: Sequence[Claim] = (), instead: Sequence[Claim] = ()) -> bool:
+        """Prove what is open, and more claims in the same passes.
+
+        Args:
+            instead: claims that stand for open ones of the same run and length, since they share passes with ``more``.
+
+        Returns:
+            Whether every claim with an ``unchanged`` is far enough from it to show something.
+        """
+        found = {(claim.run, len(claim.ids)): claim for claim in instead}
+        opened = [found.get((claim.run, len(claim.ids)), claim) for claim in self._open or ()]
+        claims = [*more, *dict.fromkeys(opened)]
         if self._open:
             self._open = []
-        for claim, wanted in zip(claims, plain(self.backend, claims), strict=True):
-            check(self.backend, claim, wanted)
+        ours = _compared(self.backend, claims)
+        for claim, (mine, _), wanted in zip(claims, ours, plain(self.backend, claims), strict=True):
+            check(self.backend, claim, mine, wanted)
+        shows = SHOWS * tolerance(self.backend)
+        pairs = [(mine, old, claim.reads is None) for claim, (mine, old) in zip(claims, ours, strict=True)]
+        return all(old is None or apart(mine, old, logits=logits) >= shows for mine, old, logits in pairs)
+
+
+def _compared(backend: Backend, claims: Sequence[Claim]) -> list[tuple[Tensor, Tensor | None]]:
+    """What is compared of each claim, and of what it was unchanged: their logits, all from one product."""
+    every = [(claim, states) for claim in claims for states in (claim.found, claim.unchanged)]
+    final = [states for claim, states in every if states is not None and claim.reads is None]
+    logits = iter(backend.unembed(torch.cat(final)).split([len(states) for states in final]) if final else ())
+    found = [next(logits) if states is not None and claim.reads is None else states for claim, states in every]
+    return list(zip(found[::2], found[1::2], strict=True))  # type: ignore[arg-type]
 
 
 def shortest_and_longest(lengths: Int[Tensor, " prompt"]) -> list[int]:
@@ -164,22 +190,26 @@ def at_the_ends(
     sizes, found = lengths.tolist(), []
     for i in shortest_and_longest(lengths):
         row = tuple(ids[i, : sizes[i]].tolist())
-        at = {sizes[i] - 1, sum(row) % sizes[i]} if more is None else {k for k in more[i] if k < sizes[i]}
+        at = last_and_drawn(row) if more is None else {k for k in more[i] if k < sizes[i]}
         found.append((i, row, tuple(sorted(at))))
     return found
 
 
+def last_and_drawn(ids: Sequence[int]) -> set[int]:
+    """The last position of a prompt, and one that is drawn."""
+    return {len(ids) - 1, sum(ids) % len(ids)}
+
+
 def plain(backend: Backend, claims: Sequence[Claim]) -> list[Float[Tensor, "position width"]]:
     """What plain forward passes give in place of each claim."""
-    groups: dict[tuple[bool, int], list[int]] = defaultdict(list)
+    groups: dict[tuple[bool, int], dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
     for i, claim in enumerate(claims):
         held = claim.edits is None and backend.held is not None
-        groups[held, 0 if backend.on_disk is not None else len(claim.ids)].append(i)
+        rows = groups[held, 0 if backend.on_disk is not None else len(claim.ids)]
+        rows[i if claim.edits else claim.ids].append(i)
     found: dict[int, Tensor] = {}
-    for (held, _), some in groups.items():
-        rows = list(dict.fromkeys((claims[i].ids if claims[i].edits is None else i) for i in some))
-        members = [[i for i in some if (claims[i].ids if claims[i].edits is None else i) == row] for row in rows]
-        found |= _one_pass(backend, claims, members, held)
+    for (held, _), rows in groups.items():
+        found |= _one_pass(backend, claims, [*rows.values()], held)
     return [found[i] for i in range(len(claims))]
 
 
@@ -190,13 +220,14 @@ def _one_pass(
     firsts = [claims[each[0]] for each in members]
     pos = max(len(claim.ids) for claim in firsts)
     ids = torch.tensor([[*claim.ids, *claim.ids[-1:] * (pos - len(claim.ids))] for claim in firsts])
-    at = sorted({place for each in members for i in each for place in claims[i].at})
+    at = sorted({k for each in members for i in each if claims[i].reads is None for k in claims[i].at}) or [pos - 1]
     seen: dict[int, Tensor] = {}
     hooks: list[Hook] = []
-    for row, claim in enumerate(firsts):
-        hooks += [(name, partial(_in_row, row=row, change=change)) for name, change in claim.edits or ()]
-        if claim.reads is not None:
-            hooks.append((claim.reads[0], partial(_note, row=row, seen=seen, read=claim.reads[1])))
+    for row, each in enumerate(members):
+        hooks += [(name, partial(_in_row, row=row, change=change)) for name, change in firsts[row].edits or ()]
+        for i, reads in ((i, claims[i].reads) for i in each):
+            if reads is not None:
+                hooks.append((reads[0], partial(_note, row=row, seen=seen, claim=i, read=reads[1])))
     here = ids.to(backend.devices.home)
     logits = backend.own_logits(here, at) if held else backend.plain_logits(here, hooks, at)
     found = {}
@@ -206,7 +237,7 @@ def _one_pass(
             found[i] = (
                 logits[row, [at.index(k) for k in places]]
                 if claims[i].reads is None
-                else seen[row][places][:, : claims[i].found.shape[1]]
+                else seen[i][places][:, : claims[i].found.shape[1]]
             )
     return found
 
@@ -220,16 +251,19 @@ def _in_row(value: Tensor, hook: Any, row: int, change: Callable[[Tensor], Tenso
     return value
 
 
-def _note(value: Tensor, hook: Any, row: int, seen: dict[int, Tensor], read: Callable[[Tensor], Any]) -> None:
-    seen[row] = read(value[row : row + 1]).clone()
+def _note(
+    value: Tensor, hook: Any, row: int, seen: dict[int, Tensor], claim: int, read: Callable[[Tensor], Any]
+) -> None:
+    seen[claim] = read(value[row : row + 1]).clone()
 
 
-def check(backend: Backend, claim: Claim, wanted: Float[Tensor, "position width"]) -> None:
+def check(
+    backend: Backend, claim: Claim, ours: Float[Tensor, "position width"], wanted: Float[Tensor, "position width"]
+) -> None:
     """Compare a claim with what a plain forward pass gives; in half precision, first as it was computed in a batch."""
     logits = claim.reads is None
     if logits and not wanted.isfinite().any():
         return  # the weights are damaged, which is said more clearly elsewhere
-    ours = backend.unembed(claim.found) if logits else claim.found
     limit = tolerance(backend)
     off = apart(ours, wanted, logits=logits)
     if limit < off <= _IN_A_BATCH and logits and claim.edits is None and not _is_exact(backend):
@@ -313,6 +347,11 @@ def _is_users(hook: Any) -> bool:
         hook = getattr(hook, "func", None) or hook.__func__
     home = getattr(hook, "__globals__", {}).get("__name__") or getattr(hook, "__module__", None) or "builtins"
     return home.split(".")[0] not in _LIBRARIES
+
+
+def versions_now(backend: Backend) -> list[tuple[int, int]]:
+    """The ``versions`` of a model's weights, read once in each analysis."""
+    return backend.changes.once("versions", lambda: versions(backend.weights))
 
 
 def versions(weights: Sequence[Tensor]) -> list[tuple[int, int]]:

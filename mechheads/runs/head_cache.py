@@ -20,7 +20,7 @@ from mechheads.messages.habits import advice, item_advice
 from mechheads.messages.wrapped import Wrapped
 from mechheads.model.backends.base import Hook
 from mechheads.model.core import ModelCore
-from mechheads.model.proof import Claim, at_the_ends, versions
+from mechheads.model.proof import Claim, at_the_ends, last_and_drawn, versions_now
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
@@ -112,7 +112,7 @@ class HeadCache(Wrapped):
         self.held: tuple[HeadId, ...] = ()
         self._gives_copies = False
         self._serial = next(_SERIALS)
-        self._mark = None if model.backend.on_disk else versions(model.backend.weights)
+        self._mark = None if model.backend.on_disk else versions_now(model.backend)
 
     def copies(self) -> HeadCache:
         """The same run, whose activations cannot be changed by writing into what it gives."""
@@ -210,7 +210,18 @@ class HeadCache(Wrapped):
         here, proofs = self.tokens.on_cpu, self.need_model().backend.proofs
         for i, ids, wanted in at_the_ends(here.ids, here.lengths, None if at is None else at.tolist()):
             if places := proofs.new(self._serial, i, wanted):
-                proofs.claim([Claim(f"the cached run of prompt {i}", ids, places, self.final[i, [*places]])])
+                proofs.claim([self._claim(i, ids, places)])
+
+    def claims_of(self, prompt: int, at: Sequence[int]) -> list[Claim]:
+        """The claim of one prompt at these positions and those of ``claim``, to stand for others of its length."""
+        if self.held:
+            return []
+        ids = tuple(self.tokens.on_cpu.ids[prompt, : int(self.tokens.on_cpu.lengths[prompt])].tolist())
+        return [self._claim(prompt, ids, tuple(sorted({*at, *last_and_drawn(ids)})))]
+
+    def _claim(self, prompt: int, ids: tuple[int, ...], at: tuple[int, ...]) -> Claim:
+        what = f"the cached run of prompt {prompt}"
+        return Claim(what, ids, at, self.final[prompt, [*at]], run=self._serial)
 
     def site(self, site: str) -> HeadTensor:
         """The activation of that name: ``run.site("q")`` is ``run.q``."""
@@ -273,7 +284,7 @@ class HeadCache(Wrapped):
     def need_model(self) -> ModelCore:
         if self.model is None:
             raise ValueError("this run was pickled, which leaves its model out; run it again: model.cache(...)")
-        if self._mark is not None and self._mark != versions(self.model.backend.weights):
+        if self._mark is not None and self._mark != versions_now(self.model.backend):
             raise ValueError(
                 "the model's weights have changed since this run was cached; run it again: model.cache(...)"
             )
