@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from mechheads.metrics.basic import kl_divergence as kl_divergence, log_prob as log_prob, logit_diff as logit_diff
     from mechheads.model.load import load as load, wrap as wrap
     from mechheads.model.model import Model as Model
-    from mechheads.patching.ablate import ablate as ablate
-    from mechheads.patching.activation import activation_patch as activation_patch
+    from mechheads.patching.activation import ablate as ablate, activation_patch as activation_patch
     from mechheads.patching.path import path_matrix as path_matrix, path_patch as path_patch
     from mechheads.prompts.prompts import PromptPairs as PromptPairs, Prompts as Prompts
     from mechheads.results.scores import HeadScores as HeadScores
@@ -76,7 +75,7 @@ _HOME = {
     "activation_patch": "patching.activation",
     "path_patch": "patching.path",
     "path_matrix": "patching.path",
-    "ablate": "patching.ablate",
+    "ablate": "patching.activation",
     "profile_heads": "behaviour.profile",
     "generate": "generation.generate",
     "Zero": "interventions.basic",

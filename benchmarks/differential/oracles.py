@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 import mechheads as mh
 from benchmarks.differential.containers import NotSo, Rows, ids_of
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import UniformAttention
+from mechheads.interventions.basic import Intervention, UniformAttention
 from support.plain import Change, Plain, Spot
 from support.tiny_families import WORDS
 

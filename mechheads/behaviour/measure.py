@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from torch import Tensor
 from mechheads.behaviour.programs import PROGRAMS, fits_of, patterns_of
 from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.model import Model
+from mechheads.model.proof import Claim, last_and_drawn
 
 BEHAVIOURS = ("first", "self", "previous", "duplicate", "induction", "delimiter")
 MOVED = tuple(f"{name}_moved" for name in BEHAVIOURS)
@@ -46,6 +48,8 @@ MEASURES = (
     *OTHERS,
     *FITS,
 )
+_OF_TEXT = -2
+"""The number in proofs of runs of windows, which are no cached runs."""
 _ALL_KEYS = 2
 """The first so many of them have all keys to choose from, the others the middle."""
 DELIMITER = re.compile(r"[\W_]+")
@@ -62,14 +66,25 @@ def measure(
     ``also`` sees the activations of each layer too, as ``see`` of ``each_layer``.
     """
     weights, has = weights_of(keys_of(ids, delimiters(model.tokenizer, model.d_vocab)))
-    measures = _Measures(model, ids, weights, has)
+    measures, stream = _Measures(model, ids, weights, has), list[Tensor]()
 
     def see(layer: int, **activations: Tensor) -> None:
         measures.see(layer, **activations)
+        stream[:] = [activations["resid_pre"][-1]]
         also(layer, **activations)
 
     each_layer(model, ids, ("resid_pre", "v", "pattern", "z"), see)
+    _claim(model, ids[-1], *stream)
     return measures.found.cpu(), measures.at_distance
+
+
+def _claim(model: Model, ids: Int[Tensor, " pos"], stream: Float[Tensor, "pos d_model"]) -> None:
+    """Claim, once in an analysis, the residual stream of a window before the last block."""
+    if model.backend.proofs.new(_OF_TEXT, 0, (0,)):
+        own, reads = tuple(ids.tolist()), (model.hook_name("resid_pre", model.n_layers - 1), itemgetter(0))
+        at = tuple(sorted(last_and_drawn(own)))
+        claim = Claim("the residual stream of a window of text", own, at, stream[[*at]], (), reads)
+        model.backend.proofs.claim([claim])
 
 
 def each_layer(model: Model, ids: Int[Tensor, "window pos"], sites: Sequence[str], see: Callable[..., None]) -> None:

@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from mechheads.behaviour.windows import Texts, Windows, check_window, default_texts, each_batch, windows_of
 from mechheads.heads import HeadId, check_heads
-from mechheads.interventions.base import Context, Site
+from mechheads.interventions.basic import Context, Site
 from mechheads.limits import current
 from mechheads.messages.arguments import Within, check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted

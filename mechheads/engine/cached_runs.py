@@ -1,6 +1,11 @@
 """Cached runs of one model's prompts: each side of the pairs runs once, and several analyses share it.
 
 Runs that differ only after some token share what comes before it.
+
+Heads that ``given=`` ablates keep a z that is computed once, from the intact runs, whatever else is changed. So the
+base run of a sweep is the run with these heads ablated, and the cone that a change recomputes is the same. The source
+run of pairs is another run of the same ablated model: there, the interventions find that run in the place of both, so a
+patch leaves it as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +21,9 @@ from torch import Tensor
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Wave
-from mechheads.heads import HeadId
+from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.interventions.basic import Intervention, InterventionLike, Zero, as_intervention, needs_of, site_of
+from mechheads.interventions.new_z import Finite, all_new_z, new_z
 from mechheads.limits import Limits
 from mechheads.model.backends.parts import moved
 from mechheads.model.core import ModelCore
@@ -26,7 +33,7 @@ from mechheads.prompts.chats import as_here, note
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens, Unpadded
 from mechheads.runs.head_cache import HeadCache, tokens_in_run
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import LayerStore
 
 _PROMPTS_AT_ONCE = 256
 
@@ -66,7 +73,9 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> He
 
             new = Wave(base, rows, part).follow(part.take(model.backend.embed(ids[rows])[0]), keep)
             final[rows][prompt, pos] = new[prompt, inside]
-    return HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))
+    run = HeadCache(model, tokens, {"z": store}, final, (model.n_heads, model.n_kv_heads))
+    run.computed = len(tokens) * window.width
+    return run
 
 
 def values_after(
@@ -110,6 +119,7 @@ class CachedRuns:
     Attributes:
         tokens: the tokens of each side; plain prompts have only the side "clean".
         reading: how chats were read.
+        ran: how many tokens were computed so far.
     """
 
     def __init__(self, model: Model, prompts: AnyPrompts) -> None:
@@ -121,6 +131,7 @@ class CachedRuns:
                 self.tokens: dict[str, Tokens] = {"clean": clean, "corrupted": corrupted}
             else:
                 self.tokens = {"clean": as_prompts(prompts).tokens(model)}
+        self.ran = 0
         self._kept: dict[str, HeadCache] = {}
         self._held: dict[str, Mapping[HeadId, Tensor]] = {}
         self._noted: list[tuple[int, int]] | None = None
@@ -135,11 +146,7 @@ class CachedRuns:
         self._noted = versions_now(self.model.backend)
 
     def check_weights(self) -> None:
-        """Check that no weight was written into or replaced since the weights were noted.
-
-        Raises:
-            ValueError: if one was.
-        """
+        """Check that no weight was written into or replaced since the weights were noted."""
         if self._noted is not None and self._noted != versions_now(self.model.backend):
             raise ValueError(
                 "job: the model's weights have changed since the job's runs were cached, so the runs are not those of "
@@ -152,23 +159,27 @@ class CachedRuns:
             return self.tokens["clean"], None
         return self.tokens[base], self.tokens[other_side(base)]
 
-    def run(self, side: str, sites: Sequence[str], limits: Limits) -> HeadCache:
+    def run(self, side: str, sites: Sequence[str], limits: Limits, on_disk: bool | None = None) -> HeadCache:
         """The cached run of a side with at least these activations; the model runs again only if some are missing."""
         kept = self._kept.get(side)
         if kept is None or not set(sites) <= set(kept.stores):
             wanted = dict.fromkeys((*sites, *(() if kept is None else kept.stores)))
-            held = self._held.get(side)
-            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), limits=limits, held=held)
+            how = {"limits": limits, "held": self._held.get(side), "on_disk": on_disk}
+            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), **how)
             self._kept[side] = kept
+            self.ran += kept.computed
         return kept
 
-    def source(self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits) -> HeadCache:
+    def source(
+        self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits, on_disk: bool | None = None
+    ) -> HeadCache:
         """The source run; if only its z is needed, tokens that it shares with the base run are not computed again."""
         kept = self._kept.get(side)
         if kept is None and set(sites) <= {"z"} and not self._held:
             kept = run_sharing_prefix(base, self.tokens[side], limits=limits)
             self._kept[side] = kept
-        return self.run(side, sites, limits)
+            self.ran += kept.computed
+        return self.run(side, sites, limits, on_disk)
 
     def with_held(self, held: Mapping[str, Mapping[HeadId, Float[Tensor, "prompt pos d_head"]]]) -> CachedRuns:
         """Other runs of the same prompts, with a z for some heads of each side that replaces their own."""
@@ -184,3 +195,50 @@ class CachedRuns:
 def other_side(side: str) -> str:
     """The other side of pairs."""
     return "corrupted" if side == "clean" else "clean"
+
+
+Given = Sequence[HeadLike] | HeadLike | Mapping[Any, InterventionLike]
+"""Heads that are set to zero, or the intervention that ablates each."""
+_ZERO = Zero()
+Held = tuple[tuple[HeadId, Intervention], ...]
+"""The heads that are ablated all the time, in order, and how."""
+
+
+def held_by(given: Given | None, model: ModelCore, name: str = "given", otherwise: Intervention = _ZERO) -> Held:
+    """The heads that ``given=`` names, and how each is ablated."""
+    if given is None:
+        return ()
+    try:
+        heads = check_heads([*given] if isinstance(given, Mapping) else given, model.n_layers, model.n_heads)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if not isinstance(given, Mapping):
+        return tuple((head, otherwise) for head in heads)
+    rules: dict[HeadId, InterventionLike] = {HeadId.parse(head): rule for head, rule in given.items()}
+    return tuple((head, as_intervention(rules[head], f"{name}[{str(head)!r}]")) for head in heads)
+
+
+def runs_given(runs: CachedRuns, held: Held, base: str, limits: Limits) -> CachedRuns:
+    """The runs of the same prompts in which heads are ablated, which run once more without that.
+
+    Args:
+        runs: the intact runs.
+        base: the side that is the base run, if there are two.
+    """
+    sites = tuple(dict.fromkeys(("z", *(site for _, rule in held for site in (site_of(rule), *needs_of(rule))))))
+    intact = {side: runs.run(side, sites, limits) for side in runs.tokens}
+    for run in intact.values():
+        run.claim()
+    z: dict[str, dict[HeadId, Tensor]] = {}
+    for side, run in intact.items():
+        source = None if len(intact) == 1 else intact[other_side(side)] if side == base else run
+        pos = run.tokens.ids.shape[1]
+        rows = max(1, tokens_in_run(runs.model, limits, pos) // pos)
+        z[side] = {}
+        for head, rule in held:
+            on_z = site_of(rule) == "z"
+            of_all = None if on_z else all_new_z(runs.model, run, source, rule, None, [head.layer], rows)
+            finite = Finite(rule)
+            z[side][head] = new_z(rule, run, source, [head], None, finite, of_all)[0][:, 0]
+            finite.check()
+    return runs.with_held(z)

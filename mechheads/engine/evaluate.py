@@ -1,8 +1,9 @@
-"""The metric of a sweep's final states, prompt by prompt, compared with the base run."""
+"""What a metric reads of a run, and its values of a sweep's final states compared with the base run."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,24 +11,90 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.reading import Reading
+from mechheads.heads import HeadId, Node, check_head
 from mechheads.limits import DEFAULT_LIMITS, Limits
-from mechheads.metrics.base import Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
+from mechheads.metrics.base import Activation, Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.metrics.basic import IN_CACHE
+from mechheads.model.backends.partial_block import Stopped, until_stopped
 from mechheads.model.backends.parts import moved
+from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Tokens
-from mechheads.runs.head_cache import HeadCache
+from mechheads.runs.head_cache import HeadCache, holding, states_at, tokens_in_run
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a metric reads, and how far a run goes for it.
+
+    Attributes:
+        activation: a head's pattern or z; None for the logits.
+        blocks: how many blocks run. Of the last one, only what comes before the activation.
+        width: how many numbers are read at each position.
+    """
+
+    activation: Activation | None
+    blocks: int
+    width: int
+
+    @classmethod
+    def of(cls, metric: Metric, model: ModelCore, pos: int) -> Reading:
+        """The reading of a metric of prompts of ``pos`` tokens."""
+        activation = MetricInfo.of(metric).read
+        if activation is None:
+            return cls(None, model.n_layers, model.d_vocab)
+        head = check_head(activation.head, model.n_layers, model.n_heads)
+        return cls(activation, head.layer + 1, pos if activation.site == "pattern" else model.d_head)
+
+    @property
+    def ahead(self) -> int:
+        """How many layers have heads and MLPs that can change what is read."""
+        return self.blocks - (self.activation is not None)
+
+    def cost(self, layer: int) -> int:
+        """How many blocks run for a change in a layer."""
+        return self.blocks - layer if layer < self.ahead else 0
+
+    def reached_by(self, nodes: tuple[HeadId, ...]) -> tuple[HeadId, ...]:
+        """The heads that can change what is read."""
+        found = tuple(node for node in nodes if node.layer < self.ahead)
+        if nodes and not found:
+            instead = f"give heads of layers 0..{self.ahead - 1}" if self.ahead else "choose a head of a later layer"
+            raise ValueError(
+                f"heads: none of them comes before {self.activation}, which the metric reads, so none can change it; "
+                f"{instead}"
+            )
+        return found
+
+    def takes(self, node: Node, site: str) -> bool:
+        """Whether a new value of a site of a head, or of an MLP, changes what is read, if it reaches it."""
+        if node.layer < self.ahead or self.activation is None:
+            return True
+        return node == self.activation.head and self.activation.follows(site)
+
+    def values(
+        self, run: HeadCache, at: Int[Tensor, "prompt position"], limits: Limits
+    ) -> Float[Tensor, "prompt position d"]:
+        """What is read of a cached run: its final states, or the activation, for which the run starts again."""
+        if self.activation is None:
+            return run.final_at(at)
+        model, ids, parts = run.need_model(), run.tokens.ids, list[Tensor]()
+        head, site = self.activation.head, self.activation.site
+        held = {each: run.z[each] for each in run.held}
+        at_once = max(1, tokens_in_run(model, limits, ids.shape[1]) // ids.shape[1])
+        for rows in torch.arange(len(ids), device=ids.device).split(at_once):
+
+            def stop(value: Tensor, hook: Any, rows: Tensor = rows) -> None:
+                parts.append(states_at(value[:, head.head] if site == "pattern" else value[:, :, head.head], at[rows]))
+                raise Stopped
+
+            hooks = [*holding(model, held, rows), (model.hook_name(site, head.layer), stop)]
+            whole = partial(model.backend.run, ids[rows], hooks)
+            until_stopped(head.layer, whole)
+        return torch.cat(parts)
 
 
 class Evaluator:
-    """Computes the metric of final states and its difference from the base run, in parts that fit into memory.
-
-    Args:
-        base: the base run; ``source``: the source run, if there is one.
-
-    Raises:
-        ValueError: if the metric of the base run is not finite or is not one number per prompt.
-    """
+    """Computes the metric of final states and its difference from the base run, in parts that fit into memory."""
 
     def __init__(
         self, metric: Metric, base: HeadCache, source: HeadCache | None = None, limits: Limits = DEFAULT_LIMITS
@@ -39,7 +106,8 @@ class Evaluator:
         self._takes_copies = MetricInfo.of(metric).copies
         few = self.reading.activation is None and MetricInfo.of(metric).vocab == "answers"
         self._tokens, self._vocab = _answer_vocab(base.tokens) if few else (base.tokens, None)
-        self._logits_a_prompt = self.at.shape[1] * (self.reading.width if self._vocab is None else len(self._vocab))
+        self.columns = self.reading.width if self._vocab is None else len(self._vocab)
+        self._logits_a_prompt = self.at.shape[1] * self.columns
         self._memory: Tensor | None = None
         self.base_states = self.reading.values(base, self.at, limits)
         step = max(1, self._limits.logits_at_once // self._logits_a_prompt)
@@ -102,11 +170,7 @@ class Evaluator:
         return value
 
     def distance(self) -> float:
-        """metric(source) - metric(base), averaged over prompts.
-
-        Raises:
-            ValueError: if there is no source run, or the metric is the same for both runs.
-        """
+        """metric(source) - metric(base), averaged over prompts."""
         if self.source is None:
             raise ValueError("normalize=True needs two runs; give mh.PromptPairs, or leave normalize out")
         states = self.reading.values(self.source, self.at, self._limits)

@@ -243,11 +243,7 @@ def _joining(senders: Sequence[Sender], layer: int) -> list[Sender]:
 
 
 def check_frozen(base: HeadCache, at: Int[Tensor, "prompt position"]) -> None:
-    """Check that freezing the heads of a run reproduces it if nothing is changed.
-
-    Raises:
-        ValueError: if it does not, for example because heads reach the residual stream other than by W_O and b_O.
-    """
+    """Check that freezing the heads of a run reproduces it if nothing is changed."""
     model, same = base.need_model(), HeadId(0, 0)
     frozen = Frozen(base, slice(0, 1), at[:1], "recomputed")
     final = frozen.run([(same, frozen.take(base.z[same]))], final=True).final

@@ -12,12 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine import proved
-from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.dispatch import Batch, Values
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.memory import tokens_in_flight
-from mechheads.engine.report import describe_intervention
+from mechheads.engine.report import describe_intervention, warn_of_answers
 from mechheads.engine.run import edit_of, new_z_of_all, z_of
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Work, compute, metric_of
@@ -28,7 +27,7 @@ from mechheads.metrics.base import name_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.results.provenance import make_provenance
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import LayerStore
 from mechheads.scale.ray_cluster import pool_of
 
 
@@ -118,9 +117,6 @@ class SetRuns:
         Args:
             done: called with a number of sets whenever that many more are finished.
             into: an array that is filled as values come, for callers that return it after Ctrl-C.
-
-        Raises:
-            KeyboardInterrupt: after Ctrl-C.
         """
         values = np.full((len(replaced), len(self.base_value)), np.nan) if into is None else into
         rows: dict[frozenset[HeadId], list[int]] = {}
@@ -171,11 +167,7 @@ def replaced_z(job: Job) -> tuple[LayerStore, Int[Tensor, " prompt"]]:
 
 
 def head_set(heads: Iterable[HeadLike], model: Model, name: str) -> tuple[HeadId, ...]:
-    """Parse a set of heads, which may be empty.
-
-    Raises:
-        ValueError: if it is not a list, or contains a head that the model does not have or the same head twice.
-    """
+    """Parse a set of heads, which may be empty."""
     if isinstance(heads, (str, HeadId)) or not isinstance(heads, Iterable):
         raise ValueError(f'{name} is {heads!r}; give a list of heads, such as ["L9H6", "L10H0"]')
     parsed = in_order(check_head(head, model.n_layers, model.n_heads) for head in heads)

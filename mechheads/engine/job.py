@@ -1,4 +1,4 @@
-"""The request of a sweep (``Spec``), and the sweep ready to run (``Job``): checked, cached and planned."""
+"""The request of a sweep (``Spec``), its positions, and the sweep ready to run (``Job``): checked, cached, planned."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, other_side
-from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.held_heads import Held, runs_given
+from mechheads.engine.cached_runs import AnyPrompts, CachedRuns, Held, other_side, runs_given
+from mechheads.engine.evaluate import Evaluator, Reading
 from mechheads.engine.memory import Chunks
-from mechheads.engine.places import Place, Positions, find_places
 from mechheads.engine.plan import Plan, least_in_flight, make_plan
-from mechheads.engine.reading import Reading
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Rows, Window
 from mechheads.engine.wavefront import Wave
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Intervention, Site, needs_of, site_of
-from mechheads.interventions.basic import InterventionLike, Patch, Zero, as_intervention
+from mechheads.interventions.basic import (
+    Intervention,
+    InterventionLike,
+    Patch,
+    Site,
+    Zero,
+    as_intervention,
+    needs_of,
+    site_of,
+)
 from mechheads.interventions.new_z import Finite, first_change, new_z
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits, current, show_bytes
-from mechheads.messages.arguments import check_arguments
+from mechheads.messages.arguments import check_arguments, did_you_mean
 from mechheads.messages.warn import warn
 from mechheads.messages.wrapped import Wrapped
 from mechheads.metrics.base import Metric, read_positions, try_metric
@@ -40,15 +46,74 @@ from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import RUN_SITES, HeadCache
 
+Positions = Literal["all", "each"] | str | Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a head is changed: a label for the result, and the positions [prompt, pos] or None for all."""
+
+    label: int | str | None
+    at: Bool[Tensor, "prompt pos"] | None
+
+
+def find_places(positions: Positions, tokens: Tokens) -> tuple[Place, ...]:
+    """The places that ``positions`` asks for, one for each separate change."""
+    pos = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
+    if positions == "all":
+        return (Place(None, None),)
+    if positions == "each":
+        return tuple(Place(int(p), (pos == p) & tokens.mask) for p in pos)
+    if not isinstance(positions, Sequence) or not len(positions):
+        raise ValueError(f'positions is {positions!r}; give "all", "each", a name, or a list of names or token indices')
+    names: list[str | int] = [positions] if isinstance(positions, str) else list(positions)
+    each = {
+        name: torch.full_like(tokens.lengths, name) if isinstance(name, int) else tokens.position(name)
+        for name in names
+    }
+    found = {name: at for name, at in each.items() if at is not None}
+    if unknown := [str(name) for name in names if name not in found]:
+        known = ", ".join(tokens.positions)
+        meant = did_you_mean(unknown[0], [*tokens.positions, "all", "each"])
+        raise ValueError(
+            f'positions: {unknown[0]!r} is not known; these prompts have {known} (or "all", "each"), or give a token '
+            f"that each has once.{meant}"
+        )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"positions: {twice[0]!r} is given twice; name each position once")
+    labels = [None] if isinstance(positions, str) else names
+    if len({type(label) for label in labels}) > 1:
+        labels = [str(label) for label in labels]
+    places = []
+    for label, at in zip(labels, found.values(), strict=True):
+        places.append(Place(label, (pos == torch.where(at < 0, at + tokens.lengths, at)[:, None]) & tokens.mask))
+    return tuple(places)
+
+
+def by_place(
+    places: Sequence[Place], values: Float[np.ndarray, "*rest place prompt"]
+) -> tuple[Float[np.ndarray, "*found prompt"], dict[str, list[int | str]] | None]:
+    """The values in the shape of a result, and the labels of the places if they have any."""
+    labels = [place.label for place in places if place.label is not None]
+    return (where_reached(places, values), {"pos": labels}) if labels else (values[..., 0, :], None)
+
+
+def where_reached(
+    places: Sequence[Place], values: Float[np.ndarray, "*rest place prompt"]
+) -> Float[np.ndarray, "*rest place prompt"]:
+    """The values, with NaN for every prompt that is too short to have the place."""
+    if any(place.label is None or place.at is None for place in places):
+        return values
+    return np.where(
+        np.stack([place.at.any(1).cpu().numpy() for place in places if place.at is not None]), values, np.nan
+    )
+
+
 _HEADS_TRIED = 8
 
 
 def intervention_for(name: str, intervention: InterventionLike, prompts: AnyPrompts) -> Intervention:
-    """The intervention, after a check that the prompts have the runs it needs.
-
-    Raises:
-        ValueError: if it is none, or a patch of plain prompts.
-    """
+    """The intervention, after a check that the prompts have the runs it needs."""
     made = as_intervention(intervention, name)
     if isinstance(made, Patch) and not isinstance(prompts, PromptPairs):
         raise ValueError(
@@ -88,9 +153,6 @@ class Spec:
 
         Returns:
             The activation that the intervention replaces.
-
-        Raises:
-            ValueError: if the base or the intervention is not valid for it, or workers cannot load it.
         """
         if self.limits.workers is not None:
             source_of(model)
@@ -228,15 +290,17 @@ class Job(Wrapped):
         return "+".join(sorted(run.tokens.fingerprint() for run in runs if run is not None))
 
 
-def given(
-    model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "prompts"
-) -> tuple[Model, Any, CachedRuns | None]:
-    """The model, the prompts and, if a job is given, its cached runs.
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The model and the prompts of an analysis, and the cached runs of the job that stands for them."""
 
-    Raises:
-        ValueError: if prompts are missing, both prompts and a job are given, or the job belongs to another model or to
-            this one before it was changed.
-    """
+    model: Model
+    prompts: Any
+    runs: CachedRuns | None = None
+
+
+def resolve(model: Model | Job, prompts: AnyPrompts | Job | None, name: str = "prompts") -> Inputs:
+    """What an analysis works on, from a model and prompts, or from a job in the place of one of them."""
     if isinstance(model, Job):
         if prompts is not None:
             raise ValueError(
@@ -247,14 +311,14 @@ def given(
     elif prompts is None:
         raise ValueError(f"{name} is missing; give prompts, or a job from mh.prepare in place of the model")
     elif not isinstance(prompts, Job):
-        return model, prompts, None
+        return Inputs(model, prompts)
     elif prompts.model is not model:
         raise ValueError(f"{name} is a job of another model; give a job of this model, from mh.prepare(model, ...)")
     else:
         job = prompts
     job.runs.check_weights()
     job.runs.note_reading()
-    return job.model, job.spec.prompts, job.runs
+    return Inputs(job.model, job.spec.prompts, job.runs)
 
 
 @analysis
@@ -281,9 +345,9 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     """
     runs, limits = CachedRuns(model, prompts), current().limits.in_one_process
     kept = tuple(dict.fromkeys(("z", *_resumed(model), *sites)))
-    enough = replace(limits, memory=_memory_limit(runs.bytes(dict.fromkeys(runs.tokens, kept)) <= limits.memory))
+    on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
     for side in runs.tokens:
-        runs.run(side, kept, enough).check_finite()
+        runs.run(side, kept, limits, on_disk).check_finite()
     runs.note_weights()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs)
@@ -298,9 +362,6 @@ def make_ready(
         runs: cached runs of the same prompts, if there are any.
         sites: further activations that the base run keeps, for other interventions on the same job.
         store: where finished units are stored.
-
-    Raises:
-        ValueError: if an argument is not valid; before the model runs.
     """
     site = spec.check(model)
     held = {head for head, _ in spec.held}
@@ -372,31 +433,22 @@ def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadI
 def _cache(
     model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], read: int
 ) -> tuple[HeadCache, HeadCache | None]:
-    """The base run, which keeps these sites too, and for pairs the source run.
-
-    Args:
-        read: how many numbers the metric reads of a prompt.
-    """
+    """The base run, which keeps these sites too, and for pairs the source run."""
     tokens, other = runs.sides(spec.base)
     needed = (*needs_of(spec.intervention), *(("z",) if spec.held else ()))
     kept = ("z", *_resumed(model), *needed, *sites)
     side = spec.base if other is not None else "clean"
     wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))
     least = least_in_flight(model, tokens, read, spec.limits)
-    room = replace(spec.limits, memory=_memory_limit(wanted + least <= spec.limits.memory))
-    base = runs.run(side, kept, room)
+    on_disk = wanted + least > spec.limits.memory
+    base = runs.run(side, kept, spec.limits, on_disk)
     base.check_finite()
-    return base, None if other is None else runs.source(base, other_side(side), needed, room)
+    return base, None if other is None else runs.source(base, other_side(side), needed, spec.limits, on_disk)
 
 
 def _resumed(model: Model) -> tuple[str, ...]:
     """The activations that a run must keep so that it can be resumed at any layer."""
     return RUN_SITES if layout_of(model) != "whole" else RUN_SITES[:1]
-
-
-def _memory_limit(fits: bool) -> int:
-    """A memory limit that keeps a cached run in memory if it fits, and on disk if it does not."""
-    return 2**62 if fits else 1
 
 
 def _first_change(

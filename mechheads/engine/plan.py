@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mechheads.engine.evaluate import Reading
 from mechheads.engine.memory import logit_bytes, tokens_in_flight
-from mechheads.engine.reading import Reading
 from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId
@@ -200,11 +200,6 @@ def make_plan(
     model = base.need_model()
     prompts, pos = windows[0].n, base.tokens.ids.shape[1]
     places, read = len(windows), windows[0].at.shape[1] * reading.width
-    block = model.backend.block_parameters()
-    unembed = 2.0 * model.d_model * model.d_vocab
-    unembeds = 0 if reading.activation is not None else windows[0].at.shape[1]
-    key_flops = 2 * model.n_heads * model.d_head
-    token_flops = 2.0 * (block + key_flops * pos)
     blocks = sum(reading.cost(head.layer) for head in heads) * places
     units = len(heads) * places
     extra_runs = 0 if site == "z" else places if site in KEY_SITES else 1
@@ -219,12 +214,11 @@ def make_plan(
     keys = pos if packing is None else max(pos, packing.width)
     tokens = tokens_in_flight(model, room, keys, limits)
     if packing is None:
-        width, computed = max(window.width for window in windows), prompts * sum(window.width for window in windows)
+        width = max(window.width for window in windows)
         rows = max(1, min(prompts, tokens // width))
         usual = widest = rows * width
     else:
-        rows, computed = max(map(len, packing.groups)), packing.tokens
-        width = widest = packing.width
+        rows, width, widest = max(map(len, packing.groups)), packing.width, packing.width
         usual = math.ceil(packing.tokens / len(packing.groups))
     stack = max(1, min(len(heads), tokens // usual))
     while stack > 1 and _in_flight(model, stack * widest, keys, stack * prompts, read, limits) > spare:
@@ -233,10 +227,6 @@ def make_plan(
     stack = math.ceil(len(heads) / math.ceil(len(heads) / stack))
     joined = max(1, limits.logit_rows // (stack * prompts))
     joined = min(joined, math.ceil(units / (stack * batches_at_least(limits))))
-    whole = extra_runs * model.n_layers + (0 if reading.activation is None else reading.blocks)
-    flops = computed * (blocks // places) * 2 * (block + key_flops * keys) + prompts * (
-        units * unembeds * unembed + whole * pos * token_flops
-    )
     plan = Plan(
         units=units,
         blocks=blocks,
@@ -248,8 +238,8 @@ def make_plan(
         stack=stack,
         rows=rows,
         layout=layout_of(model),
-        forwards=flops / (prompts * pos * (model.n_layers * token_flops + unembed)),
-        flops=flops,
+        forwards=0.0,
+        flops=0.0,
         bytes=kept + _in_flight(model, stack * widest, keys, stack * prompts, read, limits),
         budget=budget,
         on_disk=on_disk,
@@ -263,6 +253,59 @@ def make_plan(
     n_runs = extra_runs * math.ceil(prompts / max(1, tokens_in_run(model, limits, pos) // pos))
     by_waves = plan.passes * bytes_read_by_waves(model, heads, stack, reading)
     return replace(plan, bytes_read=(n_runs + 1) * plan.weights_on_disk + by_waves)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What runs besides waves.
+
+    Attributes:
+        ran: the tokens of cached runs that were computed for the plan.
+        proved: the tokens of the plain forward passes that prove it; ``proofs``: how many prompts they are.
+        columns: how many logits the metric reads at a position.
+        checked: how many prompts' answers are looked up among all logits.
+    """
+
+    ran: int
+    proved: int
+    proofs: int
+    columns: int
+    checked: int
+
+
+def counted(
+    plan: Plan,
+    base: HeadCache,
+    reading: Reading,
+    site: str,
+    windows: Sequence[Window],
+    packing: Packing | None,
+    n: Counts,
+) -> Plan:
+    """The plan with the floating-point operations of its waves, cached runs, logits and proof."""
+    model, pos, prompts, read = base.need_model(), plan.pos, plan.prompts, windows[0].at.numel()
+    block, of_kv = model.backend.block_parameters(), 2 * model.d_model * model.d_head * model.n_kv_heads
+    of_q, of_key = model.d_model * model.d_head * model.n_heads, 2 * model.n_heads * model.d_head
+    token, logits = block + of_key * pos, model.d_model * model.d_vocab
+    until_z = of_q + of_kv + of_key * pos
+    total = (n.ran + n.proved) * model.n_layers * token + (4 * n.proofs + n.checked) * logits
+    for window in windows:
+        tokens, keys = (prompts * window.width, pos) if packing is None else (packing.tokens, max(pos, packing.width))
+        last = tokens * (block + of_key * keys)
+        if reading.activation is not None:
+            last = tokens * of_kv + read * (of_q + of_key * keys)
+        elif window.layout == "queries" and read < tokens:
+            last = tokens * of_kv + read * (block - of_kv + of_key * keys)
+        whole = sum(reading.cost(head.layer) - 1 for head in plan.heads)
+        total += whole * tokens * (block + of_key * keys) + len(plan.heads) * last
+    if site != "z":
+        runs = plan.places if site in KEY_SITES else 1
+        total += runs * prompts * pos * (max(head.layer for head in plan.heads) * token + until_z)
+    if reading.activation is None:
+        total += (plan.units + 1) * read * n.columns * model.d_model
+    else:
+        total += prompts * pos * ((reading.blocks - 1) * token + until_z)
+    return replace(plan, flops=2.0 * total, forwards=total / (prompts * (pos * model.n_layers * token + logits)))
 
 
 def value_bytes(plan: Plan) -> int:
@@ -290,11 +333,7 @@ def _in_flight(model: ModelCore, tokens: int, keys: int, rows: int, read: int, l
 
 
 def least_in_flight(model: ModelCore, tokens: Tokens, read: int, limits: Limits) -> int:
-    """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time.
-
-    Args:
-        read: how many numbers the metric reads of a prompt.
-    """
+    """The least memory that a sweep needs besides its cached runs: with one copy of one prompt at a time."""
     prompts, pos = tokens.ids.shape
     return _base_logits(prompts, read, limits) + _in_flight(model, pos, pos, prompts, read, limits)
 

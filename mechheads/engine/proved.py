@@ -22,7 +22,7 @@ from mechheads.heads import HeadId, Node, kv_head
 from mechheads.interventions.basic import Patch, Zero
 from mechheads.interventions.new_z import Finite, apply
 from mechheads.metrics.base import read_positions
-from mechheads.model.proof import Claim, PlainHook
+from mechheads.model.proof import Claim, PlainHook, at_the_ends
 from mechheads.runs.head_cache import KEY_SITES
 
 
@@ -44,11 +44,7 @@ class Provable(Protocol):
 def prove_wave(
     job: Job, run: Any, units: Sequence[Any], finals: Sequence[Float[Tensor, "unit prompt position d"]]
 ) -> None:
-    """Prove what an analysis has claimed, and one unit of its first wave.
-
-    Raises:
-        NotProved: if one of them is not what a plain forward pass gives.
-    """
+    """Prove what an analysis has claimed, and one unit of its first wave."""
     proofs = job.model.backend.proofs
     if not isinstance(run, Provable) or job.model.backend.changes.any_made:
         proofs.prove()
@@ -62,6 +58,16 @@ def prove_wave(
     if not proofs.prove([claim, *_of_the_source(job, units[unit], prompt)], beside):
         zeroed = run.zeroed()
         proofs.prove([_claim(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])
+
+
+def prompts_proved(job: Job) -> list[tuple[int, ...]]:
+    """Which prompts run in plain forward passes to prove a sweep, if the changed one is among the longest."""
+    found: list[tuple[int, ...]] = []
+    for run in (job.base, job.source):
+        if run is not None:
+            of_lengths = {len(ids): ids for _, ids, _ in at_the_ends(run.tokens.on_cpu.ids, run.tokens.on_cpu.lengths)}
+            found += of_lengths.values()
+    return [*found, max(found, key=len)]
 
 
 def _claim(job: Job, run: Provable, unit: Any, prompt: int, entry: int, states: Tensor) -> Claim:
@@ -127,9 +133,6 @@ def edit_of_head(
     """The hook that gives a head its new activation in one prompt.
 
     A new k or v that other heads share is given as the z that it gives.
-
-    Args:
-        z: gives the head's new z.
     """
     n, site, model = int(job.tokens.on_cpu.lengths[prompt]), job.site, job.model
     read = job.reading.activation
@@ -203,11 +206,7 @@ def _give(value: Tensor, new: Tensor) -> Tensor:
 def _recorded(
     job: Job, ids: Tensor, edits: Sequence[PlainHook], names: Sequence[str], *, before: bool = False
 ) -> dict[str, Tensor]:
-    """The values of some hooks in a plain forward pass of one prompt.
-
-    Args:
-        before: whether a value is recorded before it is changed.
-    """
+    """The values of some hooks in a plain forward pass of one prompt."""
     seen: dict[str, Tensor] = {}
 
     def note(value: Tensor, hook: Any, name: str) -> None:

@@ -16,11 +16,7 @@ from mechheads.runs.head_cache import HeadCache
 
 
 def layout_of(model: ModelCore) -> Layout:
-    """How changed copies of a run are laid out on this model, chosen once.
-
-    Raises:
-        ValueError: if the model cannot be resumed.
-    """
+    """How changed copies of a run are laid out on this model, chosen once."""
     if model.backend.layout is None:
         model.backend.layout = choose_layout(model)
     return model.backend.layout
@@ -39,9 +35,6 @@ def choose_layout(model: ModelCore, tried: tuple[HeadCache, list[str]] | None = 
 
     Warns:
         FutureWarning: if a cheaper layout is given up for that reason.
-
-    Raises:
-        ValueError: if no layout does.
     """
     if tried is None:
         ids = [Unpadded(row) for row in model.backend.trial_tokens(2, 6).tolist()]  # whatever they are, none is padding

@@ -79,11 +79,7 @@ class UnitRuns:
 def taken(
     units: Sequence[NewValues], take: Callable[[Float[Tensor, "prompt pos *rest"]], Tensor]
 ) -> list[list[tuple[HeadId, Tensor]]]:
-    """The heads of each unit with their new z at some positions, which are taken for all heads of a layer at once.
-
-    Args:
-        take: takes the values at these positions.
-    """
+    """The heads of each unit with their new z at some positions, which are taken for all heads of a layer at once."""
     every: dict[int, Tensor] = {}
 
     def of_head(values: Tensor, index: int) -> Tensor:
@@ -118,11 +114,7 @@ def edit_of(head: HeadId, z: Float[Tensor, "prompt width d_head"]) -> Edit:
 def carry(
     job: Job, units: Sequence[NewValues], first: Int[Tensor, " prompt"]
 ) -> Float[Tensor, "unit prompt position d_model"]:
-    """The final states at the read positions, of units that change this.
-
-    Args:
-        first: the first position that any of them changes.
-    """
+    """The final states at the read positions, of units that change this."""
     if job.plan.groups is not None:
         return _carry_packed(job, units, first, job.plan.groups)
     parts = []
@@ -150,11 +142,7 @@ def _carry_packed(
 def _packed(
     job: Job, rows: Int[Tensor, " row"], some: Int[Tensor, " row"], first: int, units: Sequence[NewValues]
 ) -> Packed:
-    """The rows of prompts that share their first positions while tokens and new z are equal.
-
-    Args:
-        rows: the prompts, as an index of the device's tensors; ``some``: of those on the CPU.
-    """
+    """The rows of prompts that share their first positions while tokens and new z are equal."""
     shared = shared_start(job.tokens.on_cpu.ids[some])
     for node, values, index in (new for unit in units for new in unit):
         if isinstance(node, HeadId):

@@ -12,14 +12,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
-from mechheads.engine.held_heads import Given, held_by
-from mechheads.engine.job import Job, Spec, given as given_prompts, make_ready
+from mechheads.engine.cached_runs import AnyPrompts, Given, held_by
+from mechheads.engine.job import Inputs, Job, Positions, Spec, by_place, make_ready, resolve
 from mechheads.engine.memory import UNSEEN, PeakBytes
-from mechheads.engine.places import Positions, by_place
-from mechheads.engine.plan import Plan, bytes_read_by_waves, reading_seconds, value_bytes, with_workers
-from mechheads.engine.report import About, describe_heads, describe_intervention, describe_positions, report
+from mechheads.engine.plan import Counts, Plan, bytes_read_by_waves, counted, reading_seconds, value_bytes, with_workers
+from mechheads.engine.proved import prompts_proved
+from mechheads.engine.report import (
+    About,
+    answers_are_checked,
+    describe_heads,
+    describe_intervention,
+    describe_positions,
+    report,
+    warn_of_answers,
+)
+from mechheads.engine.rows import Packing
 from mechheads.engine.run import UnitRuns, batches, passes, waves
 from mechheads.engine.work import effects, measure
 from mechheads.heads import HeadLike
@@ -57,8 +64,8 @@ def sweep(
 
     Args:
         prompts: prompts, or pairs if the intervention reads the source run.
-        intervention: computes the head's new activation (see ``mechheads.interventions.base``), or a name: ``"patch"``,
-            ``"zero"``, ``"mean"``, ``"resample"``, ``"uniform"``, ``"undifferentiated"`` or ``"scaling"``.
+        intervention: computes the head's new activation (see ``mechheads.interventions.basic``), or a name:
+            ``"patch"``, ``"zero"``, ``"mean"``, ``"resample"``, ``"uniform"``, ``"undifferentiated"`` or ``"scaling"``.
         metric: what is measured: a function, or the name of a built-in metric such as "log_prob".
         heads: the heads to try; every head by default.
         positions: ``"all"``; ``"each"`` token on its own (adds the dimension ``pos``); the name of one position, or the
@@ -91,17 +98,17 @@ def sweep(
     >>> bool(effect.scores.sel(layer=23, head=4) > 0)
     True
     """
-    model, asked, runs = given_prompts(model, prompts)
-    rule, held = as_intervention(intervention), held_by(given, model)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, normalize, held=held)
+    inputs = resolve(model, prompts)
+    rule, held = as_intervention(intervention), held_by(given, inputs.model)
+    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, normalize, held=held)
     name = name or f"{name_of(rule)}, {name_of(spec.metric)}"
-    return run_spec(model, spec, About(name, kind), runs=runs)
+    return run_spec(inputs, spec, About(name, kind))
 
 
-def run_spec(model: Model, spec: Spec, about: About, *, runs: CachedRuns | None = None) -> HeadScores:
+def run_spec(inputs: Inputs, spec: Spec, about: About) -> HeadScores:
     """Run a sweep from its request to its result."""
     with Store(current().store) as kept:
-        job = make_ready(model, spec, runs=runs, store=kept)
+        job = make_ready(inputs.model, spec, runs=inputs.runs, store=kept)
         work = effects(job)
         warn_of_answers(job)
         measured = measure(work, batches(job))
@@ -148,21 +155,37 @@ def plan(
     2 units (2 heads x 1 place, 1 prompt of up to 5 tokens)
     ...
     """
-    model, asked, runs = given_prompts(model, prompts)
-    limits = current().limits
-    rule = as_intervention(intervention)
+    inputs, limits = resolve(model, prompts), current().limits
+    model, rule = inputs.model, as_intervention(intervention)
     held = held_by(given, model)
-    spec = Spec(asked, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
+    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, base, limits=limits, held=held)
+    before = 0 if inputs.runs is None else inputs.runs.ran
     with PeakBytes() as memory:
-        job = make_ready(model, spec, runs=runs)
+        job = make_ready(model, spec, runs=inputs.runs)
         job.evaluator.value(job.evaluator.base_states.expand(job.plan.stack, -1, -1, -1))  # kept between waves
         _probe(job)
     on_disk = job.model.backend.on_disk is not None  # then only a part of a wave was run
-    counted = max(memory.peak + UNSEEN + value_bytes(job.plan), job.plan.bytes if on_disk else 0)
-    found = replace(job.plan, seconds=_probe(job), bytes=counted)
+    most = max(memory.peak + UNSEEN + value_bytes(job.plan), job.plan.bytes if on_disk else 0)
+    found = _counted(job, before)
+    found = replace(found, seconds=_probe(job), bytes=most)
     if limits.workers is not None:
         found = with_workers(found, model, pool_of(limits.workers).replicas, job.seconds)
     return found
+
+
+def _counted(job: Job, ran: int) -> Plan:
+    """The plan of a job with its operations; ``ran``: the tokens that its runs had computed before."""
+    windows = [job.window(start) for start in job.starts]
+    packing = None if job.plan.groups is None else Packing.find(job.tokens.on_cpu.ids, windows[0])
+    proved = prompts_proved(job)
+    counts = Counts(
+        ran=job.runs.ran - ran,
+        proved=sum(map(len, proved)),
+        proofs=len(proved),
+        columns=job.evaluator.columns,
+        checked=len(job.tokens) if answers_are_checked(job) else 0,
+    )
+    return counted(job.plan, job.base, job.reading, job.site, windows, packing, counts)
 
 
 def _probe(job: Job) -> float:

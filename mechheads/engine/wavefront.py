@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.engine.reading import Reading
+from mechheads.engine.evaluate import Reading
 from mechheads.engine.rows import Rows
 from mechheads.heads import HeadId, Mlp, kv_head
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, Region, change_hooks, region
+from mechheads.interventions.new_z import EVERYWHERE, HeadChange, Region, change_hooks, region
 from mechheads.metrics.base import Activation
 from mechheads.model.backends.base import Hook
 from mechheads.model.backends.partial_block import Blocks, Keys, Noted, Stopped, mask_of, until_stopped

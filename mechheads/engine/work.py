@@ -82,11 +82,7 @@ def effects(job: Job) -> Work:
 
 
 def metric_of(job: Job) -> Read:
-    """Reads the change of the job's metric [prompt].
-
-    Raises:
-        ValueError: if the metric is not finite for the unchanged run; before any unit runs.
-    """
+    """Reads the change of the job's metric [prompt]."""
     evaluator = job.evaluator
     return lambda units, finals: evaluator(finals[0])
 
@@ -146,11 +142,7 @@ def _warn_of_undefined(metric: Metric, heads: set[HeadId]) -> None:
 
 
 def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
-    """Compute all units that are not in the job's ledger, and commit each batch as soon as it is computed.
-
-    Args:
-        what: what is measured, for the progress bar.
-    """
+    """Compute all units that are not in the job's ledger, and commit each batch as soon as it is computed."""
     job, found = work.job, Finished()
     batches = _own_part(batches, job.spec.limits.part)
     units = [unit for batch in batches for unit in batch.units]
@@ -183,11 +175,7 @@ def finish(work: Work, batches: list[Batch], *, what: str) -> Finished:
 
 
 def _repeat(work: Work, batches: Sequence[Batch], stored: Mapping[Any, np.ndarray]) -> None:
-    """Compute the two stored units furthest from 0 again: alone, and if that differs, in the batch of before.
-
-    Raises:
-        ValueError: if one has another value now.
-    """
+    """Compute the two stored units furthest from 0 again: alone, and if that differs, in the batch of before."""
     job = work.job
     far = {unit: float(np.nanmax(np.abs(values), initial=0.0)) for unit, values in stored.items()}
     for unit in sorted(far, key=far.__getitem__, reverse=True)[:2]:

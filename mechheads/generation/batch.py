@@ -172,11 +172,7 @@ class Batch:
         return self.present.get(condition)
 
     def run(self, choose: Choose, ends: Int[Tensor, " end"], bar: Bar) -> None:
-        """Write until every row is finished.
-
-        Raises:
-            ValueError: if the logits are NaN.
-        """
+        """Write until every row is finished."""
         for step in range(self._new):
             final = self._from_start() if self._columns is None or not step else self._next(self._columns)
             self.state[self.live], self.seen[self.live] = final.detach(), self.end[self.live]

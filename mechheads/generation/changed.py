@@ -12,9 +12,17 @@ from torch import Tensor
 
 from mechheads.engine.job import intervention_for
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Context, Intervention, PatternOfTokens, needs_of, site_of
-from mechheads.interventions.basic import InterventionLike, Mean, MeanOf
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.interventions.basic import (
+    Context,
+    Intervention,
+    InterventionLike,
+    Mean,
+    MeanOf,
+    PatternOfTokens,
+    needs_of,
+    site_of,
+)
+from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import did_you_mean
 from mechheads.model.backends.base import Hook
@@ -47,8 +55,6 @@ def changed_by(
         off: the heads that are off; an empty list for none.
         intervention: what a head that is off gives.
         steer: for each layer, what is added to the residual stream before it.
-    Raises:
-        ValueError: if an argument is not valid, or as in ``changes_of``.
     """
     if not isinstance(steer, Mapping):
         raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
@@ -70,10 +76,6 @@ def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], interventi
     Args:
         tokens: those over which ``mh.Mean()`` takes the mean. The base run in the context of other interventions is a
             run of the first of these prompts.
-
-    Raises:
-        ValueError: if the intervention treats a token differently when it comes alone, or changes the k or v of a head
-            that is off and of one that is not.
     """
     limits = current().limits
     if isinstance(intervention, Mean):
@@ -147,11 +149,7 @@ def _give(value: Tensor, given: Tensor) -> Tensor:
 def _by_intervention(
     model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention, limits: Limits
 ) -> list[HeadChange]:
-    """Changes by an intervention; one for each key/value head if it changes k or v.
-
-    Raises:
-        ValueError: if it changes the k or v of a head that is off and of one that is not.
-    """
+    """Changes by an intervention; one for each key/value head if it changes k or v."""
     site, needs = site_of(intervention), needs_of(intervention)
     size = model.n_heads // model.n_kv_heads if site in KEY_SITES else 1
     firsts = dict.fromkeys(HeadId(head.layer, head.head - head.head % size) for head in heads)
@@ -175,15 +173,7 @@ def _put(value: Tensor, intervention: Intervention, base: Any, head: HeadId) -> 
 
 
 def check_change(change: HeadChange, where: str, model: Model) -> None:
-    """Check a change of text that is written token by token.
-
-    Args:
-        where: the argument, for the message.
-
-    Raises:
-        ValueError: if the model has no such head or site, or the function gives no tensor of the same shape, or does
-            not treat every row and every position on its own.
-    """
+    """Check a change of text that is written token by token."""
     if not isinstance(change, HeadChange):
         raise ValueError(f"{where} is {change!r}; a condition is a list of HeadChange")
     if change.site not in _SITES:

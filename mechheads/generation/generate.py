@@ -23,7 +23,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Batch, Choice, Choose, warn_of_others
 from mechheads.generation.changed import Off, Steer, Texts, changed_by, check_change, heads_off
 from mechheads.interventions.basic import InterventionLike
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.interrupted import until_interrupted
@@ -239,10 +239,6 @@ def generate_under(
     Returns:
         One result of ``generate`` for each condition.
 
-    Raises:
-        ValueError: as in ``generate``; also if the model has no such head or site, or if a change's function gives no
-            tensor of the same shape or does not treat positions independently.
-
     >>> from mechheads.generation.generate import HeadChange, generate_under
     >>> from mechheads.generation.generate import Sampling
     >>> silent = [HeadChange(23, head, "z", lambda z: 0 * z) for head in range(9)]
@@ -263,9 +259,6 @@ def generate_under(
 
 def check_writing(model: Model, prompts: Prompts | Sequence[PromptLike], sampling: Sampling) -> None:
     """Check the arguments of ``generate`` without running anything.
-
-    Raises:
-        ValueError: if one is invalid.
 
     >>> from mechheads.generation.generate import check_writing
     >>> from mechheads.generation.generate import Sampling
@@ -298,7 +291,7 @@ class _Writer:
         choose = Choice(self.sampling.temperature, self.sampling.top_k, noise)
         ends = torch.tensor(end_tokens(self.model), dtype=torch.long, device=self.model.device)
         found: list[tuple[tuple[int, ...], bool]] = [((), False)] * (n * len(self.conditions))
-        bar = Bar(total=len(found) * new, desc="writing", leave=False)
+        bar = Bar(total=len(found) * new, desc=f"writing up to {len(found) * new:,} tokens", leave=False)
         with until_interrupted() as interrupts, torch.no_grad(), bar:
             for rows in self._batches(tokens, limits.memory):
                 prompts, conditions = [row % n for row in rows], [row // n for row in rows]
@@ -322,15 +315,17 @@ class _Writer:
     def _claim(self, batch: Batch) -> None:
         """Claim that the shortest and the longest text of a batch is written as a plain forward pass gives it.
 
-        Nothing is claimed of hooks that are called with whole batches.
+        Nothing is claimed of the caller's own hooks, which may note what they are called with.
         """
         sizes = batch.seen.tolist()
-        if self.hooks or self.changed is not _unchanged or not min(sizes):
+        if self.hooks or not min(sizes):
             return
         for row in sorted({sizes.index(min(sizes)), sizes.index(max(sizes))}):
-            changes = [(change, EVERYWHERE) for change in self.conditions[int(batch.condition[row])]]
-            edits = [(name, partial(hook, hook=None)) for name, hook in change_hooks(self.model, changes)]
             ids = tuple(batch.ids[row, : sizes[row]].tolist())
+            whole = [*ids], [*range(len(ids))]
+            changes = [(change, EVERYWHERE) for change in self.conditions[int(batch.condition[row])]]
+            hooks = [*self.changed(partial(list, [whole])), *change_hooks(self.model, changes)]
+            edits = [(name, partial(hook, hook=None)) for name, hook in hooks]
             what = f"the text written after prompt {int(batch.prompt[row])}"
             claim = Claim(what, ids, (len(ids) - 1,), batch.state[row : row + 1], edits or None)
             self.model.backend.proofs.claim([claim])
@@ -340,11 +335,7 @@ class _Writer:
         return choose if self.stream is None else Streaming(choose, self.stream, self.model.tokenizer, ends.tolist())
 
     def ready(self) -> Tokens:
-        """The prompts' tokens.
-
-        Raises:
-            ValueError: if a prompt and its answer do not fit the model's context.
-        """
+        """The prompts' tokens."""
         tokens = self.prompts.tokens(self.model)
         longest = int(tokens.lengths.argmax())
         length, alike = int(tokens.lengths[longest]), self.model.alike_up_to

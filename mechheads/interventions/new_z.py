@@ -1,4 +1,4 @@
-"""The new z of heads under an intervention, whichever activation the intervention replaces.
+"""The new z of heads under an intervention, whichever activation the intervention replaces, and hooks that give it.
 
 Heads are computed layer by layer, and what an intervention gave is checked once for all: on a GPU, every call that
 computes something takes time to start, and every check waits for the device.
@@ -6,20 +6,74 @@ computes something takes time to start, and every check waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechheads.heads import HeadId, kv_head
-from mechheads.interventions.base import Context, Intervention, site_of
+from mechheads.interventions.basic import Context, Intervention, Site, site_of
 from mechheads.model.backends.base import Hook
+from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
 from mechheads.runs.head_cache import KEY_SITES, HeadCache
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import LayerStore
+
+
+@dataclass(frozen=True)
+class HeadChange:
+    """Replaces one activation by a function of it.
+
+    Attributes:
+        layer, head: which head; for the sites ``k``, ``v`` and ``scored_k`` the key/value head. None means all heads
+            together, or ``mlp_out``, which has no heads.
+        site: ``z``, ``q``, ``k``, ``v``, ``scored_q``, ``scored_k`` or ``mlp_out``.
+        function: computes the new activation [row, pos, d_head] from the old one. When text is generated, it is called
+            for one token at a time after the prompt, so it must treat every row and every position independently.
+    """
+
+    layer: int
+    head: int | None
+    site: Site | Literal["mlp_out"]
+    function: Callable[[Float[Tensor, "row pos ..."]], Float[Tensor, "row pos ..."]]
+
+
+Rows = slice | Tensor | None
+Region = tuple[Callable[[], Rows], slice]
+"""The rows and positions of a batch that a change applies to. The function that gives the rows is called in every
+forward pass, because rows leave a batch when they are finished; None means no rows."""
+
+
+def region(rows: Rows = slice(None), positions: slice = slice(None)) -> Region:
+    """A region that stays the same; by default, all rows and positions."""
+    return (lambda: rows), positions
+
+
+EVERYWHERE = region()
+
+
+def change_hooks(model: ModelCore, changes: Iterable[tuple[HeadChange, Region]]) -> list[Hook]:
+    """Hooks that apply the changes, one for each layer and site; changes of one head are applied in order."""
+    at: dict[tuple[int, str], list[tuple[HeadChange, Region]]] = {}
+    for change, where in changes:
+        at.setdefault((change.layer, change.site), []).append((change, where))
+    return [(model.hook_name(site, layer), partial(_put, changes=of_site)) for (layer, site), of_site in at.items()]
+
+
+def _put(value: Tensor, hook: Any, changes: list[tuple[HeadChange, Region]]) -> Tensor:
+    if len(changes) == 1 and changes[0][0].head is None and changes[0][1] is EVERYWHERE:
+        return changes[0][0].function(value).to(value.dtype)
+    value = value.clone(memory_format=torch.contiguous_format)
+    for change, (rows_now, positions) in changes:
+        if (rows := rows_now()) is not None:
+            where = (rows, positions) if change.head is None else (rows, positions, change.head)
+            value[where] = change.function(value[where]).to(value.dtype)
+    return value
 
 
 @dataclass(frozen=True)
@@ -47,7 +101,7 @@ def all_new_z(
     layers: Sequence[int],
     rows: int,
 ) -> AllNewZ:
-    """Every head's z when its q, k, v or pattern is changed, in one run of the model.
+    """Every head's z when its q, k, v or pattern is changed, in one run of the model up to the last of the layers.
 
     Heads of a layer do not see each other, so changing all of them at once gives each its own new z. The old z is
     restored after it is read, so that later layers stay as in the base run.
@@ -78,13 +132,16 @@ def all_new_z(
 
         def take(value: Tensor, hook: Any) -> Tensor:
             store.add(layer, value.transpose(1, 2))
+            if layer == max(layers):
+                raise Stopped
             return base.z.layer(layer)[part].transpose(1, 2)
 
         return [(model.hook_name(site, layer), change), (model.hook_name("z", layer), take)]
 
     for start in range(0, len(base.tokens), rows):
         part = slice(start, start + rows)
-        model.backend.run(base.tokens.ids[part], [hook for layer in layers for hook in hooks(part, layer)])
+        every = [hook for layer in layers for hook in hooks(part, layer)]
+        until_stopped(max(layers), partial(model.backend.run, base.tokens.ids[part], every))
         finite.check()
     return AllNewZ(store, changed)
 
@@ -131,9 +188,6 @@ def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], finite: Finite) 
     """The first position where one of several changes differs from the old values; the row's width if none does.
 
     It is on the CPU, which waits once, also for what ``finite`` has seen.
-
-    Raises:
-        ValueError: if that is not finite.
     """
     found = torch.stack(list(differs)).any(0)
     every = finite.check(found.flatten()).view(found.shape)
@@ -153,14 +207,7 @@ class Finite:
         self._seen.append((heads, (new.isfinite() | ~real).transpose(0, 1).flatten(1).all(1)))
 
     def check(self, *more: Bool[Tensor, " number"]) -> Bool[Tensor, " number"]:
-        """Check what was seen since the last check.
-
-        Args:
-            more: what else is wanted on the CPU, which then waits only once.
-
-        Raises:
-            ValueError: if it is not finite at a real token.
-        """
+        """Check what was seen since the last check."""
         heads, seen = [head for some, _ in self._seen for head in some], [*(finite for _, finite in self._seen), *more]
         found, self._seen = torch.cat(seen).cpu() if seen else torch.ones(0, dtype=torch.bool), []
         for head, finite in zip(heads, found.tolist(), strict=False):
@@ -177,14 +224,7 @@ def apply(
     source: HeadCache | None,
     finite: Finite,
 ) -> Float[Tensor, "prompt head *rest"]:
-    """Call an intervention for some heads of a layer, and check the shape of what it returns.
-
-    Args:
-        finite: checks later whether it is finite.
-
-    Raises:
-        ValueError: if the result is not a tensor of the same shape.
-    """
+    """Call an intervention for some heads of a layer, and check the shape of what it returns."""
     own = base.copies(), None if source is None else source.copies()
     given, mask, found = values.transpose(0, 1).clone(memory_format=torch.contiguous_format), base.tokens.mask, []
     for head, value in zip(heads, given, strict=True):

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, make_ready
+from mechheads.engine.report import AnswerWarning
 from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import few_shot_pairs

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,11 +29,7 @@ Reads = str | int | Sequence[str | int]
 
 @dataclass(frozen=True)
 class Activation:
-    """The pattern or the z of one head, which a metric reads in place of the logits.
-
-    >>> Activation.parse("L17H5.pattern")
-    Activation(head=HeadId(layer=17, head=5), site='pattern')
-    """
+    """The pattern or the z of one head, which a metric reads in place of the logits."""
 
     head: HeadId
     site: Literal["pattern", "z"]
@@ -43,11 +39,7 @@ class Activation:
 
     @classmethod
     def parse(cls, activation: str | Activation) -> Activation:
-        """Read ``"L17H5.pattern"`` or ``"L17H5.z"``.
-
-        Raises:
-            ValueError: if it is neither.
-        """
+        """Read ``"L17H5.pattern"`` or ``"L17H5.z"``."""
         if isinstance(activation, Activation):
             return activation
         head, _, site = activation.rpartition(".") if isinstance(activation, str) else ("", "", "")
@@ -147,18 +139,18 @@ class MetricInfo:
         return None if self.activation is None else Activation.parse(self.activation)
 
     def bounds_of_changes(self, scale: float = 1.0) -> tuple[float, float, bool]:
-        """Between what a change of the metric lies, divided by ``scale``, and whether it is of a share.
-
-        >>> MetricInfo.of(mh.patching.accuracy).bounds_of_changes(), MetricInfo.of(mh.kl_divergence).bounds_of_changes()
-        ((-1.0, 1.0, True), (0.0, inf, False))
-        """
+        """Between what a change of the metric lies, divided by ``scale``, and whether it is of a share."""
         low, high = (0.0, 1.0) if self.share else self.bounds
         most = inf if low is None or high is None else high - low
         low, high = sorted(each / scale for each in (0.0 if self.null is None else -most, most))
         return low, high, self.share and high > 0
 
 
-@checked
+@overload
+def metric(function: F, /) -> F: ...
+
+
+@overload
 def metric(
     *,
     reads: Reads = "last",
@@ -169,10 +161,27 @@ def metric(
     share: bool = False,
     activation: str | None = None,
     copies: bool = False,
-) -> Callable[[F], F]:
+) -> Callable[[F], F]: ...
+
+
+@checked
+def metric(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    reads: Reads = "last",
+    unit: str = "",
+    null: float | None = 0.0,
+    vocab: Vocab = "all",
+    bounds: tuple[float | None, float | None] = (None, None),
+    share: bool = False,
+    activation: str | None = None,
+    copies: bool = False,
+) -> Any:
     """Decorator that declares what a metric reads and measures; a function without it gets these defaults.
 
-    The function itself is not changed: ``mh.metric(reads="subject", unit="nats")(mh.log_prob)`` is a new metric.
+    The function itself is not changed: ``mh.metric(reads="subject", unit="nats")(mh.log_prob)`` is a new metric. A bare
+    ``@mh.metric`` declares the defaults.
 
     Args:
         reads: ``"last"``, a number of last tokens, ``"all"``, the name of one of the prompts' positions, or a list of
@@ -210,6 +219,8 @@ def metric(
     low, high = bounds
     if low is not None and high is not None and not low < high:
         raise ValueError(f"bounds is {bounds}; the first must be below the second, and None is for no bound")
+    if function is not None and not callable(function):
+        raise ValueError(f"metric is given {function!r}; name its arguments, such as @mh.metric(unit='nats')")
 
     def declare(function: F) -> F:
         @functools.wraps(function)
@@ -221,17 +232,13 @@ def metric(
         declared.copies = copies or MetricInfo.of(function).copies  # type: ignore[attr-defined]
         return declared  # type: ignore[return-value]
 
-    return declare
+    return declare if function is None else declare(function)
 
 
 def read_positions(
     metric: Metric, tokens: Tokens
 ) -> tuple[Int[Tensor, "prompt position"], Bool[Tensor, "prompt position"]]:
-    """The positions that a metric reads, and which of them are real tokens.
-
-    Raises:
-        ValueError: if the prompts have no position of that name.
-    """
+    """The positions that a metric reads, and which of them are real tokens."""
     where, shortest = MetricInfo.of(metric).reads, int(tokens.on_cpu.lengths.min())
     if isinstance(where, int):
         if not 1 <= where <= shortest:
@@ -249,14 +256,7 @@ def read_positions(
 
 
 def positions_of(places: Sequence[str | int], tokens: Tokens, what: str) -> Int[Tensor, "prompt position"]:
-    """Positions of the prompts: by name, the text of a token, or a token index, which is from the end if negative.
-
-    Args:
-        what: how an error about a position begins, such as "metric reads".
-
-    Raises:
-        ValueError: if the prompts have no position of that name, or one is too short for an index.
-    """
+    """Positions of the prompts: by name, the text of a token, or a token index, which is from the end if negative."""
     found, shortest = [], int(tokens.on_cpu.lengths.min())
     for place in places:
         if isinstance(place, str) and (at := tokens.position(place)) is not None:
@@ -301,9 +301,6 @@ def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
 
     Returns:
         Which of ``answer`` and ``wrong`` the metric used.
-
-    Raises:
-        ValueError: if it needs something that the prompts do not have, or does not give one value per prompt.
     """
     read = MetricInfo.of(metric).read
     few = tokens if read is not None and read.site == "pattern" else tokens.rows(slice(0, 2))
@@ -317,11 +314,7 @@ def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
 
 
 def check_value(metric: Metric, value: object, n: int, copies: int | None = None) -> Tensor:
-    """A metric's result, checked to be one value for each of n prompts, or of several copies of them.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """A metric's result, checked to be one value for each of n prompts, or of several copies of them."""
     shape = [n] if copies is None else [copies, n]
     if isinstance(value, Tensor) and list(value.shape) == shape:
         return value

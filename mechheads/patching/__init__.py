@@ -3,18 +3,14 @@
 from mechheads.engine.job import Job, prepare
 from mechheads.engine.plan import Plan
 from mechheads.engine.sweep import plan, sweep
-from mechheads.interventions.base import Context
-from mechheads.interventions.basic import Mean, MeanOf, Patch, Resample, Scale, UniformAttention, Zero
+from mechheads.interventions.basic import Context, Mean, MeanOf, Patch, Resample, Scale, UniformAttention, Zero
 from mechheads.limits import Limits
 from mechheads.messages.habits import advice
-from mechheads.metrics.attention import attention_to
 from mechheads.metrics.base import metric
-from mechheads.metrics.basic import accuracy, kl_divergence, log_prob, logit_diff
-from mechheads.patching.ablate import ablate
-from mechheads.patching.activation import activation_patch
+from mechheads.metrics.basic import accuracy, attention_to, kl_divergence, log_prob, logit_diff
+from mechheads.patching.activation import ablate, activation_patch
 from mechheads.patching.attribution import attribution_patch
-from mechheads.patching.circuits import Faithfulness, faithfulness
-from mechheads.patching.head_sets import SetScores, patch_sets
+from mechheads.patching.circuits import Faithfulness, SetScores, faithfulness, patch_sets
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.results.agreement import side_by_side
 from mechheads.results.curves import Curves

@@ -1,24 +1,35 @@
-"""Activation patching of every head."""
+"""Activation patching and ablation of every head, one at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from mechheads.engine.held_heads import Given, held_by
-from mechheads.engine.job import Job, Spec, given as given_prompts
-from mechheads.engine.places import Positions
+from mechheads.engine.cached_runs import AnyPrompts, Given, held_by
+from mechheads.engine.job import Job, Positions, Spec, resolve
 from mechheads.engine.report import About
 from mechheads.engine.sweep import run_spec
 from mechheads.heads import HeadLike
-from mechheads.interventions.base import Site
-from mechheads.interventions.basic import Patch
-from mechheads.metrics.base import Metric
-from mechheads.metrics.basic import as_metric, logit_diff
+from mechheads.interventions.basic import InterventionLike, Patch, Site, as_intervention
+from mechheads.metrics.base import Metric, name_of
+from mechheads.metrics.basic import as_metric, kl_divergence, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.patching.pairs import Direction, base_of, check_pairs
-from mechheads.prompts.prompts import PromptPairs
+from mechheads.prompts.prompts import PromptPairs, Side
 from mechheads.results.scores import HeadScores
+
+Direction = Literal["denoising", "noising"]
+
+
+def check_pairs(pairs: object, analysis: str) -> None:
+    """Check that an analysis is given pairs."""
+    if not isinstance(pairs, PromptPairs):
+        raise ValueError(f"pairs is a {type(pairs).__name__}; {analysis} needs mh.PromptPairs")
+
+
+def base_of(direction: Direction) -> Side:
+    """The side that is patched."""
+    return "corrupted" if direction == "denoising" else "clean"
 
 
 @analysis
@@ -61,9 +72,48 @@ def activation_patch(
     >>> 0.02 < float(effect.scores.sel(layer=23, head=4)) < 1
     True
     """
-    model, asked, cached = given_prompts(model, pairs, "pairs")
-    check_pairs(asked, "activation patching")
-    base, held = base_of(direction), held_by(given, model)
-    spec = Spec(asked, Patch(site), as_metric(metric), heads, positions, base, normalize, held=held)
+    inputs = resolve(model, pairs, "pairs")
+    check_pairs(inputs.prompts, "activation patching")
+    base, held = base_of(direction), held_by(given, inputs.model)
+    spec = Spec(inputs.prompts, Patch(site), as_metric(metric), heads, positions, base, normalize, held=held)
     about = About(f"activation patching of {site}, {direction}", "activation_patch")
-    return run_spec(model, spec, about, runs=cached)
+    return run_spec(inputs, spec, about)
+
+
+@analysis
+def ablate(
+    model: Model | Job,
+    prompts: AnyPrompts | Job | None = None,
+    *,
+    intervention: InterventionLike = "zero",
+    metric: Metric | str = kl_divergence,
+    heads: Sequence[HeadLike] | HeadLike | None = None,
+    positions: Positions = "all",
+    given: Given | None = None,
+) -> HeadScores:
+    """Ablate one head at a time and measure how the metric changes.
+
+    Args:
+        prompts: prompts; for pairs, the clean side is used.
+        intervention: the ablation, by name or as an intervention: ``"zero"``; ``"mean"`` (over all tokens of these
+            prompts); ``"resample"`` (another prompt's z); ``"uniform"`` (the head attends equally to every token so
+            far); ``mh.patching.Scale(0.5)`` (z times 0.5); or any other of ``mh.sweep``.
+        metric: what is measured; by default, KL(intact || ablated) at the last token.
+        heads, positions, given: as in ``mh.sweep``.
+
+    Returns:
+        metric(ablated) - metric(intact) [layer, head(, pos), prompt], in the metric's unit.
+
+    Raises:
+        ValueError: if an argument is not valid; before the sweep starts.
+
+    >>> kl = mh.ablate(model, ["The capital of France is"], heads=["L23H4", "L0H0"], progress=False)
+    >>> bool(kl.scores.sel(layer=23, head=4) > 0)
+    True
+    """
+    inputs = resolve(model, prompts)
+    rule = as_intervention(intervention)
+    held = held_by(given, inputs.model)
+    spec = Spec(inputs.prompts, rule, as_metric(metric), heads, positions, held=held)
+    name = intervention if isinstance(intervention, str) else name_of(rule)
+    return run_spec(inputs, spec, About(f"{name} ablation", "ablate"))

@@ -21,15 +21,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.answer_check import warn_of_answers
 from mechheads.engine.cached_runs import CachedRuns
-from mechheads.engine.job import Job, Spec, given, make_ready
-from mechheads.engine.places import Positions, by_place, where_reached
-from mechheads.engine.report import About, describe_heads, describe_positions, report
+from mechheads.engine.job import Job, Positions, Spec, by_place, make_ready, resolve, where_reached
+from mechheads.engine.report import About, describe_heads, describe_positions, report, warn_of_answers
 from mechheads.engine.run import new_z_of_all, passes
 from mechheads.heads import HeadId, HeadLike
-from mechheads.interventions.base import Site, site_of
-from mechheads.interventions.basic import Patch
+from mechheads.interventions.basic import Patch, Site, site_of
 from mechheads.interventions.new_z import Finite, apply
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive
@@ -37,8 +34,8 @@ from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import as_metric_of_logits, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
+from mechheads.patching.activation import Direction, base_of, check_pairs
 from mechheads.patching.gradients import Gradients, Path, Size, check_gradient, gradients_of, warn_of_memory
-from mechheads.patching.pairs import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 from mechheads.runs.head_cache import KEY_SITES
@@ -90,13 +87,13 @@ def attribution_patch(
     >>> mh.patching.attribution_patch(model, pairs).heads(1)
     (HeadId(layer=23, head=4),)
     """
-    model, asked, cached = given(model, pairs, "pairs")
-    check_pairs(asked, "attribution patching")
+    inputs = resolve(model, pairs, "pairs")
+    check_pairs(inputs.prompts, "attribution patching")
     base = base_of(direction)
     measured = as_metric_of_logits(metric, "mh.patching.attribution_patch", "mh.activation_patch")
     limits = current().limits
-    spec = Spec(asked, Patch(site), measured, heads, positions, base, limits=limits)
-    found = estimate(model, spec, runs=cached, steps=steps)
+    spec = Spec(inputs.prompts, Patch(site), measured, heads, positions, base, limits=limits)
+    found = estimate(inputs.model, spec, runs=inputs.runs, steps=steps)
     warn_of_answers(found.job)
     more = {
         "intervention": repr(spec.intervention),
@@ -126,14 +123,7 @@ class Estimate:
 
 @torch.inference_mode(False)
 def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, steps: int | None = None) -> Estimate:
-    """The linear estimate of what a sweep of the same spec measures.
-
-    Args:
-        steps: as in ``attribution_patch``.
-
-    Raises:
-        ValueError: if the request is not valid, or the metric has no gradient.
-    """
+    """The linear estimate of what a sweep of the same spec measures."""
     runs = CachedRuns(model, spec.prompts) if runs is None else runs
     check_gradient(spec.metric, runs.sides(spec.base)[0], model.d_vocab)
     job = make_ready(model, spec, runs=runs)
@@ -145,11 +135,7 @@ def estimate(model: Model, spec: Spec, *, runs: CachedRuns | None = None, steps:
 
 @torch.inference_mode(False)
 def estimate_each(model: Model, specs: Sequence[Spec], *, runs: CachedRuns) -> list[Estimate]:
-    """The linear estimates of several sweeps that differ only in what they do to z, from one gradient.
-
-    Raises:
-        ValueError: as ``estimate``.
-    """
+    """The linear estimates of several sweeps that differ only in what they do to z, from one gradient."""
     check_gradient(specs[0].metric, runs.sides(specs[0].base)[0], model.d_vocab)
     jobs = [make_ready(model, spec, runs=runs) for spec in specs]
     gradients = _gradients(jobs[0], None)

@@ -23,7 +23,7 @@ from mechheads.model.core import ModelCore
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at, token_bytes
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import LayerStore
 
 Key = tuple[str, int]
 """An activation and its layer."""
@@ -215,9 +215,6 @@ def gradients_of(
 
     A prompt's metric depends only on that prompt's activations, so the gradient of the sum over prompts gives every
     prompt's gradient.
-
-    Raises:
-        ValueError: if the gradient is 0 everywhere, or not finite.
     """
     model, tokens = base.need_model(), base.tokens
     at, mask = read_positions(metric, tokens)
@@ -302,11 +299,7 @@ def warn_of_memory(needed: int, limits: Limits) -> None:
 
 
 def check_gradient(metric: Metric, tokens: Tokens, d_vocab: int) -> None:
-    """Check that a metric has a gradient, also at the base run, on two prompts with random logits.
-
-    Raises:
-        ValueError: if it has none.
-    """
+    """Check that a metric has a gradient, also at the base run, on two prompts with random logits."""
     few = tokens.rows(slice(0, 2))
     at, mask = read_positions(metric, few)
     here, elsewhere = torch.randn(2, *at.shape, d_vocab, generator=torch.Generator().manual_seed(0)).to(at.device)

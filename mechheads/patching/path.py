@@ -18,17 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechheads.engine.answer_check import warn_of_answers
-from mechheads.engine.cached_runs import CachedRuns
+from mechheads.engine.cached_runs import Given, held_by
 from mechheads.engine.dispatch import Batch, Values
+from mechheads.engine.evaluate import Reading
 from mechheads.engine.frozen_heads import Frozen, MLPs, Receiver, Sender, check_frozen
-from mechheads.engine.held_heads import Given, held_by
-from mechheads.engine.job import Job, Spec, Unit, given as given_prompts, make_ready
-from mechheads.engine.places import Positions, by_place
+from mechheads.engine.job import Inputs, Job, Positions, Spec, Unit, by_place, make_ready, resolve
 from mechheads.engine.plan import batches_at_least
 from mechheads.engine.proved import edits_of_path, zero_of
-from mechheads.engine.reading import Reading
-from mechheads.engine.report import About, describe_heads, describe_positions, report
+from mechheads.engine.report import About, describe_heads, describe_positions, report, warn_of_answers
 from mechheads.engine.run import NewValues, UnitRuns, taken, waves
 from mechheads.engine.wavefront import Edit, Wave
 from mechheads.engine.work import Measured, Work, measure
@@ -42,7 +39,7 @@ from mechheads.metrics.basic import as_metric, logit_diff
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.model.proof import PlainHook
-from mechheads.patching.pairs import Direction, base_of, check_pairs
+from mechheads.patching.activation import Direction, base_of, check_pairs
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.scores import HeadScores
 
@@ -98,7 +95,8 @@ def path_patch(
     >>> abs(direct["L23H4"]["score"]) > abs(direct["L5H0"]["score"])
     True
     """
-    model, asked, cached = given_prompts(model, pairs, "pairs")
+    inputs = resolve(model, pairs, "pairs")
+    model = inputs.model
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     group = parse_receivers(names, model)
     if len(names) > 1 and FINAL in names:
@@ -109,8 +107,8 @@ def path_patch(
     groups = [tuple(receiver for receiver in group if receiver is not None) or None]
     question = _Question(f"path patching to {', '.join(names)}, {direction}", "path_patch", names, groups, mlps)
     base, held = base_of(direction), held_by(given, model)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, positions, base, normalize, held=held)
-    return _run(model, spec, question, runs=cached)
+    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, positions, base, normalize, held=held)
+    return _run(inputs, spec, question)
 
 
 @analysis
@@ -145,13 +143,14 @@ def path_matrix(
     >>> matrix.extra_dims
     ('receiver',)
     """
-    model, asked, cached = given_prompts(model, pairs, "pairs")
+    inputs = resolve(model, pairs, "pairs")
+    model = inputs.model
     names = [receivers] if isinstance(receivers, str) else list(receivers)
     groups = [None if receiver is None else (receiver,) for receiver in parse_receivers(names, model)]
     base, held = base_of(direction), held_by(given, model)
-    spec = Spec(asked, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)
+    spec = Spec(inputs.prompts, Patch(), as_metric(metric), senders, "all", base, normalize, held=held)
     question = _Question(f"paths from heads to receivers, {direction}", "path_matrix", names, groups, mlps)
-    return _run(model, spec, question, runs=cached)
+    return _run(inputs, spec, question)
 
 
 @dataclass(frozen=True)
@@ -181,12 +180,12 @@ class _Question:
         _check_read(self.groups, Reading.of(spec.metric, model, 1))
 
 
-def _run(model: Model, spec: Spec, question: _Question, *, runs: CachedRuns | None = None) -> HeadScores:
+def _run(inputs: Inputs, spec: Spec, question: _Question) -> HeadScores:
     """The result: every sender's effect through every group of receivers."""
-    question.check(model, spec)
+    question.check(inputs.model, spec)
     groups = [[FINAL] if group is None else [str(receiver) for receiver in group] for group in question.groups]
     with Store(current().store, receivers=groups, mlps=question.mlps) as kept:
-        job = make_ready(model, spec, runs=runs, store=kept)
+        job = make_ready(inputs.model, spec, runs=inputs.runs, store=kept)
         work = path_effects(job, groups=question.groups, mlps=question.mlps)
         warn_of_answers(job)
         check_frozen(job.base, job.at)
@@ -252,11 +251,7 @@ class Paths:
         self.receivers = sorted({r for group in groups if group for r in group}, key=str)
 
     def __call__(self, units: Sequence[Unit]) -> list[Float[Tensor, "sender prompt position d_model"]]:
-        """The final states of the second run, for each group of receivers.
-
-        Args:
-            units: senders in the order of ``heads.in_order``, with their places.
-        """
+        """The final states of the second run, for each group of receivers."""
         changes, first = self._units.changes(units)
         parts = []
         for begin in range(0, len(self.job.tokens), self.job.plan.rows):
@@ -348,11 +343,7 @@ def _meant(name: object) -> str:
 
 
 def _check_read(groups: Sequence[Group], reading: Reading) -> None:
-    """Check that a path to every receiver can change what the metric reads.
-
-    Raises:
-        ValueError: if one cannot, for example because it comes after the head whose pattern is read.
-    """
+    """Check that a path to every receiver can change what the metric reads."""
     for receiver in [receiver for group in groups for receiver in group or (None,)]:
         if reading.activation is None or (receiver is not None and reading.takes(receiver.node, receiver.site)):
             continue
@@ -364,11 +355,7 @@ def _check_read(groups: Sequence[Group], reading: Reading) -> None:
 
 
 def check_reached(receivers: Sequence[Receiver], senders: Any, model: Model) -> None:
-    """Check that every receiver comes after at least one of the senders.
-
-    Raises:
-        ValueError: if one does not; the message says which heads could reach it.
-    """
+    """Check that every receiver comes after at least one of the senders."""
     first = min(head.layer for head in check_heads(senders, model.n_layers, model.n_heads))
     for receiver in receivers:
         last = receiver.layer - (receiver.head is not None or model.parallel_mlps)

@@ -24,8 +24,7 @@ from mechheads.model.proof import Claim, at_the_ends, last_and_drawn, versions_n
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts, as_prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
-from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import Attention, HeadResult, HeadTensor, LayerStore
 
 SITES = ("z", "pattern", "q", "k", "v")
 """The sites that users name; the others are used by the engine only."""
@@ -87,6 +86,7 @@ class HeadCache(Wrapped):
         logits: [prompt, pos, d_vocab], computed from ``final`` [prompt, pos, d_model].
         tokens: the prompts as tokenised for the run.
         held: heads whose z was given to the run, and stays the same in runs that are resumed from it.
+        computed: how many tokens were computed.
 
     Made by ``model.cache(prompts)``.
 
@@ -110,6 +110,7 @@ class HeadCache(Wrapped):
         self.n_heads, self._n_kv_heads = heads
         self.n_layers = next(iter(stores.values())).n_layers
         self.held: tuple[HeadId, ...] = ()
+        self.computed = tokens.ids.numel()
         self._gives_copies = False
         self._serial = next(_SERIALS)
         self._mark = None if model.backend.on_disk else versions_now(model.backend)
@@ -161,6 +162,7 @@ class HeadCache(Wrapped):
         sites: Sequence[str] = ("z", "pattern"),
         limits: Limits | None = None,
         held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
+        on_disk: bool | None = None,
     ) -> HeadCache:
         """Run the prompts and keep every head's activations.
 
@@ -170,6 +172,7 @@ class HeadCache(Wrapped):
             sites: which of z, pattern, q, k and v to keep.
             limits: the memory; by default that of ``mh.settings``.
             held: a z that replaces a head's own.
+            on_disk: whether activations are kept on disk; by default, if they are larger than the memory.
 
         Raises:
             ValueError: if a prompt cannot be run, a site is not known.
@@ -178,7 +181,8 @@ class HeadCache(Wrapped):
         held = held or {}
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
-        on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
+        if on_disk is None:
+            on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
         stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
         step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
         starts, mask = range(0, len(tokens), step), tokens.mask
@@ -310,11 +314,7 @@ class HeadCache(Wrapped):
 
 
 def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
-    """The sites, each once.
-
-    Raises:
-        ValueError: if there is none, or one is not known.
-    """
+    """The sites, each once."""
     known = ", ".join(SITES)
     if isinstance(sites, str):
         raise ValueError(f'sites is the text {sites!r}; give a list of some of {known}, such as ["z"]')

@@ -1,7 +1,9 @@
-"""One activation of every head in a run: z, q, k, v, results and attention patterns."""
+"""One activation of every head in a run: z, q, k, v, results and attention patterns, layer by layer."""
 
 from __future__ import annotations
 
+import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +12,75 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head, heads_as_given, kv_head
+from mechheads.model.backends.parts import moved
 from mechheads.model.backends.state import without_autocast
 from mechheads.model.core import ModelCore
 from mechheads.results.kinds import draw
-from mechheads.runs.layer_store import LayerStore
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+class LayerStore:
+    """One tensor for each layer, [prompt, ...], added part by part along the prompts.
+
+    Args:
+        layers, prompts: the numbers of layers and prompts. In memory, all layers share one allocation, so that stored
+            tensors do not fragment the memory that temporary tensors use.
+        on_disk: store the parts in a temporary folder instead, which is removed with the store.
+    """
+
+    def __init__(self, layers: int, prompts: int, on_disk: bool = False) -> None:
+        self._layers, self._prompts = layers, prompts
+        self._slots: dict[int, int] = {}
+        self._filled: dict[int, int] = {}
+        self._whole: Tensor | None = None
+        self._paths: dict[int, list[Path]] = {}
+        self._folder: Path | None = None
+        self._on = torch.device("cpu")
+        self._last: tuple[int, Tensor] | None = None
+        if on_disk:
+            folder = tempfile.TemporaryDirectory(prefix="mechheads-")
+            self._folder = Path(folder.name)
+            self._cleanup = weakref.finalize(self, folder.cleanup)
+
+    @property
+    def on_disk(self) -> bool:
+        return self._folder is not None
+
+    @property
+    def n_layers(self) -> int:
+        return self._layers
+
+    def add(self, layer: int, part: Tensor) -> None:
+        """Append the next prompts of a layer."""
+        if self._folder is not None:
+            self._last = None
+            paths = self._paths.setdefault(layer, [])
+            path = self._folder / f"{layer}.{len(paths)}.safetensors"
+            self._on = part.device
+            save_file({"part": part.contiguous().cpu()}, path)
+            paths.append(path)
+            return
+        if self._whole is None:
+            self._whole = part.new_empty(self._layers, self._prompts, *part.shape[1:])
+        slot, filled = self._slots.setdefault(layer, len(self._slots)), self._filled.get(layer, 0)
+        self._whole[slot, filled : filled + len(part)] = part
+        self._filled[layer] = filled + len(part)
+
+    def __getitem__(self, layer: int) -> Tensor:
+        """A layer's tensor."""
+        if self._whole is not None:
+            return self._whole[self._slots[layer]]
+        if self._last is None or self._last[0] != layer:
+            parts = [load_file(path)["part"] for path in self._paths[layer]]
+            self._last = (layer, moved(torch.cat(parts), self._on))
+        return self._last[1]
+
 
 _VIEW = "mechheads.explorer.explore:view_attention"
 
@@ -96,9 +157,6 @@ class Attention:
             heads: one or several heads, drawn in this order; every head by default.
             prompt: the index of the prompt.
             options: passed to ``mh.plots.attention``.
-
-        Raises:
-            ValueError: if a head or the prompt does not exist.
         """
         from mechheads.plots.attention import attention
 
@@ -122,9 +180,5 @@ class Attention:
 
         Returns:
             What a notebook shows, or the path of the page, which is one file and needs no network.
-
-        Raises:
-            ValueError: if a prompt has more than 2,000 tokens.
-            ImportError: if a notebook has no Pillow and no path was given.
         """
         return draw(_VIEW, self, path)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mechheads.behaviour import logit_attribution
 from mechheads.behaviour.examples import profile_and_examples
 from mechheads.behaviour.windows import Texts
-from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.memory import is_out_of_memory
+from mechheads.engine.report import AnswerWarning
 from mechheads.gating import FitSettings, fit_gates, head_roles
 from mechheads.gating.fit.fitted import Gates
 from mechheads.gating.tasks.questions import some_items

@@ -25,9 +25,8 @@ from mechheads.gating.tasks.task import Task
 from mechheads.generation.changed import changes_of
 from mechheads.generation.generate import generate
 from mechheads.heads import HeadId
-from mechheads.interventions.base import Context, needs_of, site_of
-from mechheads.interventions.basic import Zero
-from mechheads.interventions.head_change import EVERYWHERE, change_hooks
+from mechheads.interventions.basic import Context, Zero, needs_of, site_of
+from mechheads.interventions.new_z import EVERYWHERE, change_hooks
 from mechheads.limits import settings
 from mechheads.metrics.base import (
     Activation,
@@ -40,7 +39,7 @@ from mechheads.metrics.base import (
 )
 from mechheads.model.load import from_transformers
 from mechheads.model.model import Model
-from mechheads.patching.head_sets import patch_sets
+from mechheads.patching.circuits import patch_sets
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts
 from mechheads.prompts.tokens import Tokens, Unpadded
 from mechheads.runs.head_cache import KEY_SITES, HeadCache

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import mechheads as mh
-from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.report import AnswerWarning
 
 CLEAN = ["The capital of France is", "The capital of Russia is"]
 CORRUPTED = ["The capital of Italy is"] * 2

@@ -10,8 +10,9 @@ import pytest
 import mechheads as mh
 from mechheads.gating.tasks.load_task import load_task
 from mechheads.generation.generate import generate, generate_under
-from mechheads.interventions.head_change import HeadChange
+from mechheads.interventions.new_z import HeadChange
 from mechheads.labels import Relation
+from mechheads.metrics.base import MetricInfo
 from mechheads.metrics.basic import METRICS
 from mechheads.safety import load_requests
 
@@ -57,6 +58,17 @@ def test_a_metric_may_be_named(small, pairs, name):
 def test_every_metric_of_the_package_has_its_name():
     assert {name: getattr(mh, name, None) or getattr(mh.patching, name) for name in METRICS} == METRICS
     assert set(METRICS) == {"logit_diff", "log_prob", "accuracy", "kl_divergence"}
+
+
+def test_a_bare_metric_declares_the_defaults(small, pairs):
+    @mh.metric
+    def first(logits, context):
+        return logits[:, -1, 0]
+
+    assert MetricInfo.of(first) == MetricInfo("first")
+    named = mh.metric()(first)
+    np.testing.assert_array_equal(*(MEASURES["ablate"](small, pairs, metric=one) for one in (first, named)))
+    assert "name its arguments" in said(mh.metric, "nats")
 
 
 # -- pairs where prompts go -------------------------------------------------------------------------------

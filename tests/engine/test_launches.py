@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import mechheads as mh
-from mechheads.engine.answer_check import AnswerWarning
+from mechheads.engine.report import AnswerWarning
 from support import tiny as tiny_models
 from support.releases import only_on_4
 from support.simulated_devices import Simulated, simulation

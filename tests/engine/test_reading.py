@@ -13,8 +13,8 @@ import torch
 
 import mechheads as mh
 from mechheads.engine.row_layout import layout_of
-from mechheads.metrics.attention import attention_to
 from mechheads.metrics.base import MetricInfo
+from mechheads.metrics.basic import attention_to
 from mechheads.testing import check
 from support import oracles
 from support.levels import TWO_FIRST, few

@@ -21,7 +21,7 @@ from mechheads.engine.memory import PeakBytes
 from mechheads.engine.row_layout import layout_of
 from mechheads.generation.batch import Choice
 from mechheads.generation.generate import Generated, Sampling, check_writing, end_tokens, generate, generate_under
-from mechheads.interventions.head_change import HeadChange
+from mechheads.interventions.new_z import HeadChange
 from mechheads.limits import Limits
 from support import oracles
 from support.ctrl_c import stopped_at

@@ -15,9 +15,10 @@ from benchmarks.differential.changes import CHANGES, NotThere
 from mechheads.engine import proved
 from mechheads.engine.run import UnitRuns
 from mechheads.engine.wavefront import Wave
+from mechheads.gating.fit import gates
 from mechheads.generation.batch import Columns
 from mechheads.generation.generate import Sampling, generate_under
-from mechheads.interventions.head_change import HeadChange
+from mechheads.interventions.new_z import HeadChange
 from mechheads.model.proof import NotProved, apart
 from support.levels import few
 from support.texts import CLEAN, PAIRS
@@ -245,3 +246,40 @@ def test_in_half_precision_a_prompt_that_others_round_is_proved_alone(
         return
     with pytest.raises(NotProved, match="the cached run of prompt"):
         model.cache(CLEAN)
+
+
+TASK = mh.Task(["The capital of France is", "Two and two make"], [" Paris", " four"])
+UNCACHED: dict[str, Callable[[mh.Model], Any]] = {
+    "text with heads off": lambda model: mh.generate(model, CLEAN, 4, off=["L1H2"]),
+    "text with a direction": lambda model: mh.generate(model, CLEAN, 4, steer={1: torch.ones(model.d_model)}),
+    "log-probabilities of a task": lambda model: mh.task_log_prob(model, TASK, off=["L1H2"]),
+    "gates": lambda model: mh.fit_gates(model, TASK, seeds=1, updates=1),
+    "a group of heads": lambda model: mh.safety.sahara(model, CLEAN, 1, template="bare", draws=1, heads=["L1H2"]),
+}
+
+
+@pytest.mark.parametrize("change", [steer_the_last, mean_over_tokens], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("name", UNCACHED)
+def test_what_runs_without_a_cache_is_proved(
+    tiny: Callable[[str], Path], name: str, change: Callable[[Any], None]
+) -> None:
+    model = mh.load(tiny("llama"), backend="bridge")
+    UNCACHED[name](model)
+    change(outside(model))
+    with pytest.raises(NotProved):
+        UNCACHED[name](model)
+
+
+def test_a_profile_of_rows_that_a_hook_tells_apart_is_refused(tiny: Callable[[str], Path]) -> None:
+    model, texts = mh.load(tiny("llama"), backend="bridge"), ["One two three four five six seven. " * 8]
+    mh.behaviour.profile_heads(model, texts, window=16)
+    some_rows(outside(model))
+    with pytest.raises(NotProved, match="the residual stream of a window of text"):
+        mh.behaviour.profile_heads(model, texts, window=16)
+
+
+def test_wrong_gates_are_noticed(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, final = mh.load(tiny("llama"), backend="bridge"), gates._final_states
+    monkeypatch.setattr(gates, "_final_states", lambda *args: 1.05 * final(*args))
+    with pytest.raises(NotProved, match="what gates give for item"):
+        mh.task_log_prob(model, TASK, off=["L1H2"])

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.patching import UniformAttention, circuits
-from mechheads.patching.circuits import faithfulness
-from mechheads.patching.head_sets import patch_sets
+from mechheads.patching.circuits import faithfulness, patch_sets
 from mechheads.results.stats import clustered_interval
 from support import oracles
 from support.levels import TWO_FIRST

@@ -14,7 +14,7 @@ import torch
 import mechheads as mh
 from mechheads import plots
 from mechheads.limits import Limits, show_bytes
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import LayerStore
 from support.levels import ONE_FIRST
 
 ARCHITECTURES = ONE_FIRST

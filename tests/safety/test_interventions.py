@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import mechheads as mh
-from mechheads.interventions.base import Context
-from mechheads.interventions.basic import InterventionName
+from mechheads.interventions.basic import Context, InterventionName
 from support import oracles, weight_surgery
 
 HARMFUL = [" The capital of France", " John gave a dog to Mary no", " yes", " Rome is big"]

@@ -17,8 +17,7 @@ from torch import Tensor
 
 import mechheads as mh
 from mechheads.engine.frozen_heads import MLPs
-from mechheads.interventions.base import Intervention, Site
-from mechheads.interventions.basic import Scale, UniformAttention
+from mechheads.interventions.basic import Intervention, Scale, Site, UniformAttention
 from support.plain import Change, Plain, Spot
 from support.tiny_families import FAMILIES, WORDS, make_tokenizer
 

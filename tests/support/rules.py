@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import mechheads as mh
 from mechheads.interventions.basic import Scale, UniformAttention, as_intervention
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.model.backends.base import Hook
 from mechheads.safety.heads.ablations import joint_changes
 

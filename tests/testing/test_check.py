@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mechheads as mh
-from mechheads.interventions.base import Context
+from mechheads.interventions.basic import Context
 from mechheads.patching import Resample, Scale, UniformAttention
 from mechheads.runs.head_cache import HeadCache
 from mechheads.testing import CheckFailed, check

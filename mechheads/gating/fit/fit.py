@@ -42,7 +42,7 @@ from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.gating.fit.arguments import USUAL, FitSettings, Reduce, Rules, check_seeds, check_updates
 from mechheads.gating.fit.descent import Descent, NotFinite, Schedule, State, descend
 from mechheads.gating.fit.fitted import Gates, LossCurves
-from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, usable_items
+from mechheads.gating.fit.gates import Loss, Rows, log_probs, rows_at_once, under_gates, usable_items
 from mechheads.gating.tasks.task import Task, TaskTokens, check_task
 from mechheads.ledger.key import Store
 from mechheads.ledger.ledger import Ledger, StoredProgress, check_progress
@@ -180,6 +180,8 @@ def fit_gates(
     tokens = usable_items(model, task)
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
+    first = start_logits(rules.seeds[:1], model.n_layers, model.n_heads).sigmoid()
+    under_gates(model, by_length.items(torch.tensor([0, len(tokens) - 1])), first)  # to be proved
 
     stages = Stage(("none",), (none,)), Stage(("keep", "drop"), (keep, drop))
     about = make_provenance(

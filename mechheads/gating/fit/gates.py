@@ -23,17 +23,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mechheads.engine.answer_check import AnswerWarning
 from mechheads.engine.job import intervention_for
 from mechheads.engine.memory import tokens_in_flight
+from mechheads.engine.report import AnswerWarning
 from mechheads.engine.row_layout import layout_of
 from mechheads.gating.fit.arguments import Reduce
 from mechheads.gating.tasks.task import Task, TaskTokens, check_task
 from mechheads.generation.changed import changes_of
 from mechheads.heads import HeadId, HeadLike, check_heads
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import InterventionLike, Zero
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks, region
+from mechheads.interventions.basic import Intervention, InterventionLike, Zero
+from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks, region
 from mechheads.limits import current
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
@@ -46,6 +45,8 @@ from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Unpadded, shorten
 from mechheads.runs.head_cache import KEY_SITES, token_bytes
 
+_OF_GATES = -1
+"""The number in proofs of runs under gates, which are no cached runs."""
 Changes = Sequence[tuple[HeadChange, Bool[Tensor, " set"]]]
 """Changes of heads, each with the sets of gates under which it is made."""
 
@@ -279,10 +280,37 @@ def log_probs(
     at = (tokens.lengths[:, None] - 1 - back).clamp_min(0)  # a row ends with its target
     asked = (back <= n_targets[:, None]).expand(len(gates), -1, -1)
     final = _final_states(model, tokens.ids[:, :width], at, gates, changes, recompute)
+    _claim(model, tokens, gates, changes, at, asked, final)
     targets = tokens.ids.gather(1, at + 1).expand_as(asked)[asked]
     each = -F.cross_entropy(model.unembed(final[asked]), targets, reduction="none")
     total = each.new_zeros(asked.shape).masked_scatter(asked, each).sum(-1)
     return total / n_targets if reduce == "mean" else total
+
+
+def _claim(
+    model: Model,
+    tokens: TaskTokens,
+    gates: Float[Tensor, "set layer head"],
+    changes: Changes,
+    at: Int[Tensor, "item read"],
+    asked: Bool[Tensor, "set item read"],
+    final: Float[Tensor, "set item read d_model"],
+) -> None:
+    """Claim, once in an analysis, what the shortest and the longest item give under gates that are not all open.
+
+    What runs while gates are fitted claims nothing, since the model is changed meanwhile.
+    """
+    if bool((gates[0] == 1).all()) or not model.backend.proofs.new(_OF_GATES, 0, (0,)):
+        return
+    of_heads = [HeadChange(i, None, "z", partial(_gate, gates=gates[:1, i].detach())) for i in range(model.n_layers)]
+    hooks = change_hooks(model, [(change, EVERYWHERE) for change in (*of_heads, *(c for c, on in changes if on[0]))])
+    edits = [(name, partial(hook, hook=None)) for name, hook in hooks]
+    for i in shortest_and_longest(tokens.lengths):
+        ids, read = tuple(tokens.ids[i, : int(tokens.lengths[i]) - 1].tolist()), asked[0, i]
+        states = final[0, i, read].detach()
+        model.backend.proofs.claim(
+            [Claim(f"what gates give for item {i}", ids, tuple(at[i, read].tolist()), states, edits)]
+        )
 
 
 def _final_states(

@@ -26,8 +26,7 @@ from mechheads.gating.fit.gates import turned_off, under_gates, usable_items
 from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.task import Task, TaskTokens
 from mechheads.heads import HeadId
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import InterventionLike
+from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import NotNegative, check_at_least
 from mechheads.messages.interrupted import stop_if, until_interrupted

@@ -15,9 +15,8 @@ from jaxtyping import Float, UInt8
 from mechheads.engine.dispatch import each_by_workers, setup_of_each
 from mechheads.generation.generate import Generated, Sampling, check_writing, generate_under
 from mechheads.heads import HeadId
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import InterventionLike, Mean
-from mechheads.interventions.head_change import EVERYWHERE, HeadChange, change_hooks
+from mechheads.interventions.basic import Intervention, InterventionLike, Mean
+from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.ledger.key import Store
 from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known

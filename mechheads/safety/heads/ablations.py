@@ -22,12 +22,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from mechheads.engine.held_heads import Given, Held, held_by
+from mechheads.engine.cached_runs import Given, Held, held_by
 from mechheads.engine.report import describe_intervention
 from mechheads.generation.changed import changes_of
 from mechheads.heads import HeadId, Heads, check_heads, matched_heads
-from mechheads.interventions.base import Intervention
 from mechheads.interventions.basic import (
+    Intervention,
     InterventionLike,
     InterventionName,
     Mean,
@@ -39,7 +39,7 @@ from mechheads.interventions.basic import (
     Zero,
     as_intervention,
 )
-from mechheads.interventions.head_change import HeadChange
+from mechheads.interventions.new_z import HeadChange
 from mechheads.messages.arguments import check_known
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens

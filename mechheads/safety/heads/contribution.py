@@ -35,8 +35,7 @@ from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Work, effects, finish, measure
 from mechheads.heads import HeadId, Heads
-from mechheads.interventions.base import Context
-from mechheads.interventions.basic import InterventionLike, Patch, as_intervention
+from mechheads.interventions.basic import Context, InterventionLike, Patch, as_intervention
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import current
@@ -52,7 +51,7 @@ from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, mean_over_prompts
 from mechheads.runs.head_cache import HeadCache
-from mechheads.runs.layer_store import LayerStore
+from mechheads.runs.head_tensor import LayerStore
 from mechheads.safety.answers.refusing import warn_if_rare
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, about_ablation
 from mechheads.safety.heads.measure_ships import SafetyJob

@@ -12,15 +12,15 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from mechheads.engine.cached_runs import Held
 from mechheads.engine.dispatch import Values
 from mechheads.engine.evaluate import Evaluator
-from mechheads.engine.held_heads import Held
 from mechheads.engine.job import Job, Spec, Unit, make_ready
 from mechheads.engine.report import describe_given, describe_heads
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.engine.work import Finished, Work, finish
 from mechheads.heads import HeadId, Heads
-from mechheads.interventions.base import Intervention, needs_of, site_of
+from mechheads.interventions.basic import Intervention, needs_of, site_of
 from mechheads.ledger.key import NO_STORE, Store
 from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted

@@ -29,8 +29,7 @@ from scipy.special import softmax
 from mechheads.engine.cached_runs import CachedRuns
 from mechheads.engine.job import Spec
 from mechheads.heads import Heads
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import InterventionLike
+from mechheads.interventions.basic import Intervention, InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model

@@ -16,7 +16,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
-from mechheads.engine.held_heads import Given
+from mechheads.engine.cached_runs import Given
 from mechheads.heads import HeadId, Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current

@@ -13,15 +13,16 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
 
 from mechheads.engine.job import Job, make_ready
 from mechheads.engine.plan import Plan
 from mechheads.engine.run import UnitRuns
 from mechheads.engine.work import Run, Work
 from mechheads.heads import HeadId, Heads
-from mechheads.interventions.base import Intervention
-from mechheads.interventions.basic import InterventionLike, Mean, MeanOf, UniformAttention
-from mechheads.interventions.head_change import EVERYWHERE, change_hooks
+from mechheads.interventions.basic import Intervention, InterventionLike, Mean, MeanOf, UniformAttention
+from mechheads.interventions.new_z import EVERYWHERE, change_hooks
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
@@ -29,6 +30,7 @@ from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.backends.base import Hook
 from mechheads.model.model import Model
+from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
@@ -38,6 +40,8 @@ from mechheads.safety.heads.measure_ships import SafetyJob, ShipsKind, check_r, 
 from mechheads.safety.heads.safety_heads import ShipsScore
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
+_OF_GROUPS = -3
+"""The number in proofs of runs of groups of heads, which are no cached runs."""
 _OF_SEARCH = UniformAttention(1e-5)
 """The ablation of the paper's code for this search."""
 
@@ -236,9 +240,21 @@ class _Search:
         cache = partial(HeadCache.run, self.model, self.intact.tokens, sites=("z",))
         hooks = joint_hooks(self.intact, self.rule, self.groups.members(units))
         final = self.model.backend.under(hooks, cache).final_at(self.intact.at)
+        self._claim(hooks, final)
         if self.reading.rotation is not None:
             return self.reading.rotation(last_states(final))[0]
         return 0.0 if self.reading.kl is None else float(self.reading.kl(final[None]).mean())
+
+    def _claim(self, hooks: Sequence[Hook], final: Float[Tensor, "prompt position d_model"]) -> None:
+        """Claim, once in an analysis, what the first group gives for the shortest and the longest prompt."""
+        proofs, tokens = self.model.backend.proofs, self.intact.tokens.on_cpu
+        if not proofs.new(_OF_GROUPS, 0, (0,)):
+            return
+        edits = [(name, partial(hook, hook=None)) for name, hook in hooks]
+        for i in shortest_and_longest(tokens.lengths):
+            ids = tuple(tokens.ids[i, : int(tokens.lengths[i])].tolist())
+            at = tuple(self.intact.at_on_cpu[i].tolist())
+            proofs.claim([Claim(f"what a group of heads gives for prompt {i}", ids, at, final[i], edits)])
 
     def compare(self, chosen: Sequence[HeadId], steps: Sequence[np.ndarray], draws: int, seed: int) -> pd.DataFrame:
         """The group at each size, beside the heads of the best single scores and random heads; NaN from Ctrl-C on."""

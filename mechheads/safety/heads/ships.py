@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechheads.engine.held_heads import Given
+from mechheads.engine.cached_runs import Given
 from mechheads.heads import Heads
 from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current

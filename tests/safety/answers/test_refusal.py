@@ -24,7 +24,7 @@ import mechheads.safety.answers.refusal
 import mechheads.safety.requests.texts
 from mechheads.generation.generate import Generated, Sampling, end_tokens
 from mechheads.heads import HeadId, matched_heads
-from mechheads.interventions.head_change import HeadChange
+from mechheads.interventions.new_z import HeadChange
 from mechheads.limits import Limits
 from mechheads.safety import (
     AnswerSettings,

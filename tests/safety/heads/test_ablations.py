@@ -14,8 +14,7 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.engine.run import UnitRuns, batches
 from mechheads.generation.generate import Sampling, end_tokens, generate_under
-from mechheads.interventions.base import site_of
-from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero
+from mechheads.interventions.basic import Mean, Patch, Resample, Scale, UniformAttention, Zero, site_of
 from mechheads.runs.head_cache import HeadCache
 from mechheads.safety import ships
 from mechheads.safety.heads.ablations import Group, Groups, ablation_name, ablation_of, about_ablation
