@@ -180,7 +180,7 @@ def fit_gates(
     tokens = usable_items(model, task)
     rows = rows_at_once(model, tokens)
     by_length = tokens.items(torch.argsort(tokens.lengths, stable=True))
-    first = start_logits(rules.seeds[:1], model.n_layers, model.n_heads).sigmoid()
+    first = start_logits(rules.seeds, model.n_layers, model.n_heads)[:1].sigmoid()
     under_gates(model, by_length.items(torch.tensor([0, len(tokens) - 1])), first)  # to be proved
 
     stages = Stage(("none",), (none,)), Stage(("keep", "drop"), (keep, drop))
