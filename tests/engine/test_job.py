@@ -96,7 +96,8 @@ def test_a_job_gives_what_its_prompts_give_without_another_run(small, jobs, runs
     assert runs == []
     for each in found:
         if name == "plan":
-            assert each == expected
+            assert each.flops < expected.flops, "the runs of a job cost nothing more"
+            assert replace(each, flops=expected.flops, forwards=expected.forwards) == expected
         else:
             np.testing.assert_allclose(each, expected, atol=1e-5, rtol=0)
 
