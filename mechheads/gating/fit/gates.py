@@ -39,7 +39,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.backends.partial_block import Noted, mask_of, until_stopped
 from mechheads.model.backends.state import with_gradient
 from mechheads.model.model import Model
-from mechheads.model.proof import shortest_and_longest
+from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Unpadded, shorten
