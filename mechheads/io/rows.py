@@ -208,7 +208,7 @@ class Table:
 
     def texts_of(self, call: str, **given: str | None) -> tuple[dict[str, list[str]], str]:
         """The texts of the columns that arguments name, and in words how many rows of which columns these are."""
-        columns = self.pick(call, **given)
+        columns = self.pick(call, only=False, **given)
         found = {name: self.texts(column) for name, column in columns.items()}
         return found, f"{self.name}, {self.taken(list(columns.values()))}"
 

@@ -251,21 +251,28 @@ def _check_values(backend: Backend, run: HeadCache) -> None:
     v = [run.stores["v"][layer].repeat_interleave(group, 1) for layer in range(sizes.n_layers)]
     if all(_same(a[:, :, 0], b[:, :, 0], a.float().std(), backend) for a, b in zip(z, v, strict=True)):
         return
-    louder: dict[int, Tensor] = {}
 
-    def double(value: Tensor, hook: Any) -> Tensor:
-        return torch.cat([2 * value[:, :, :1], value[:, :, 1:]], 2)
+    def noted(first: float) -> dict[int, Tensor]:
+        """z of each layer for v too small to be clipped, that of the first key and value head times ``first``."""
+        seen: dict[int, Tensor] = {}
 
-    def note(value: Tensor, hook: Any, layer: int) -> Tensor:
-        louder[layer] = value.transpose(1, 2)
-        return z[layer].transpose(1, 2)
+        def small(value: Tensor, hook: Any) -> Tensor:
+            low = value * (0.25 / value.abs().max())
+            return torch.cat([first * low[:, :, :1], low[:, :, 1:]], 2)
 
-    hooks: list[Hook] = [(backend.hook_name("v", layer), double) for layer in range(sizes.n_layers)]
-    hooks += [(backend.hook_name("z", layer), partial(note, layer=layer)) for layer in range(sizes.n_layers)]
-    backend.run(run.tokens.ids, hooks)
+        def note(value: Tensor, hook: Any, layer: int) -> Tensor:
+            seen[layer] = value.transpose(1, 2)
+            return z[layer].transpose(1, 2)
+
+        hooks: list[Hook] = [(backend.hook_name("v", layer), small) for layer in range(sizes.n_layers)]
+        hooks += [(backend.hook_name("z", layer), partial(note, layer=layer)) for layer in range(sizes.n_layers)]
+        backend.run(run.tokens.ids, hooks)
+        return seen
+
+    usual, louder = noted(1.0), noted(2.0)
     factor = torch.where(torch.arange(sizes.n_heads, device=z[0].device) < group, 2.0, 1.0).to(z[0].dtype)
-    for layer, usual in enumerate(z):
-        if not _same(louder[layer], usual * factor[:, None, None], usual.float().std(), backend):
+    for layer, small_z in usual.items():
+        if not _same(louder[layer], small_z * factor[:, None, None], small_z.float().std(), backend):
             raise _Unreadable(
                 f"{_layer(backend, layer)}: z of a head is not its pattern times its v: a norm or a mix of heads comes "
                 "in between"

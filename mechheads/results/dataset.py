@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import isfinite, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,12 +163,3 @@ def table_of(part: xr.Dataset, dims: Sequence[str]) -> pd.DataFrame:
     """A row for each label of the dimensions, with a column for each dimension and variable."""
     frame = part.to_dataframe(dim_order=list(dims)).reset_index()
     return pd.DataFrame(frame.loc[:, [*dims, *map(str, part.data_vars)]])
-
-
-def shown_ends(row: Mapping[str, Any], form: str = ".3f") -> str:
-    """The interval of a row of ``HeadScores.to_dataframe`` as text, else its range; empty if it has neither."""
-    for prefix, ends in (("", STATISTICS[1:3]), ("range of 2 clusters ", RANGE)):
-        low, high = (row.get(end, nan) for end in ends)
-        if isfinite(low) and isfinite(high):
-            return f"  {prefix}[{low:{form}}, {high:{form}}]"
-    return ""

@@ -72,9 +72,9 @@ class ResultKind:
     caution: str = ""
 
 
-_PATHS = {"papers": ("wang2023ioi", "goldowsky2023paths"), "sample": "pair"}
+_PATHS: dict[str, Any] = {"papers": ("wang2023ioi", "goldowsky2023paths"), "sample": "pair"}
 _PATH = "The effect of one path from the head to a receiver, if all other heads keep their values."
-_ATTENTION = {"unit": "nats", "papers": ("elhage2021framework", "kamath2025attention")}
+_ATTENTION: dict[str, Any] = {"unit": "nats", "papers": ("elhage2021framework", "kamath2025attention")}
 _MAPS: dict[str, Any] = {"unit": "share of pairs", "papers": ("elhelo2024maps",), "null": None, "sample": "pair"}
 _REQUESTS: dict[str, Any] = {"papers": ("zhou2025ships",), "question": "requests", "sample": "request"}
 _SHIPS: dict[str, Any] = {**_REQUESTS, "null": None, "bounds": (0.0, None)}
@@ -86,7 +86,7 @@ _GATES |= {
     "sample": "start",
     "meaning": "How far the gate of the head holds its role after the fits.",
 }
-_ANSWERS = {"unit": "share of answers", "papers": ("zhou2025ships",)}
+_ANSWERS: dict[str, Any] = {"unit": "share of answers", "papers": ("zhou2025ships",)}
 
 KINDS: dict[str, ResultKind] = {
     "activation_patch": ResultKind(
@@ -164,7 +164,7 @@ KINDS: dict[str, ResultKind] = {
         "Ships against look-alikes",
         "The logarithm of Ships after a request, less that of Ships after its harmless look-alike.",
         "log ratio",
-        **_REQUESTS | {"sample": "pair"},
+        **_REQUESTS | dict[str, Any](sample="pair"),
     ),
     "generalized_ships": ResultKind(
         "Generalized Ships", "The angle by which the states of all requests turn without the head.", "degrees", **_SHIPS
@@ -182,7 +182,7 @@ KINDS: dict[str, ResultKind] = {
         "Sahara",
         "How far the states of all requests turn if this head is ablated beside those that were chosen before.",
         "degrees",
-        **_SHIPS | {"sample": "prompt"},
+        **_SHIPS | dict[str, Any](sample="prompt"),
     ),
     "refusal_contribution": ResultKind(
         "Refusal Contribution", "How far the head raises the beginning of a refusal.", "nats", **_REQUESTS
@@ -191,7 +191,7 @@ KINDS: dict[str, ResultKind] = {
         "Refusal attribution",
         "An estimate, from gradients, of how far refusals depend on the head.",
         "nats",
-        **_REQUESTS | {"papers": ("zhou2025ships", "syed2023attribution")},
+        **_REQUESTS | dict[str, Any](papers=("zhou2025ships", "syed2023attribution")),
     ),
     "gates": ResultKind("Gate", **_GATES),
     "roles": ResultKind("Gate", caution="Roles come from short fits, and the three from the same gates.", **_GATES),
@@ -209,7 +209,7 @@ KINDS: dict[str, ResultKind] = {
     "removal": ResultKind(unit="accuracy", papers=("elhelo2024maps",), plot=CURVES),
     "relation_evidence": ResultKind(unit="share restored", papers=("elhelo2024maps", "wang2023ioi")),
     "head_group": ResultKind(unit="degrees", papers=("zhou2025ships",)),
-    "refusals": ResultKind(**_ANSWERS | {"papers": ("zhou2025ships", "syed2023attribution")}),
+    "refusals": ResultKind(**_ANSWERS | dict[str, Any](papers=("zhou2025ships", "syed2023attribution"))),
     "refusal_test": ResultKind(**_ANSWERS),
     "attack_curve": ResultKind(plot=CURVES, **_ANSWERS),
     "head_roles": ResultKind(unit="gate", papers=("nam2025chg",), plot=_ROLE_MAP),

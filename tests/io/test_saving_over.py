@@ -21,15 +21,21 @@ from mechheads.io import write as module
 from mechheads.io.write import remove_unfinished, write_csv, write_file
 from mechheads.model.sources.default import Delta
 
+
+def saves(size: float) -> dict[str, Callable[[Path], object]]:
+    """Ways to save numbers of this size, by the file's name; each writes more than 4 KB."""
+    effect = mh.HeadScores.from_scores(size * np.eye(3), name="effect", kind="demo")
+    delta = Delta({HeadId(0, 1): {"W_Q": size * torch.ones(64, 32), "W_O": torch.ones(32, 64)}}, {})
+    return {
+        "effect.nc": effect.save,
+        "figure.html": lambda path: mh.plots.save(go.Figure(layout={"title": {"text": str(size)}}), path),
+        "page.html": lambda path: mh.explore(effect, path=path),
+        "delta.safetensors": delta.save,
+    }
+
+
+SAVES = saves(1.0)
 EFFECT = mh.HeadScores.from_scores(np.eye(3), name="effect", kind="demo")
-DELTA = Delta({HeadId(0, 1): {"W_Q": torch.ones(64, 32), "W_O": torch.ones(32, 64)}}, {})
-SAVES: dict[str, Callable[[Path], object]] = {
-    "effect.nc": EFFECT.save,
-    "figure.html": lambda path: mh.plots.save(go.Figure(), path),
-    "page.html": lambda path: mh.explore(EFFECT, path=path),
-    "delta.safetensors": DELTA.save,
-}
-"""Ways to save, by the file's name; each writes more than 4 KB."""
 
 
 @pytest.mark.parametrize("name", SAVES)
@@ -97,11 +103,11 @@ FULL = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_saving_over import SAVES
-for name, save in SAVES.items():
+from test_saving_over import saves
+for name, save in saves(1.0).items():
     save(Path(sys.argv[2], name))
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-for name, save in SAVES.items():
+for name, save in saves(2.0).items():
     for path in (Path(sys.argv[2], name), Path(sys.argv[2], "new", name)):
         try:
             save(path)
