@@ -300,7 +300,7 @@ test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate
 
 # %%
 after = test.answers.query("condition == 'ablated' and kind == 'harmful'")
-folded(after["answer"], "answers without the six heads")
+folded(after["answer"].tolist(), "answers without the six heads")
 
 # %% [markdown]
 # These six heads were known. Now take the first three heads of a ranking. `mh.safety.attack_curve` removes them one
