@@ -116,6 +116,7 @@ def many_heads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mh.Model]:
         pair = mh.PromptPairs(TEXTS[0][:1], TEXTS[1][:1], answer=[" Paris"], wrong=[" Rome"])
         mh.activation_patch(model, pair, heads="L29H8")  # what is found out once for a model
         mh.path_patch(model, pair, senders="L29H8")
+        mh.ships(model, mh.Prompts(TEXTS[0][:1]))
         yield model
 
 
@@ -145,10 +146,10 @@ OF_FILES = {
     "engine/frozen_heads.py": 750,
     "engine/rows.py": 110,
     "engine/wavefront.py": 300,
-    "interventions/new_z.py": 450,
+    "interventions/new_z.py": 750,
     "metrics/basic.py": 60,
 }
-"""The most operations that these files may start; one for each head is 270."""
+"""The most operations that these files may start; one for each head is 270, with which the new z are put in place."""
 
 
 @pytest.mark.slow
