@@ -18,7 +18,7 @@ from mechheads.engine.evaluate import Evaluator
 from mechheads.engine.head_sets import set_bar
 from mechheads.engine.job import Job, Spec, make_ready
 from mechheads.engine.report import AnswerWarning
-from mechheads.heads import HeadId, HeadLike, check_heads
+from mechheads.heads import HeadId, Heads, check_heads
 from mechheads.interventions.basic import Patch
 from mechheads.labels.few_shot import few_shot_pairs
 from mechheads.labels.relations import Relation, Relations, load_relations
@@ -98,7 +98,7 @@ def relation_evidence(
     n: Positive = 16,
     shots: NotNegative = 4,
     template: int = 0,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
 ) -> CausalEvidence:
     """Total and direct effect of every head on relations.
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypedDict, Unpack
 import numpy as np
 import xarray as xr
 
+from mechheads.heads import Heads
 from mechheads.labels.causal import CausalEvidence
 from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relations
@@ -44,6 +45,7 @@ class RelationOptions(TypedDict, total=False):
     targets: Targets
     min_pairs: int | None
     scoring: ScoringSettings
+    heads: Heads | None
 
 
 @analysis
@@ -78,7 +80,7 @@ def label_heads(
             relation in context if its total or direct effect is at least ``causal_floor`` of the difference
             between the runs, with q <= ``fdr``.
         causal_floor: a share of the difference between the runs.
-        options: passed to ``relation_scores``.
+        options: passed to ``relation_scores``, such as ``heads``: the others then have no label.
 
     Raises:
         ValueError: if the rule is not known, a number is out of range, or options are given together with scores.

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.heads import HeadLike, check_heads, kv_head
+from mechheads.heads import Heads, check_heads, kv_head
 from mechheads.labels.ranks import Ranks, usual_k
 from mechheads.labels.relations import Relations, load_relations
 from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
@@ -61,7 +61,7 @@ def dynamic_scores(
     templates: Sequence[str] = TEMPLATES,
     targets: Targets = "single",
     min_pairs: Positive | None = None,
-    heads: Sequence[HeadLike] | HeadLike | None = None,
+    heads: Heads | None = None,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target when the source stands in a text.
 

@@ -118,7 +118,9 @@ class HeadLabels(HeadScores):
         rows, missing = [], set(self.missing)
         evidence, phi = (data[name].values for name in ("is_evidence", "phi"))
         first = np.where(evidence, phi, 0.0).max(-1)
-        every = [wanted] if wanted is not None else check_heads(None, self.n_layers, self.n_heads)
+        scored = self.scores.notnull().any("category").values
+        every = check_heads(None, self.n_layers, self.n_heads) if wanted is None else [wanted]
+        every = [head for head in every if head == wanted or head in missing or scored[head.layer, head.head]]
         for one in sorted(every, key=lambda head: -first[head.layer, head.head]):
             label = "; ".join(self.of(one)) or ("not reached" if one in missing else "Unclassified")
             at = one.layer, one.head

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from jaxtyping import Float
 
 from mechheads.engine.head_sets import SetRuns, set_bar
 from mechheads.engine.job import Spec
-from mechheads.heads import HeadId, HeadLike, check_head, random_sets
+from mechheads.heads import HeadId, Heads, OfHeads, check_head, heads_as_given, random_sets
 from mechheads.interventions.basic import InterventionLike, as_intervention
 from mechheads.labels.few_shot import few_shot_prompts
 from mechheads.labels.relations import Relation, RelationLike, load_relations
@@ -48,7 +49,7 @@ LEAST_ACCURACY = 0.1
 def cumulative_removal(
     model: Model,
     relation: RelationLike,
-    ranking: Iterable[HeadLike],
+    ranking: Heads,
     *,
     intervention: InterventionLike = "zero",
     controls: RelationLike | Iterable[RelationLike] = (),
@@ -66,7 +67,7 @@ def cumulative_removal(
 
     Args:
         relation: a relation with few-shot templates.
-        ranking: the relation's heads, best first, as ``scores.select(relation=...).heads()`` gives them.
+        ranking: the relation's heads, best first; or a result, whose first ten are taken.
         intervention: how heads are ablated, as in ``mh.sweep``.
         controls: other relations. The paper takes five whose heads overlap with these by less than 0.15 (of the
             smaller set), and whose accuracy with all heads is within 0.2.
@@ -146,11 +147,14 @@ def removal_limit(n_heads: int) -> int:
     return min(next((most for below, most in limits.items() if n_heads < below), 250), n_heads // 2)
 
 
-def _check_order(ranking: Iterable[HeadLike], model: Model) -> tuple[HeadId, ...]:
+def _check_order(ranking: Heads, model: Model) -> tuple[HeadId, ...]:
     """A ranking's heads, in its order."""
+    if isinstance(ranking, OfHeads):
+        return heads_as_given(ranking, model.n_layers, model.n_heads)
     if isinstance(ranking, (str, HeadId)) or not isinstance(ranking, Iterable):
         raise ValueError(f"ranking is {ranking!r}; give a list of heads, best first, such as scores.heads(30)")
-    heads = tuple(check_head(head, model.n_layers, model.n_heads) for head in ranking)
+    each: Any = ranking
+    heads = tuple(check_head(head, model.n_layers, model.n_heads) for head in each)
     if not heads:
         raise ValueError("ranking is empty; give the relation's heads, best first")
     if twice := [head for head, after in pairwise(sorted(heads)) if head == after]:

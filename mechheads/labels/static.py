@@ -42,6 +42,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
+from mechheads.heads import Heads, check_heads
 from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
@@ -154,6 +155,7 @@ class Found:
         of_layer = self.hits[:, layer]
         shape = of_layer[..., pairs].shape
         of_layer[..., pairs] = np.unpackbits(row.astype(np.uint8), count=math.prod(shape)).reshape(shape)
+        of_layer[np.isnan(self.p[:, layer])] = np.nan  # heads that were not asked for
 
     @property
     def _small(self) -> tuple[np.ndarray, ...]:
@@ -178,6 +180,7 @@ def relation_scores(
     targets: Targets = "single",
     min_pairs: int | None = None,
     scoring: ScoringSettings = USUAL,
+    heads: Heads | None = None,
 ) -> HeadScores:
     """Share of each relation's pairs that each head maps from source to target, computed from weights.
 
@@ -206,10 +209,11 @@ def relation_scores(
             of pairs, with a warning if it is below 30, which a label needs. A relation that you name and that has no
             such pair is an error.
         scoring: how ties count, the smallest score that is tested, and the rest; see ``mh.labels.ScoringSettings``.
+        heads: the heads to score, as in ``mh.sweep``; every head if left out. The others are NaN.
 
     Returns:
         Scores over (layer, head, relation), unit "share of pairs": phi, with Wilson's interval for a share of
-        pairs, and p and q against shuffled targets (one-sided; see ``labels.nulls``; q over all heads and
+        pairs, and p and q against shuffled targets (one-sided; see ``labels.nulls``; q over these heads and all
         relations). With several readings the score is the largest, and the null takes the largest in each shuffle too.
         ``values`` holds 1 for a hit and 0 for none, per pair, NaN beyond a relation's last pair.
         Further variables over (layer, head, relation): ``reading``, the reading with the largest score, empty if no
@@ -246,7 +250,7 @@ def relation_scores(
         min_pairs=min_pairs,
         seed=current().seed,
     )
-    return RelationScorer(model, relations, whole).scores()
+    return RelationScorer(model, relations, whole, heads=heads).scores()
 
 
 _DIMS = ("layer", "head", "relation")
@@ -265,7 +269,9 @@ class RelationScorer:
         scoring: Scoring = _ALL_USUAL,
         *,
         named: bool | None = None,
+        heads: Heads | None = None,
     ) -> None:
+        self._heads = check_heads(heads, model.n_layers, model.n_heads)
         k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
         self._everything = keep_pairs(
@@ -297,17 +303,16 @@ class RelationScorer:
             )
             self._final_scale = model.final_scale().float() if scoring.norm == "folded" else None
         self._names = self._readings.names
-        every = range(model.n_heads)
-        apart = self._ranks.by_hubs and model.dtype == torch.float32
-        self._together = [range(head, head + 1) for head in every] if apart else [every]
-        """The heads of a layer that are scored together: one by one if each head's product with W_U serves its hubs,
-        its hits and its null; all if it is not needed, or if W_U is converted each time."""
+        self._apart = self._ranks.by_hubs and model.dtype == torch.float32
+        """Whether heads are scored one by one, because each head's product with W_U serves its hubs, hits and null. The
+        heads of a layer are scored together if it is not needed, or if W_U is converted each time."""
         self._found = Found.empty(model.n_layers, model.n_heads, self._scored)
         self._ready: set[int] = set()
         self._which = np.array([np.arange(max(per_relation)) < size for size in per_relation])
         self._store = Store(current().store, analysis="relation_scores")
-        asked = {"relations": [relation.fingerprint for relation in self._loaded], "scoring": scoring}
-        self._ledger = self._store.open(model, {}, **asked)
+        self._asked = "all" if heads is None else list(map(str, self._heads))
+        pairs = [relation.fingerprint for relation in self._loaded]
+        self._ledger = self._store.open(model, {}, relations=pairs, scoring=scoring, heads=self._asked)
         for name, row in ({} if self._ledger is None else self._ledger.finished()).items():
             self._found.take(int(name), row, self._which)
             self._ready.add(int(name))
@@ -315,7 +320,7 @@ class RelationScorer:
     def scores(self) -> HeadScores:
         """Score all layers, until done or Ctrl-C."""
         with self._store:
-            self._score_layers()
+            done = self._score_layers()
         self._ledger = None
         found = self._found
         scores = HeadScores.from_values(
@@ -323,37 +328,42 @@ class RelationScorer:
             name="relation scores",
             kind="relations",
             extra={"relation": [kept.relation.name for kept in self._scored]},
-            provenance=make_provenance(
-                self._about, self._settings(), interrupted=np.isnan(found.hits[0, -1, -1]).all()
-            ),
+            provenance=make_provenance(self._about, self._settings(), interrupted=done < self._model.n_layers),
             variables=self._variables(),
         )
         low, high = share_interval(scores.scores.values, scores.dataset["n_pairs"].values)
         statistics = {"ci_low": low, "ci_high": high, "p_value": found.p[0], "q_value": q_values(found.p[0])}
         return HeadScores(scores.dataset.assign({name: (_DIMS, array) for name, array in statistics.items()}))
 
-    def _score_layers(self) -> None:
+    def _score_layers(self) -> int:
+        """Score layers until done or Ctrl-C; how many were."""
         model, done = self._model, 0
-        bar = Bar(total=model.n_layers * model.n_heads, desc="relation scores", unit="head")
+        bar = Bar(total=len(self._heads), desc="relation scores", unit="head")
         with until_interrupted() as interrupts, bar:
             for layer in range(model.n_layers):
                 self.score(layer)
-                bar.update(model.n_heads)
+                bar.update(len(self._of_layer(layer)))
                 done = layer + 1
         interrupts.stop_unless(done)
         if interrupts.interrupted:
             self._found.forget(slice(done, None))
             warn(f"relation_scores was interrupted: layers 0..{done - 1} are scored, the later ones are NaN")
+        return done
+
+    def _of_layer(self, layer: int) -> list[int]:
+        """The heads of a layer that are scored."""
+        return [head.head for head in self._heads if head.layer == layer]
 
     @torch.no_grad()
     def score(self, layer: int) -> None:
         """Score a layer: the hits of its heads for the best reading, and the null if there are enough hits."""
-        if layer in self._ready:
+        asked = self._of_layer(layer)
+        if layer in self._ready or not asked:
             return
         found, (readings, paths) = self._found, self._paths(layer)
-        found.p[:, layer] = 1.0
+        found.p[:, layer, asked] = 1.0
         at = {name: readings.index(name if name in readings else "embedding") for name in self._names}
-        for heads in self._together:
+        for heads in [[head] for head in asked] if self._apart else [asked]:
             of_heads = {head: paths[head] for head in heads}
             hits = torch.stack(self._ranks.top([path for some in of_heads.values() for path in some])).cpu().numpy()
             tested: list[tuple[Side, int, int]] = []
@@ -428,6 +438,7 @@ class RelationScorer:
             "min_effect": scoring.min_effect,
             "draws": scoring.draws,
             "seed": scoring.seed,
+            "heads": self._asked,
             "ledger": {kept.relation.name: kept.ledger(kept in scored) for kept in self._everything},
             "relations": {relation.name: relation for relation in self._loaded},
             "prompts": {

@@ -327,6 +327,12 @@ def test_the_whole_ranking_is_kept_from_the_draws(wordy: mh.Model) -> None:
     assert set(randoms(found)) == {(HeadId(0, 3), HeadId(1, 3))}
 
 
+def test_a_result_gives_its_first_heads(wordy: mh.Model) -> None:
+    scores = mh.HeadScores.from_scores(np.arange(12.0).reshape(3, 4), name="a ranking", unit="share", kind="ablate")
+    found = cumulative_removal(wordy, spoken(wordy, "capital"), scores, most=2, draws=0, **NO_SHOTS)
+    assert found.heads == (HeadId(2, 3), HeadId(2, 2))
+
+
 def test_removal_says_what_it_is(wordy: mh.Model) -> None:
     relation = spoken(wordy, "capital", wrong=2)
     named = mh.Relation("<b>", None, relation.pairs, few_shot=relation.few_shot)

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import mechheads
+from mechheads.labels.classify import label_heads
 from mechheads.labels.relations import Relation
-from mechheads.labels.static import TIES, USUAL, ScoringSettings, relation_scores
+from mechheads.labels.static import TIES, USUAL, Found, RelationScorer, Scoring, ScoringSettings, relation_scores
+from mechheads.results.stats import q_values
 
 
 class Words:
@@ -166,6 +168,31 @@ def test_memory_and_company_change_nothing() -> None:
     alone = relation_scores(model, several[1], k=60, min_pairs=1)
     together = whole.select(relation="second").scores.values
     assert np.array_equal(alone.scores.values[..., 0], together)
+
+
+def test_only_the_heads_asked_for_are_scored() -> None:
+    model, several = random_model(), relations()
+    options: dict[str, Any] = {"k": 60, "min_pairs": 1}
+    whole, some = (relation_scores(model, several, heads=heads, **options) for heads in (None, ["L1H1", "L0H0"]))
+    assert some.missing == () and some.provenance["heads"] == ["L0H0", "L1H1"]
+    for name in ("values", "score", "p_value", "suppression", "contrast", "null_phi", "reading"):
+        mine, wanted = some.dataset[name].values, whole.dataset[name].values
+        for at in ((0, 0), (1, 1)):
+            np.testing.assert_array_equal(mine[at], wanted[at])
+    assert np.isnan(some.scores.values[[0, 1], [1, 0]]).all()
+    asked = ~np.isnan(whole.dataset["p_value"].values[[0, 1], [0, 1]])
+    p = whole.dataset["p_value"].values[[0, 1], [0, 1]][asked]
+    np.testing.assert_array_equal(some.dataset["q_value"].values[[0, 1], [0, 1]][asked], q_values(p))
+    labels = label_heads(model, several, heads=some.heads(1), **options)
+    assert labels.table()["head"].unique().tolist() == [str(some.heads(1)[0])]
+    assert sum(labels.counts(once=True).values()) == 1
+    assert set(label_heads(some).table()["head"]) == {"L0H0", "L1H1"}
+    scorer = RelationScorer(model, several, Scoring(**options), heads="L1H1")
+    scorer.score(1)
+    before, which = scorer._found, scorer._which
+    after = Found.empty(model.n_layers, model.n_heads, scorer._scored)
+    after.take(1, before.row(1, which), which)
+    np.testing.assert_array_equal(after.hits, before.hits)
 
 
 def test_half_precision_weights_are_scored_in_float32() -> None:
