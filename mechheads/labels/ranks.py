@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
+from time import process_time
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -262,7 +263,7 @@ class Ranks:
     def _times(self, W_O: Tensor, start: int, block: Tensor) -> Float[Tensor, "d_head columns"]:
         """W_O @ W_U's columns from ``start`` on; the last product is kept, as blocks of rows cut heads in two."""
         if not self._is_kept(W_O, start):
-            self._last = W_O, start, W_O @ block
+            self._last = W_O, start, multiply(W_O, block)
         return self._last[2]
 
     def _is_kept(self, W_O: Tensor, start: int) -> bool:
@@ -405,6 +406,35 @@ class _Head:
             found[~found] = ((values[~found] @ self.W_O) != 0).any(1)
             self._writes[id(values)] = values, found
         return self._writes[id(values)][1]
+
+
+_FASTER: dict[tuple[torch.Size, torch.Size], Callable[[Tensor, Tensor], Tensor]] = {}
+"""The product that each shape takes in this process."""
+
+
+def multiply(
+    left: Float[Tensor, "row inner"], right: Float[Tensor, "inner column"], clock: Callable[[], float] = process_time
+) -> Float[Tensor, "row column"]:
+    """The product by torch, or by NumPy if it was faster the first time, in CPU seconds, and gave the same bits.
+
+    MKL is slow for thin products on some processors. Results never depend on the clock, so a resumed run repeats them.
+    """
+    if left.device.type != "cpu":
+        return left @ right
+    shapes = left.shape, right.shape
+    if shapes in _FASTER:
+        return _FASTER[shapes](left, right)
+    times, found = [clock()], []
+    for product in (torch.mm, _by_numpy):
+        found.append(product(left, right))
+        times.append(clock())
+    faster = times[2] - times[1] < times[1] - times[0] and torch.equal(*found)
+    _FASTER[shapes] = _by_numpy if faster else torch.mm
+    return found[0]
+
+
+def _by_numpy(left: Tensor, right: Tensor) -> Tensor:
+    return torch.from_numpy(left.numpy() @ right.numpy())
 
 
 def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechheads.labels import ranks as of_ranks
-from mechheads.labels.ranks import Ranks, count, kth_largest
+from mechheads.labels.ranks import Ranks, count, kth_largest, multiply
 from mechheads.limits import settings
 
 
@@ -52,6 +52,28 @@ def test_few_columns_rule_out_nothing_that_whole_rows_would_find(
         found.append(torch.cat([largest.view(-1, tokens), smallest.view(-1, tokens), *(hit[:4] for hit in hits)]))
     assert torch.equal(*found)
     assert (found[1].sum(1) >= k).all()
+
+
+@pytest.mark.parametrize(
+    ("by_torch", "by_numpy", "bits", "taken"),
+    [(2.0, 1.0, 0.0, "numpy"), (1.0, 2.0, 0.0, "torch"), (2.0, 1.0, 1e-6, "torch")],
+)
+def test_the_faster_product_is_taken_if_it_gives_the_same_bits(
+    by_torch: float, by_numpy: float, bits: float, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = torch.Generator().manual_seed(2)
+    left, right = torch.randn(4, 16, generator=draw), torch.randn(1100, 16, generator=draw).T
+    exact = (left.double() @ right.double()).float()
+    assert torch.allclose(of_ranks._by_numpy(left, right), exact, rtol=1e-5, atol=1e-5)
+    made = {"torch": left @ right, "numpy": left @ right + bits}
+    calls: list[str] = []
+    monkeypatch.setattr(of_ranks, "_FASTER", {})
+    monkeypatch.setattr(torch, "mm", lambda *_: calls.append("torch") or made["torch"])
+    monkeypatch.setattr(of_ranks, "_by_numpy", lambda *_: calls.append("numpy") or made["numpy"])
+    times = iter([0.0, by_torch, by_torch + by_numpy])
+    first = multiply(left, right, lambda: next(times))
+    assert torch.equal(first, multiply(left, right)) and torch.allclose(first, exact, rtol=1e-5, atol=1e-5)
+    assert calls == ["torch", "numpy", taken]
 
 
 def rows(columns: int, *, ties: bool = False) -> torch.Tensor:
