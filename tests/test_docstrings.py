@@ -57,6 +57,20 @@ def test_a_function_of_scores_gives_their_dimensions(name: str) -> None:
     assert re.search(r"\(?\[?layer, head|As ``mh\.", returns.partition("\n\n")[0])
 
 
+DOING = (
+    r"(Check|Compare|Copy|Draw|Fit|Generate|Give|Label|List|Load|Make|Measure|Merge|Open|Prepare|Read|Run|Use|Write)\b"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in FUNCTIONS.items() if inspect.signature(each).return_annotation != "None"]
+)
+def test_a_function_says_what_it_returns(name: str) -> None:
+    """Its first line does; where that says what is done, ``Returns`` does."""
+    text = inspect.getdoc(FUNCTIONS[name]) or ""
+    assert "\nReturns:\n" in text or not re.match(DOING, text)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_has_an_example(name: str) -> None:
     """In its docstring, where it runs as a test, or in the docs and notebooks."""

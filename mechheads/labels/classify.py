@@ -82,6 +82,9 @@ def label_heads(
         causal_floor: a share of the difference between the runs.
         options: passed to ``relation_scores``, such as ``heads``: the others then have no label.
 
+    Returns:
+        The categories of each head, by ``.of(head)``, and a row for each head and relation, by ``.table()``.
+
     Raises:
         ValueError: if the rule is not known, a number is out of range, or options are given together with scores.
 

@@ -262,6 +262,9 @@ def merge(parts: Sequence[str | os.PathLike[str]], into: str | os.PathLike[str])
         parts: ledgers of the same sweeps, such as those of a sweep's parts (``Limits(part=(3, 16))``).
         into: the ledger that gets all units; created if it does not exist.
 
+    Returns:
+        How many sweeps and units ``into`` holds now, and how many of the units are new.
+
     Raises:
         ValueError: if a part is not a ledger or is damaged, the parts are of different sweeps or were cut into other
             batches, or a unit has other values in another part. Units of the parts before it stay in ``into``.

@@ -68,6 +68,9 @@ def load(
             ``max_memory``), or the GPU of each part by its name in transformers. The numbers are the same up to
             rounding. Uses the bridge.
 
+    Returns:
+        The model, ready for every analysis, with its tokenizer as ``.tokenizer``.
+
     Raises:
         ValueError: if there is no such model or device, the model is damaged, it has no attention heads, or its
             weights cannot stay on disk or do not fit into the devices.
@@ -252,6 +255,9 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
         tokenizer: needed for a model of transformers or peft. For others, used instead of the model's own, which
             TransformerLens may have configured to prepend a beginning-of-sequence token.
         attn_implementation: as in ``load``.
+
+    Returns:
+        A model for every analysis, around the one given.
 
     Raises:
         TypeError: if the model is something else, or has no tokenizer.

@@ -85,6 +85,9 @@ def check(thing: Any, model: Model | None = None, prompts: AnyPrompts | None = N
         model: by default, a tiny random Llama with grouped keys and values in which every byte is a token.
         prompts: by default, three pairs of random tokens of different lengths, with answers and wrong answers.
 
+    Returns:
+        What was compared and agrees, as a short list.
+
     Raises:
         CheckFailed: an AssertionError that says what is wrong.
         ValueError: if the prompts cannot be run, or the model is in half precision.
