@@ -53,8 +53,8 @@ _NEUTRAL = (None, 0, 1, 1.0, [], {})
 def own_settings(model: Model, names: Sequence[str] = tuple(PROCESSORS)) -> dict[str, Any]:
     """Those of a model's generation settings that change which token comes next, without neutral values."""
     settings = getattr(getattr(model.model, "original_model", None), "generation_config", None)
-    given = {name: getattr(settings, name, None) for name in names}
-    return {name: value for name, value in given.items() if value not in _NEUTRAL}
+    values = {name: getattr(settings, name, None) for name in names}
+    return {name: value for name, value in values.items() if value not in _NEUTRAL}
 
 
 def warn_of_others(model: Model) -> None:
@@ -128,8 +128,8 @@ class Columns:
     def move(self, source: Int[Tensor, " row"], target: Int[Tensor, " row"], width: int | None = None) -> None:
         """Copy rows, or only their first ``width`` positions, to other rows."""
         for pair in self._kept.values():
-            for kept in pair:
-                kept[target, :, :width] = kept[source, :, :width]
+            for cached in pair:
+                cached[target, :, :width] = cached[source, :, :width]
 
 
 class Batch:

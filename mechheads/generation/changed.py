@@ -50,11 +50,7 @@ def changed_by(
 ) -> Callable[[Texts], list[Hook]]:
     """Hooks that turn heads off and add directions, once it is known where the texts are that are written.
 
-    Args:
-        prompts: as in ``changes_of``.
-        off: the heads that are off; an empty list for none.
-        intervention: what a head that is off gives.
-        steer: for each layer, what is added to the residual stream before it.
+    ``mh.Mean()`` takes the mean over the prompts; ``steer`` has what is added to the residual stream before a layer.
     """
     if not isinstance(steer, Mapping):
         raise ValueError(f"steer is {shorten(steer)}; give a dict of a layer and a vector, such as {{12: direction}}")
@@ -71,11 +67,7 @@ def changed_by(
 def changes_of(model: Model, tokens: Tokens, heads: Sequence[HeadId], intervention: Intervention) -> list[HeadChange]:
     """What an intervention makes of heads in any text, token by token; a change for each head in the given order.
 
-    An intervention on k or v has a change for each key/value head.
-
-    Args:
-        tokens: those over which ``mh.Mean()`` takes the mean. The base run in the context of other interventions is a
-            run of the first of these prompts.
+    One on k or v has a change for each key/value head; the base run in the context is one of the first prompt.
     """
     limits = current().limits
     if isinstance(intervention, Mean):
@@ -139,11 +131,11 @@ def _means(model: Model, tokens: Tokens, heads: Sequence[HeadId], limits: Limits
 
 
 def _constant(head: HeadId, z: Float[Tensor, " d_head"]) -> HeadChange:
-    return HeadChange(head.layer, head.head, "z", partial(_give, given=z))
+    return HeadChange(head.layer, head.head, "z", partial(_constantly, z=z))
 
 
-def _give(value: Tensor, given: Tensor) -> Tensor:
-    return given.to(value).expand_as(value)
+def _constantly(value: Tensor, z: Tensor) -> Tensor:
+    return z.to(value).expand_as(value)
 
 
 def _by_intervention(

@@ -212,10 +212,10 @@ def generate(
     if not isinstance(sampling, (Sampling, int)):
         raise ValueError(f"sampling is {sampling!r}; give the largest number of new tokens, or a Sampling")
     sampling = Sampling(max_new_tokens=sampling) if isinstance(sampling, int) else sampling
-    asked = as_prompts(prompts)
-    writer = _Writer(model, asked, [()], hooks, sampling)
+    resolved = as_prompts(prompts)
+    writer = _Writer(model, resolved, [()], hooks, sampling)
     writer.ready()
-    changed = changed_by(model, asked, off, intervention, steer)
+    changed = changed_by(model, resolved, off, intervention, steer)
     if not heads_off(model, off) and not steer:
         changed = _unchanged
     return replace(writer, changed=changed, stream=stream).write()[0]
@@ -394,13 +394,13 @@ class _Writer:
 def end_tokens(model: Model) -> list[int]:
     """The ids that end an answer: those of the tokenizer, the model's configurations and the chat template."""
     own = getattr(model.model, "original_model", None)
-    given = [
+    sources = [
         getattr(model.tokenizer, "eos_token_id", None),
         model.backend.configuration.get("eos_token_id"),
         getattr(getattr(own, "generation_config", None), "eos_token_id", None),
         _end_of_turn(model.tokenizer),
     ]
-    each = [token for ids in given for token in (ids if isinstance(ids, list | tuple) else [ids])]
+    each = [token for ids in sources for token in (ids if isinstance(ids, list | tuple) else [ids])]
     return sorted({int(token) for token in each if token is not None})
 
 

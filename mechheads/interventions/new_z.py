@@ -189,8 +189,8 @@ def first_change(differs: Sequence[Bool[Tensor, "prompt pos"]], finite: Finite) 
 
     It is on the CPU, which waits once, also for what ``finite`` has seen.
     """
-    found = torch.stack(list(differs)).any(0)
-    every = finite.check(found.flatten()).view(found.shape)
+    differing = torch.stack(list(differs)).any(0)
+    every = finite.check(differing.flatten()).view(differing.shape)
     return torch.where(every.any(1), every.long().argmax(1), every.shape[1])
 
 
@@ -209,11 +209,11 @@ class Finite:
     def check(self, *more: Bool[Tensor, " number"]) -> Bool[Tensor, " number"]:
         """Check what was seen since the last check."""
         heads, seen = [head for some, _ in self._seen for head in some], [*(finite for _, finite in self._seen), *more]
-        found, self._seen = torch.cat(seen).cpu() if seen else torch.ones(0, dtype=torch.bool), []
-        for head, finite in zip(heads, found.tolist(), strict=False):
+        checked, self._seen = torch.cat(seen).cpu() if seen else torch.ones(0, dtype=torch.bool), []
+        for head, finite in zip(heads, checked.tolist(), strict=False):
             if not finite:
                 raise ValueError(f"intervention {_name(self.intervention)} gave values that are not finite for {head}")
-        return found[len(heads) :]
+        return checked[len(heads) :]
 
 
 def apply(
@@ -226,8 +226,9 @@ def apply(
 ) -> Float[Tensor, "prompt head *rest"]:
     """Call an intervention for some heads of a layer, and check the shape of what it returns."""
     own = base.copies(), None if source is None else source.copies()
-    given, mask, found = values.transpose(0, 1).clone(memory_format=torch.contiguous_format), base.tokens.mask, []
-    for head, value in zip(heads, given, strict=True):
+    copies, mask = values.transpose(0, 1).clone(memory_format=torch.contiguous_format), base.tokens.mask
+    new_values = []
+    for head, value in zip(heads, copies, strict=True):
         shape = list(value.shape)
         new = intervention(value, Context(head, *own, mask))
         if not isinstance(new, torch.Tensor) or list(new.shape) != shape:
@@ -235,10 +236,10 @@ def apply(
             raise ValueError(
                 f"intervention {_name(intervention)} gave {got} for {head}; it must return a tensor of shape {shape}"
             )
-        found.append(new)
-    made = torch.stack(found, 1)
-    finite.see(heads, made, base.tokens.mask)
-    return made
+        new_values.append(new)
+    stacked = torch.stack(new_values, 1)
+    finite.see(heads, stacked, mask)
+    return stacked
 
 
 def _name(intervention: Intervention) -> str:

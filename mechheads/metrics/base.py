@@ -292,15 +292,8 @@ class _Watched(MetricContext):
 
 
 def try_metric(metric: Metric, tokens: Tokens, width: int) -> frozenset[str]:
-    """Call a metric on two prompts with logits of zero, before any model is run.
-
-    A metric that reads a pattern is called on all prompts, with equal attention to every token so far.
-
-    Args:
-        width: how many numbers the metric reads at a position: d_vocab, the number of keys, or d_head.
-
-    Returns:
-        Which of ``answer`` and ``wrong`` the metric used.
+    """Which of ``answer`` and ``wrong`` a metric uses, before any model is run: called with ``width`` logits of zero at
+    each position of two prompts, or with equal attention to every token so far of all prompts.
     """
     read = MetricInfo.of(metric).read
     few = tokens if read is not None and read.site == "pattern" else tokens.rows(slice(0, 2))

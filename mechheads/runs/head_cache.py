@@ -43,11 +43,8 @@ def token_bytes(model: ModelCore, pos: int) -> int:
 
 
 def tokens_in_run(model: ModelCore, limits: Limits, pos: int) -> int:
-    """How many tokens a cached run computes at a time.
-
-    If weights are on disk, each part of a run reads them again. So a run takes as many tokens as fit into a quarter of
-    the memory.
-    """
+    """How many tokens a cached run computes at a time: with weights on disk, which each part of a run reads again, as
+    many as fit into a quarter of the memory."""
     if model.backend.on_disk is None:
         return limits.run_tokens
     return max(limits.run_tokens, limits.memory // 4 // token_bytes(model, pos))
@@ -295,11 +292,7 @@ class HeadCache(Wrapped):
         return self.model
 
     def check_finite(self) -> None:
-        """Check that the run gave finite numbers.
-
-        Raises:
-            ValueError: if it did not, for example because a model's weights were overwritten after it was loaded.
-        """
+        """Refuse a run that gave numbers that are not finite, as with weights that were overwritten after loading."""
         if not (self.final.isfinite() | ~self.tokens.mask[..., None]).all():
             raise ValueError(
                 f"model: {self.need_model().name!r} gives NaN or infinity without any intervention, so its weights are "

@@ -142,11 +142,7 @@ class Ray:
         return self._n
 
     def prepare(self, setup: Setup, most: int) -> tuple[Any, dict[Any, int]]:
-        """Put a setup where every worker gets it, and let up to ``most`` workers get ready.
-
-        Returns:
-            The setup as workers get it, and which worker each request to get ready went to.
-        """
+        """A setup as workers get it, and which worker each of up to ``most`` requests to get ready went to."""
         self._connect()
         if self._model != (setup.source, setup.device):
             self.stop()
@@ -154,25 +150,21 @@ class Ray:
         shared = self._ray.put(setup)
         return shared, {self.ask(replica, shared): replica for replica in range(min(most, self.replicas))}
 
-    def ask(self, replica: int, *given: Any) -> Any:
+    def ask(self, replica: int, *arguments: Any) -> Any:
         """Let a worker compute, which is started first if it does not run."""
         if replica not in self._actors:
             self._actors[replica] = self._start()
-        return self._actors[replica].compute.remote(*given)
+        return self._actors[replica].compute.remote(*arguments)
 
-    def first_of(self, asked: Iterable[Any], seconds: float) -> list[Any]:
+    def first_of(self, futures: Iterable[Any], seconds: float) -> list[Any]:
         """The first request that is answered; none if this takes longer."""
-        return self._ray.wait(list(asked), num_returns=1, timeout=seconds)[0]
+        return self._ray.wait(list(futures), num_returns=1, timeout=seconds)[0]
 
-    def answer(self, asked: Any, replica: int) -> Any:
-        """A worker's answer; ``Lost`` if it ended each time.
-
-        Raises:
-            Exception: what a worker raised, with its traceback in a note.
-        """
+    def answer(self, future: Any, replica: int) -> Any:
+        """A worker's answer; ``Lost`` if it ended each time. What it raised is raised, with its traceback in a note."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(asked)
+            return self._ray.get(future)
         except errors.RayTaskError as error:
             error.cause.add_note(f"On worker {replica}:\n{error}")
             raise error.cause from None
