@@ -71,3 +71,13 @@ def test_named_files_exist() -> None:
     made = {name for name, _ in EXAMPLES} | {".venv/bin/python"}
     named = set(re.findall(r"`((?:mechheads|tests|docs|\.\w+)/[\w./]*|\w+\.(?:md|txt))`", CONTRIBUTING))
     assert {name for name in named - made if not (ROOT / name).exists()} == set()
+
+
+def test_the_test_of_each_algorithm_exists_and_runs_by_the_readmes_command() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", CONTRIBUTING)
+    assert len(named) > 40
+    for file, name in named:
+        texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob(file) if path.parent.name != "slow"]
+        (before,) = (text.partition(f"\ndef {name}(")[0] for text in texts if f"\ndef {name}(" in text)
+        decorators = re.findall(r"^@pytest\.mark\.(?:slow|release)", before.rpartition("\n\n\n")[2], re.MULTILINE)
+        assert not decorators, f"{file}::{name}"
