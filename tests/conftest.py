@@ -14,8 +14,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the machine; read when torch is first imported
 
-import mechheads
-from support import tiny as tiny_models, tokenizers_of_others
+import mechheads  # and no torch, which the process that only hands tests to the workers does not need
 
 LONG = (
     "test_notebooks",
@@ -90,7 +89,9 @@ def model() -> mechheads.Model:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``tiny("gpt2")``, or "llama", "neox", "gemma": a folder with that random model and its tokenizer."""
-    return _made_once(tiny_models.build, tmp_path_factory.mktemp("tiny"))
+    from support.tiny import build
+
+    return _made_once(build, tmp_path_factory.mktemp("tiny"))
 
 
 def _made_once(build: Callable[[str, Path], object], within: Path) -> Callable[[str], Path]:
@@ -133,8 +134,9 @@ def llama(loaded: Callable[[str], mechheads.Model]) -> mechheads.Model:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """``small`` is each of the models that its file names as ``ARCHITECTURES``, or else the tiny llama."""
-    if "small" in metafunc.fixturenames and (names := getattr(metafunc.module, "ARCHITECTURES", None)):
+    """``small`` is each model of the test's own ``on_two``, or of its file's ``ARCHITECTURES``, or the tiny llama."""
+    own = any(mark.args[0] == "small" for mark in metafunc.definition.iter_markers("parametrize"))
+    if not own and "small" in metafunc.fixturenames and (names := getattr(metafunc.module, "ARCHITECTURES", None)):
         metafunc.parametrize("small", names, indirect=True, scope="module")
 
 
@@ -161,4 +163,6 @@ def terminal() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``others("llama-2")``, or another of ``KINDS``: a folder with a tiny random model that has such a tokenizer."""
-    return _made_once(tokenizers_of_others.build, tmp_path_factory.mktemp("others"))
+    from support.tokenizers_of_others import build
+
+    return _made_once(build, tmp_path_factory.mktemp("others"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import benchmarks.__main__ as command
 import mechheads as mh
 from benchmarks import machine, table, workloads
 from benchmarks.flops import Shape, gate_update
+from benchmarks.machine import matmul_speed, sweep_speed
 from benchmarks.measure import Measurement, measure, middle
 from benchmarks.runner import LoadedTool, Run
 from benchmarks.tools import KINDS, NAMES
@@ -50,6 +53,17 @@ class Made:
         return Run(np.ones(len(heads)), 0.0, self.seconds * len(heads))
 
 
+loaded_tool = cache(LoadedTool)
+
+
+@pytest.fixture(autouse=True)
+def a_machine_of_known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are timed and garbage is collected in the tests of them only."""
+    monkeypatch.setattr(machine, "gc", SimpleNamespace(collect=lambda: None))
+    monkeypatch.setattr(machine, "matmul_speed", lambda device: {"made": 2e11})
+    monkeypatch.setattr(machine, "sweep_speed", lambda products, n_layers, device: 1e11)
+
+
 def stored(name: str) -> dict[str, Any]:
     return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text("utf-8"))
 
@@ -75,7 +89,7 @@ def test_the_tools_here_measure_the_same(workload: Workload, tiny: Callable[[str
     shape = Shape.of(AutoConfig.from_pretrained(spec.folder, trust_remote_code=False))
     heads = workload.heads(shape)
     keys = [key for key in ("mechheads", "tl4", "plain") if workload.kind in KINDS[key]]
-    values = [LoadedTool(key, spec).run(workload, heads).values for key in keys]
+    values = [loaded_tool(key, spec).run(workload, heads).values for key in keys]
     assert len(values) == 2 and np.ptp(values[0]) > 0
     np.testing.assert_allclose(values[0], values[1], atol=2e-5)
     assert workload.flops(shape, heads)
@@ -104,10 +118,11 @@ def test_the_limit_of_gates() -> None:
     assert gate_update(one, 3) == 2 * (keys_values + rest + unembed) - first_block
 
 
-def test_the_products_of_a_block_add_up_to_its_operations() -> None:
+def test_the_products_of_a_block_add_up_to_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = 2 * sum(a * b for a, b in SHAPE.products)
     assert operations == 2 * SHAPE.queries + SHAPE.keys_values + SHAPE.mlp
-    assert machine.sweep_speed([(2, 3), (3, 2)], 1, "cpu", tries=1) > 0
+    monkeypatch.setattr(machine, "SHAPES", ((2, 3, 4),))
+    assert sweep_speed([(2, 3), (3, 2)], 1, "cpu", tries=1) > 0 and matmul_speed("cpu", tries=1)["2x3x4"] > 0
 
 
 def test_both_limits_are_the_needed_operations_at_their_speed() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import mechheads
 from docs.gallery import GALLERY, STORED, THUMBS, anchor, kinds
+from docs.llms import text
 from mechheads.results.kinds import KINDS, papers
 
 ROOT = Path(__file__).parent.parent
@@ -40,23 +39,20 @@ def test_the_gallery_says_what_every_kind_of_result_draws() -> None:
 
 
 def test_the_text_for_assistants_is_fresh() -> None:
-    """In a process of its own: the types that tests check at run time are written in another way."""
-    code = "from docs.llms import text; print(text(), end='')"
-    made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     kept = (DOCS / "llms.txt").read_text("utf-8")
-    assert made == kept, "run `python -m docs.llms`"
+    assert text() == kept, "run `python -m docs.llms`"
     for folder in mechheads._FOLDERS:
         assert all(f"- `{name}" in kept for name in getattr(mechheads, folder).__all__), folder
 
 
 def test_every_paper_has_a_claim_and_what_is_cited_exists() -> None:
-    text = page("claims")
-    assert papers().keys() <= set(re.findall(r"`(\w+)`", text))
-    cited = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+    claims = page("claims")
+    assert papers().keys() <= set(re.findall(r"`(\w+)`", claims))
+    cited = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", claims)
     assert len(cited) > 10
     for path, name in cited:
         assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), f"{path}::{name}"
-    assert all((ROOT / path).exists() for path in re.findall(r"`(benchmarks/\w+\.json)`", text))
+    assert all((ROOT / path).exists() for path in re.findall(r"`(benchmarks/\w+\.json)`", claims))
 
 
 def test_notebooks_use_the_public_face_only() -> None:

@@ -13,10 +13,10 @@ from torch import Tensor
 import mechheads as mh
 from mechheads.results.about import label_of
 from support import oracles
-from support.levels import TWO_FIRST
+from support.levels import ONE_FIRST
 from support.texts import CLEAN, PAIRS
 
-ARCHITECTURES = TWO_FIRST
+ARCHITECTURES = ONE_FIRST
 TOLERANCE = 1e-4
 GONE = ["L0H1", "L2H2"]
 SEED = 3

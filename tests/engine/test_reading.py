@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from mechheads.metrics.base import MetricInfo
 from mechheads.metrics.basic import attention_to
 from mechheads.testing import check
 from support import oracles
-from support.levels import TWO_FIRST, few
+from support.levels import ONE_FIRST, few, on_two
 from support.releases import TRANSFORMERLENS_4, only_on_4
 from support.texts import CLEAN, PAIRS
 from support.tiny_families import build
 
-ARCHITECTURES = TWO_FIRST
+ARCHITECTURES = ONE_FIRST
 TOLERANCE = 2e-5
 TO = attention_to("L2H1", 2)
 
@@ -47,6 +47,10 @@ class Loop:
         self.ids = [[oracles.ids_of(tokens, i) for i in range(len(PAIRS))] for tokens in (corrupted, clean)]
         self.runs = [[oracles.activations(model, ids) for ids in side] for side in self.ids]
 
+    @cached_property
+    def before(self) -> list[float]:
+        return [self.value(prompt) for prompt in range(len(PAIRS))]
+
     def value(self, prompt: int, hooks: Any = (), side: int = 0) -> float:
         return float(self.of(read(self.model, self.ids[side][prompt], self.site, 2, 1, hooks)))
 
@@ -58,7 +62,7 @@ class Loop:
         if site != "z":
             value = new if site == "q" else oracles.blend(old[0], new[0], pos)[None]
             z = oracles.z_when(self.model, self.ids[0][prompt], layer, head, site, value)
-        return self.value(prompt, oracles.z_hooks({(layer, head): z})) - self.value(prompt)
+        return self.value(prompt, oracles.z_hooks({(layer, head): z})) - self.before[prompt]
 
 
 def each(model: mh.Model, prompts: int = 3) -> list[tuple[int, int, int]]:
@@ -67,6 +71,7 @@ def each(model: mh.Model, prompts: int = 3) -> list[tuple[int, int, int]]:
     return [(layer, head, prompt) for layer, head, prompt in found if layer < 2]
 
 
+@on_two
 @pytest.mark.parametrize(
     ("metric", "of"),
     [
@@ -83,9 +88,7 @@ def test_patching_equals_one_full_forward_a_head(small, metric, of):
             loop.restored(prompt, layer, head, "z"), abs=TOLERANCE
         )
     assert not effect.values[2:].any()
-    np.testing.assert_allclose(
-        effect.dataset["base_metric"], [loop.value(prompt) for prompt in range(3)], atol=TOLERANCE
-    )
+    np.testing.assert_allclose(effect.dataset["base_metric"], loop.before, atol=TOLERANCE)
     assert effect.unit == metric.unit and np.abs(effect.values[:2]).max() > 1e-4
 
 
@@ -151,7 +154,7 @@ def test_paths_to_a_head_equal_two_full_runs(small, receiver):
         if site == "v":
             z = oracles.z_when(small, loop.ids[0][prompt], layer, 2, "v", seen[at])
             hooks = oracles.z_hooks({(layer, 2): z})
-        wanted = loop.value(prompt, hooks) - loop.value(prompt)
+        wanted = loop.value(prompt, hooks) - loop.before[prompt]
         assert effect.values[sender_layer, head, prompt] == pytest.approx(wanted, abs=TOLERANCE)
     assert np.abs(effect.values).max() > 1e-5
 

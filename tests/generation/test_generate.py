@@ -25,10 +25,10 @@ from mechheads.interventions.new_z import HeadChange
 from mechheads.limits import Limits
 from support import oracles
 from support.ctrl_c import stopped_at
-from support.levels import TWO_FIRST
+from support.levels import ONE_FIRST, on_two
 from support.releases import TRANSFORMERLENS_4
 
-ARCHITECTURES = TWO_FIRST
+ARCHITECTURES = ONE_FIRST
 
 generation = importlib.import_module("mechheads.generation.generate")
 PROMPTS = [
@@ -101,6 +101,7 @@ def as_hooks(model: mh.Model, changes: Sequence[HeadChange]) -> list[tuple[str, 
     return [(model.hook_name(change.site, change.layer), hook(change)) for change in changes]
 
 
+@on_two
 def test_greedy_equals_a_full_forward_for_each_token(small):
     written = generate(small, PROMPTS, **QUIET)
     assert of(written) == plain(small)
@@ -108,6 +109,7 @@ def test_greedy_equals_a_full_forward_for_each_token(small):
     assert len({len(row) for row in rows_of(small)}) > 3  # ragged
 
 
+@on_two
 def test_greedy_equals_transformers_own(small, tiny):
     folder = small.name
     own = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
@@ -150,6 +152,7 @@ def conditions_for(model: mh.Model) -> list[list[HeadChange]]:
     ]
 
 
+@on_two
 def test_conditions_in_one_batch_are_as_one_after_the_other(small):
     conditions = conditions_for(small)
     prompts, few = PROMPTS[:3], DRAWN | {"sampling": replace(SAMPLED, max_new_tokens=6)}
@@ -335,30 +338,30 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_models_generation_settings_are_followed_as_in_its_own_generate(tiny, tmp_path, name: str):
+def test_a_models_generation_settings_are_followed_as_in_its_own_generate(tiny, llama, tmp_path, name: str):
     own = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"), attn_implementation="eager")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("llama"))
     setattr(own.generation_config, name, SETTINGS[name])
+    plainly = generate(llama, PROMPTS, **QUIET).ids
     if name.startswith("min"):  # an end token that comes at once
-        own.generation_config.eos_token_id = generate(mh.load(tiny("llama")), PROMPTS[:1], 1).ids[0][0]
+        own.generation_config.eos_token_id = plainly[0][0]
     own.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    llama.tokenizer.save_pretrained(tmp_path)
     written = generate(mh.load(str(tmp_path)), PROMPTS, **QUIET)
-    assert written.ids != generate(mh.load(tiny("llama")), PROMPTS, **QUIET).ids
-    for row, ids in zip(rows_of(mh.load(tiny("llama"))), written.ids, strict=True):
+    assert written.ids != plainly
+    for row, ids in zip(rows_of(llama), written.ids, strict=True):
         asked = {"attention_mask": torch.ones(1, len(row), dtype=torch.long), "pad_token_id": 2}
         given = own.generate(torch.tensor([row]), max_new_tokens=NEW, do_sample=False, **asked)[0, len(row) :]
         assert given.tolist()[: len(ids)] == [*ids]
 
 
-def test_generation_settings_that_are_not_followed_are_told(tiny, tmp_path):
+def test_generation_settings_that_are_not_followed_are_told(tiny, llama, tmp_path):
     own = transformers.AutoModelForCausalLM.from_pretrained(tiny("llama"))
     own.generation_config.num_beams = 3
     own.save_pretrained(tmp_path)
-    transformers.AutoTokenizer.from_pretrained(tiny("llama")).save_pretrained(tmp_path)
+    llama.tokenizer.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match=r"generation settings have num_beams=3, which is not followed"):
         written = generate(mh.load(str(tmp_path)), PROMPTS, **QUIET)
-    assert written.ids == generate(mh.load(tiny("llama")), PROMPTS, **QUIET).ids
+    assert written.ids == generate(llama, PROMPTS, **QUIET).ids
 
 
 def test_stops_at_the_end_token(mine):

@@ -19,7 +19,7 @@ from support.every_analysis import ANALYSES, MORE, assert_near
 from support.texts import WORD_PAIRS
 from support.tokenizers_of_others import KINDS, BesidePlain, without_spaces_of_its_own
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("brief_answers")]
 
 CHAT: dict[str, Any] = {"template": "chat"}
 NO_TEXT = {"profile", "written", "read", "scales", "relation", "first MLP"}
@@ -68,6 +68,15 @@ class Both(BesidePlain):
         return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
+EVERY_KIND = {"cache", "patch z", "generate"}
+"""One with texts, one with pairs and answers, and one that writes; the others encode as these do."""
+OF_KINDS = [
+    pytest.param(kind, name, marks=[] if kind == KINDS[0] or name in EVERY_KIND else pytest.mark.release)
+    for kind in KINDS
+    for name in OF_TEXT
+]
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def both(request: pytest.FixtureRequest, others: Callable[[str], Path]) -> Both:
     return Both(others(request.param), request.param)
@@ -76,7 +85,7 @@ def both(request: pytest.FixtureRequest, others: Callable[[str], Path]) -> Both:
 same = partial(assert_near, atol=2e-5)
 
 
-@pytest.mark.parametrize("analysis", OF_TEXT)
+@pytest.mark.parametrize(("both", "analysis"), OF_KINDS, indirect=["both"], scope="module")
 def test_every_analysis_of_text_is_that_of_its_tokens(both: Both, analysis: str, monkeypatch: pytest.MonkeyPatch):
     of_text = (ANALYSES | MORE)[analysis].numbers(both.model)
     for name in ("CLEAN", "CORRUPTED"):

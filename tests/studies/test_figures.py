@@ -49,6 +49,9 @@ class Calls:
         return self.real(first, *args, **options)
 
 
+pytestmark = pytest.mark.usefixtures("brief_answers")
+
+
 @cache
 def loaded(name: str) -> mh.Model:
     return mh.load(name)
@@ -288,8 +291,18 @@ def asked_safety(tiny, tmp_path: Path) -> dict[str, Any]:
     return safety_request(tiny, tmp_path)
 
 
-def test_safety_panels_are_those_of_compare_ablations(asked_safety, tiny):
-    made = safety_figure(**asked_safety)
+@pytest.fixture(scope="module")
+def by_requests(tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], mh.studies.PaperFigure]:
+    """A request of two sets for two models, and its figure."""
+    asked = safety_request(tiny, tmp_path_factory.mktemp("safety"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(safety_module, "load", load_once)
+        patch.setattr("mechheads.safety.answers.refusing.TOKENS", 4)
+        return asked, safety_figure(**asked)
+
+
+def test_safety_panels_are_those_of_compare_ablations(by_requests, tiny):
+    _, made = by_requests
     assert list(made.panels) == ["llama, mine", "llama, yours", "gpt2, mine", "gpt2, yours"]
     for panel, found in made.panels.items():
         model, data = panel.split(", ")
@@ -305,11 +318,14 @@ def test_safety_panels_are_those_of_compare_ablations(asked_safety, tiny):
 
 
 @pytest.mark.parametrize("sets", [1, 2])
-def test_the_layout_by_ablation_takes_the_same_panels(asked_safety, monkeypatch, sets):
-    asked_safety["requests"] = asked_safety["requests"][:sets]
-    by_requests = safety_figure(**asked_safety)
+def test_the_layout_by_ablation_takes_the_same_panels(asked_safety, by_requests, monkeypatch, sets):
+    if sets == 1:
+        asked = asked_safety | {"requests": asked_safety["requests"][:1]}
+        first = safety_figure(**asked)
+    else:
+        asked, first = by_requests
     monkeypatch.setattr(safety_module, "load", refuse)
-    made = safety_figure(**asked_safety, by="ablation")
+    made = safety_figure(**asked, by="ablation")
     of = ["mine", "yours"][:sets]
     names = [f"{ablation}, {data}" for data in of for ablation in ("undifferentiated", "scaling")]
     assert list(made.panels) == (names if sets == 2 else ["undifferentiated", "scaling"])
@@ -317,17 +333,17 @@ def test_the_layout_by_ablation_takes_the_same_panels(asked_safety, monkeypatch,
         ablation, _, data = name.partition(", ")
         assert list(found) == ["llama", "gpt2"]
         for model, scores in found.items():
-            other = by_requests.panels[f"{model}, {data}" if data else model][ablation]
+            other = first.panels[f"{model}, {data}" if data else model][ablation]
             np.testing.assert_array_equal(scores.scores, other.scores)
     assert made.figure.layout.title.text.endswith(f" on {' and '.join(of)}")
     headings = [note.text for note in made.figure.layout.annotations]
     assert headings[:2] == [
         f"{n}{' on mine' * (sets - 1)}" for n in ("Undifferentiated Attention", "Scaling Contribution")
     ]
-    assert [note.text.partition(" of ")[0] for note in by_requests.figure.layout.annotations] == [
+    assert [note.text.partition(" of ")[0] for note in first.figure.layout.annotations] == [
         "Heads with the largest Ships"
     ] * (2 * sets)
-    pd.testing.assert_frame_equal(made.tables["top"], by_requests.tables["top"])
+    pd.testing.assert_frame_equal(made.tables["top"], first.tables["top"])
 
 
 def test_generalized_ships_rank_the_heads_if_asked(asked_safety):

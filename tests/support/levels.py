@@ -21,3 +21,5 @@ def architectures(*names: str) -> list[Any]:
 TWO_FIRST = architectures("gpt2", "llama", "neox", "gemma")
 ONE_FIRST = few(("llama", "gpt2", "neox", "gemma"), "llama")
 """Four kinds of models, of which two or one are always run. A file imports them as ``ARCHITECTURES`` for ``small``."""
+on_two = pytest.mark.parametrize("small", TWO_FIRST, indirect=True, scope="module")
+"""For a test that always runs on two of them in a file whose other tests run on one."""
