@@ -13,9 +13,9 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import Packed, Packing, Window, shared_start
 from mechheads.patching import UniformAttention
 from support import oracles
-from support.levels import architectures
+from support.levels import few, on_two
 
-ARCHITECTURES = architectures("gpt2", "llama", "neox", "gemma", "qwen")
+ARCHITECTURES = few(("llama", "gpt2", "neox", "gemma", "qwen"), "llama")
 
 BEGINNING = " When John and Mary went to the store John gave a book to"
 ENDS = [" Mary and one", " France", " the big dog and the small cat is one two three", " Paris Rome"]
@@ -138,6 +138,7 @@ def test_the_same_as_a_row_for_each_prompt(small, intervention, monkeypatch):
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
+@on_two
 def test_the_same_as_a_full_forward_for_each_prompt(small, monkeypatch):
     found = scores(small, mh.Zero(), True, monkeypatch)
     tokens = mh.Prompts(PROMPTS).tokens(small)
