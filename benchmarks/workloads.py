@@ -142,7 +142,7 @@ def sample(heads: Sequence[Head], count: int) -> list[Head]:
 
 def default_model(device: str) -> ModelSpec:
     """SmolLM2-135M-Instruct, the model of ``mh.load()``."""
-    from mechheads.model.sources import default_folder
+    from mechheads.model.sources.default import default_folder
 
     return ModelSpec("SmolLM2-135M-Instruct", str(default_folder()), device, (26, 2), True)
 
@@ -155,7 +155,7 @@ def random_model(device: str, folder: Path) -> ModelSpec:
     import torch
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-    from mechheads.model.sources import default_folder
+    from mechheads.model.sources.default import default_folder
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.model.backends.base import Backend, Hook, balanced
-from mechheads.model.backends.partial_block import Blocks
+from mechheads.model.backends.parts import Blocks
 from mechheads.model.model import Model
 
 _LOUD = 1e3

@@ -24,7 +24,7 @@ from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, frozen_at, tol
 from mechheads.heads import HeadId, kv_head
 from mechheads.limits import current
 from mechheads.model.backends.base import Hook, balanced
-from mechheads.model.backends.partial_block import Keys, Stopped, until_stopped
+from mechheads.model.backends.parts import Keys, Stopped, until_stopped
 from mechheads.model.model import Model
 
 _SIZES, _LARGE = 32, 4.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, Mlp, Node, kv_head
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.partial_block import Blocks, Stopped, until_stopped
+from mechheads.model.backends.parts import Blocks, Stopped, until_stopped
 from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]

@@ -21,7 +21,7 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
 from mechheads.messages.warn import warn
-from mechheads.model.backends.partial_block import Blocks, mask_of
+from mechheads.model.backends.parts import Blocks, mask_of
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens

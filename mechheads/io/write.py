@@ -22,14 +22,13 @@ LOCK = ".mechheads.lock"
 """The file that is locked in a folder of results; without a lock of the system, the file means nothing."""
 _UNFINISHED = ".tmp"
 _KINDS = {
-    (b"\x89HDF", 0): "a netCDF file",
-    (b"\x89PNG", 0): "a PNG picture",
-    (b"%PDF", 0): "a PDF",
-    (b"<", 0): "an HTML or SVG file",
-    (b"{", 0): "a JSON file",
-    (b"{", 8): "a safetensors file",
+    b"\x89HDF": "a netCDF file",
+    b"\x89PNG": "a PNG picture",
+    b"%PDF": "a PDF",
+    b"<": "an HTML or SVG file",
+    b"{": "a JSON file",
 }
-"""What tells the kind of a file, and after how many bytes it comes."""
+"""What tells the kind of a file."""
 
 
 def write_file(path: Path, content: bytes | memoryview | str) -> Path:
@@ -39,8 +38,8 @@ def write_file(path: Path, content: bytes | memoryview | str) -> Path:
     content here as bytes.
     """
     content = content.encode() if isinstance(content, str) else content
-    for mark, at in _KINDS:
-        if at == 0 and bytes(content[:8]).startswith(mark):
+    for mark in _KINDS:
+        if bytes(content[:8]).startswith(mark):
             check_kind(path, mark)
     if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
         return path
@@ -105,20 +104,15 @@ def folder_locked(folder: str | Path) -> Iterator[None]:
         lock.release()
 
 
-def check_kind(path: Path, mark: bytes, at: int = 0) -> None:
-    """Check that a file, if there is one, is of the same kind as what is to replace it, or empty.
-
-    ``mark`` tells the kind; it comes after so many bytes.
-    """
+def check_kind(path: Path, mark: bytes) -> None:
+    """Check that a file, if there is one, is of the kind that a mark tells, or empty."""
     if not path.is_file():
         return
     with path.open("rb") as file:
-        old = file.read(512)[at:]
-    if not at:
-        old = old.removeprefix(codecs.BOM_UTF8).lstrip()
+        old = file.read(512).removeprefix(codecs.BOM_UTF8).lstrip()
     if path.stat().st_size and not old.startswith(mark):
         raise ValueError(
-            f"cannot save to {path}: the file that is there is not {_KINDS[mark, at]}, so it is not replaced; give "
+            f"cannot save to {path}: the file that is there is not {_KINDS[mark]}, so it is not replaced; give "
             "another path, or delete it first"
         )
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mechheads.io.text import file_sample
 from mechheads.ledger.ledger import WITNESS, Ledger
 from mechheads.metrics.base import name_of
 from mechheads.model.backends.base import Backend
@@ -42,8 +43,6 @@ _AROUND = (staticmethod, classmethod, types.MethodType, property, functools.part
 _INSIDE = ("__func__", "__self__", "fget", "fset", "func", "args", "keywords", "__wrapped__")
 _BY_PYTHON = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _MODEL_FILES = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.gguf")
-_SAMPLES, _SAMPLE = 64, 2**16
-"""From so many places of a file so many bytes are read."""
 _WITNESSES = 64
 _SAMPLED = 4096
 """So many numbers of each weight count, from all of its parts."""
@@ -149,20 +148,11 @@ def model_mark(model: ModelCore) -> str:
     return mark([about, settings, weights_mark(model.model) if model.source is None else _files(model)], "model")
 
 
-def _files(model: ModelCore) -> dict[str, list[object]]:
+def _files(model: ModelCore) -> dict[str, tuple[int, str]]:
     """Size and a sample of each of the files that a model was read from; none for a name with a revision."""
     path = Path(model.source.name_or_path) if model.source is not None else Path()
     files = [file for name in _MODEL_FILES for file in path.glob(name)] if path.is_dir() else [path]
-    return {file.name: _sample(file) for file in files if file.is_file()}
-
-
-def _sample(file: Path) -> list[object]:
-    size, digest = file.stat().st_size, hashlib.sha256()
-    with file.open("rb") as content:
-        for i in range(_SAMPLES):
-            content.seek(max(0, size - _SAMPLE) * i // (_SAMPLES - 1))
-            digest.update(content.read(_SAMPLE))
-    return [size, digest.hexdigest()]
+    return {file.name: file_sample(file) for file in files if file.is_file()}
 
 
 def weights_mark(module: torch.nn.Module) -> str:

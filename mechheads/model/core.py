@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,13 +14,11 @@ from torch import Tensor
 from mechheads._version import __version__
 from mechheads.messages.habits import advice
 from mechheads.messages.wrapped import Wrapped
-from mechheads.model.backends.base import GIVEN_UP, AttnImplementation, Backend, Sizes, Weight
+from mechheads.model.backends.base import GIVEN_UP, Backend, Sizes, Weight
 from mechheads.model.backends.parts import moved
 from mechheads.model.backends.state import alone, read_weights, without_autocast
 from mechheads.model.proof import Proofs
-
-if TYPE_CHECKING:
-    from mechheads.model.sources.source import Source
+from mechheads.model.sources import AttnImplementation, Source
 
 
 class LayerWeights(Sequence[Tensor]):
@@ -125,7 +123,7 @@ class ModelCore(Wrapped):
     @property
     def alike_up_to(self) -> int:
         """The largest prompt length up to which runs of different lengths are comparable."""
-        return self.backend.changes.alone(lambda: self.backend.alike_up_to)
+        return self.backend.alike_up_to
 
     def hook_name(self, site: str, layer: int) -> str:
         """The TransformerLens name of a hook: ``hook_name("z", 9)`` is ``blocks.9.attn.hook_z``."""

@@ -16,17 +16,17 @@ import transformers
 
 from mechheads.limits import budget_bytes, current
 from mechheads.messages.arguments import checked
-from mechheads.model.backends.base import AttnImplementation, Backend, Weight
-from mechheads.model.backends.on_disk import on_disk_of
+from mechheads.model.backends.base import Backend, Weight
+from mechheads.model.backends.on_disk import Room, Spread, on_disk_of
 from mechheads.model.backends.state import as_usual, settings_kept
 from mechheads.model.loading import prove_loaded
 from mechheads.model.model import Model
 from mechheads.model.proof import versions
 from mechheads.model.reference import Reference, first_sentence, references_of
-from mechheads.model.sources import DEFAULT_MODEL, Source, load_pretrained
+from mechheads.model.sources import AttnImplementation, BackendName, Source
+from mechheads.model.sources.default import DEFAULT_MODEL
 from mechheads.model.sources.held import held_model
-from mechheads.model.sources.placing import Room, Spread
-from mechheads.model.sources.source import BackendName
+from mechheads.model.sources.load import load_pretrained
 from mechheads.prompts.encoding import text_ids
 
 
@@ -244,7 +244,8 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     A model of transformers, with adapters too, is read through modules of its own around the same weights: it may run
     as usual meanwhile, and what is written into its weights is seen here. Every analysis compares its log-probabilities
     with those of the model that you hold, and refuses one that gives others, for example because it has other adapters
-    or hooks by then: wrap it again. TransformerLens 3.9 copies the weights, so there a written weight is refused too.
+    or hooks by then: wrap it again. A written weight is refused too where TransformerLens copies it: in 3.9, and q,
+    k and v of GPT-NeoX, BLOOM, Falcon and MPT.
 
     If its value biases seem to be folded into b_O (TransformerLens' own processing), a warning says what differs, and
     results have ``folded_value_biases`` in their provenance.
@@ -262,7 +263,7 @@ def wrap(model: Any, tokenizer: Any = None, *, attn_implementation: AttnImplemen
     Raises:
         TypeError: if the model is something else, or has no tokenizer.
         ValueError: if it cannot be read, for example in training mode with dropout, without attention heads, quantised,
-            with hooks of torch, or on several devices.
+            or on several devices.
 
     >>> mh.wrap(model.model).n_heads
     9

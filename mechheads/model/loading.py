@@ -16,11 +16,10 @@ from torch import Tensor
 
 from mechheads.engine.row_layout import choose_layout, with_deprecations
 from mechheads.model.backends.base import Backend, Hook, Weight
-from mechheads.model.backends.partial_block import Blocks
-from mechheads.model.backends.parts import moved
+from mechheads.model.backends.parts import Blocks, moved
 from mechheads.model.backends.state import as_usual
 from mechheads.model.core import ModelCore
-from mechheads.model.proof import apart, note_rounding
+from mechheads.model.proof import apart, likely_reason, note_rounding
 from mechheads.model.reference import SHORT, Reference, first_sentence
 from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import HeadCache
@@ -95,8 +94,9 @@ def _proved(model: ModelCore, references: Sequence[Reference]) -> tuple[HeadCach
     if not note_rounding(backend, off):
         name = type(backend.module).__name__
         who = f"{name} and transformers" if references else f"its blocks one by one and the whole {name}"
+        why = "" if backend.held is None else f". {likely_reason(backend)}"
         raise _Unreadable(
-            f"{who} give different logits on a prompt of {every[-1].ids.shape[1]} tokens{backend.instead}"
+            f"{who} give different logits on a prompt of {every[-1].ids.shape[1]} tokens{backend.instead}{why}"
         )
     backend.masks_count()
     _check_outputs(backend, run, mlps)

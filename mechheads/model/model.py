@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mechheads.model.analysis import analysis
 from mechheads.model.core import ModelCore
-from mechheads.model.sources.source import Source
+from mechheads.model.sources import Source
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import PromptLike, Tokens
 from mechheads.runs.head_cache import HeadCache

@@ -41,7 +41,7 @@ _MOST, _MOST_IN_FLOAT32 = 0.1, 0.05
 """How much of a difference counts as rounding at most: sharp attention rounds more than ``TOLERANCE``."""
 _IN_A_BATCH = 0.5
 """By how much the prompts beside it may change a prompt in half precision, if alone it is right."""
-_AT_LOADING = 1e-2
+AT_LOADING = 1e-2
 """How much of a difference at loading rounding in float32 may explain."""
 _UNDO = "Undo the change, or load or wrap the model as it is now"
 _LIBRARIES = {"torch", "transformers", "transformer_lens", "accelerate", "mechheads"}
@@ -304,7 +304,7 @@ def note_rounding(backend: Backend, off: float) -> bool:
     """Note how far a run was from the model's own forward pass at loading; whether rounding may explain it."""
     backend.rounding = min(_MOST, off)
     exact = backend.parameter.dtype.itemsize >= 4 and torch.get_float32_matmul_precision() == "highest"
-    return off <= (_AT_LOADING if exact else tolerance(backend))
+    return off <= (AT_LOADING if exact else tolerance(backend))
 
 
 def tolerance(backend: Backend) -> float:

@@ -7,7 +7,6 @@ before rotations were scaled.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.parts import moved
+from mechheads.model.backends.parts import logits_of, rotations_of
 
 SHORT = 8
 """The tokens of a prompt on which every model is tried."""
@@ -62,42 +61,23 @@ def reference_of(model: Any, length: int, first: Sequence[int] = ()) -> Referenc
     some = torch.tensor([*first][:length], dtype=ids.dtype, device=ids.device)
     ids[0, : len(some)] = some
     places = torch.linspace(0, length - 1, min(length, _PLACES), device=ids.device).round().long()
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own_code = not type(inner).__module__.startswith("transformers.")
-    picks = not own_code and "logits_to_keep" in inspect.signature(inner.forward).parameters
-    with torch.no_grad():
-        logits = model(input_ids=ids, use_cache=False, **({"logits_to_keep": places} if picks else {})).logits[0]
-    return Reference(ids, places, logits if picks else logits[places])
+    return Reference(ids, places, logits_of(model, ids, places.tolist())[0])
 
 
-def trial_lengths(config: Any, *, always_long: bool = False) -> list[int]:
+def trial_lengths(config: Any) -> list[int]:
     """The lengths of the prompts on which a model with this config is tried."""
     text = config.get_text_config(decoder=True)
     context = min((size for name in _CONTEXTS if isinstance(size := getattr(text, name, None), int)), default=_MOST)
-    rotations = getattr(text, "rope_parameters", None) or {}
-    kinds = [rotations, *(kind for kind in rotations.values() if isinstance(kind, dict))]
+    kinds = rotations_of(text.to_dict())
     changes = [getattr(text, name, None) for name in _WINDOWS]
     changes += [kind.get("original_max_position_embeddings") for kind in kinds]
     sizes = [size for size in changes if isinstance(size, int)]
     short = min(context, SHORT)
-    plain = not sizes and all(kind.get("rope_type", "default") == "default" for kind in kinds)
-    if plain and not always_long:
+    if not sizes and all(kind["rope_type"] == "default" for kind in kinds):
         return [short]
     within = [size + _BEYOND for size in sizes if size + _BEYOND <= _MOST]
     long = min(context, max([LONG, *within]))
     return [short, long] if long > short else [short]
-
-
-def logits_off(reference: Reference, ours: Float[Tensor, "place d_vocab"]) -> float | None:
-    """How far log-probabilities are from those of a reference, in standard deviations of its logits.
-
-    None if these are not finite: another check names damaged weights.
-    """
-    theirs = reference.logits[: len(ours)].float()
-    if not theirs.isfinite().all():
-        return None
-    apart = moved(ours, theirs.device).float().log_softmax(-1) - theirs.log_softmax(-1)
-    return float(apart.abs().max() / theirs.std().clamp_min(1e-6))
 
 
 def first_sentence(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from mechheads.limits import Limits, show_bytes
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
 from mechheads.model.backends.base import Hook
-from mechheads.model.backends.partial_block import Stopped, until_stopped
+from mechheads.model.backends.parts import Stopped, until_stopped
 from mechheads.model.backends.state import with_gradient
 from mechheads.model.core import ModelCore
 from mechheads.progress import Bar

@@ -24,7 +24,7 @@ from mechheads.messages.arguments import check_at_least
 from mechheads.messages.warn import warn
 from mechheads.model.load import load_again
 from mechheads.model.model import Model
-from mechheads.model.sources.source import Source
+from mechheads.model.sources import Source
 
 RETRIES = 2
 """How often Ray repeats what ended a worker."""

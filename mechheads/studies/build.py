@@ -28,8 +28,7 @@ from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import stop_if
 from mechheads.metrics.base import Metric
 from mechheads.metrics.basic import kl_divergence, log_prob, logit_diff
-from mechheads.model.analysis import analysis
-from mechheads.model.called import written
+from mechheads.model.analysis import analysis, written
 from mechheads.patching.activation import activation_patch
 from mechheads.patching.circuits import faithfulness_curve
 from mechheads.patching.path import path_matrix

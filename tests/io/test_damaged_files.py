@@ -11,15 +11,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 import xarray as xr
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 import mechheads as mh
 from mechheads.gating.fit.fitted import Gates, LossCurves
-from mechheads.heads import HeadId
-from mechheads.model.sources.default import Delta
 from mechheads.results.netcdf import with_checksum
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
@@ -43,21 +38,7 @@ def save_gates(path: Path) -> Load:
     return lambda path: [Gates.load(path).dataset["gate"].values]
 
 
-def save_delta(path: Path) -> Load:
-    weights = {"W_Q": torch.randn(8, 4), "W_O": torch.randn(4, 8)}
-    Delta({HeadId(0, 1): weights}, {"seed": 0}).save(path)  # type: ignore[dict-item]
-
-    def load(path: Path) -> Iterable[np.ndarray]:
-        delta = Delta.load(path)
-        return [
-            *(part.numpy() for both in delta.weights.values() for part in both.values()),
-            np.array(str(delta.about)),
-        ]
-
-    return load
-
-
-@pytest.mark.parametrize("save", [save_scores, save_gates, save_delta])
+@pytest.mark.parametrize("save", [save_scores, save_gates])
 def test_no_flipped_bit_loads_other_values(save: Callable[[Path], Load], tmp_path: Path) -> None:
     load = save(tmp_path / "whole")
     whole, data = list(load(tmp_path / "whole")), (tmp_path / "whole").read_bytes()
@@ -178,47 +159,3 @@ def test_a_result_holds_its_own_numbers_and_nothing_else(
     edit(saved, change)
     with pytest.raises(ValueError, match=why):
         mh.HeadScores.load(saved)
-
-
-@pytest.fixture
-def delta() -> Delta:
-    weights = {"W_Q": torch.zeros(8, 4), "W_O": torch.zeros(4, 8)}
-    return Delta({HeadId(0, 1): weights}, {"seed": 0})  # type: ignore[dict-item]
-
-
-def test_a_delta_says_what_is_wrong(tmp_path: Path, delta: Delta) -> None:
-    path = tmp_path / "t"
-    delta.save(path)
-    with safe_open(path, "pt") as file:
-        about = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-    def refused(message: str, texts: dict[str, str], **changed: torch.Tensor) -> None:
-        save_file(tensors | {name.replace("_W", ".W"): part for name, part in changed.items()}, path, texts)
-        with pytest.raises(ValueError, match=message):
-            Delta.load(path)
-
-    half = torch.float16
-    refused("t is not a saved Delta: its format is 'delta 2'; expected 'mechheads delta 1'", {"format": "delta 2"})
-    refused("t is not a saved Delta: its format is 'unknown'", {})
-    refused("t is damaged, or was changed", about, L0H1_W_Q=torch.ones(8, 4, dtype=half))
-    refused("t is damaged, or was changed", about, L0H1_W_Q=torch.zeros(4, 8, dtype=half))
-    refused("t is damaged, or was changed", about, L0H2_W_Q=torch.zeros(1, dtype=half))
-    refused("t is damaged, or was changed", about | {"about": "{}"})
-    refused("t is damaged, or was changed", {name: text for name, text in about.items() if name != "checksum"})
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, delta: Delta, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "t"
-    delta.save(path)
-    before = path.read_bytes()
-
-    def broken(tensors: Any, target: Path, *_: Any) -> None:
-        target.write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mechheads.model.sources.default.save_file", broken)
-    with pytest.raises(KeyboardInterrupt):
-        delta.save(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["t"]

@@ -13,24 +13,19 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-import torch
 
 import mechheads as mh
-from mechheads.heads import HeadId
 from mechheads.io import write as module
 from mechheads.io.write import remove_unfinished, write_csv, write_file
-from mechheads.model.sources.default import Delta
 
 
 def saves(size: float) -> dict[str, Callable[[Path], object]]:
     """Ways to save numbers of this size, by the file's name; each writes more than 4 KB."""
     effect = mh.HeadScores.from_scores(size * np.eye(3), name="effect", kind="demo")
-    delta = Delta({HeadId(0, 1): {"W_Q": size * torch.ones(64, 32), "W_O": torch.ones(32, 64)}}, {})
     return {
         "effect.nc": effect.save,
         "figure.html": lambda path: mh.plots.save(go.Figure(layout={"title": {"text": str(size)}}), path),
         "page.html": lambda path: mh.explore(effect, path=path),
-        "delta.safetensors": delta.save,
     }
 
 
@@ -123,7 +118,6 @@ def test_no_file_is_left_cut_where_files_may_not_grow(tmp_path: Path):
     subprocess.run([sys.executable, "-c", FULL, Path(__file__).parent, tmp_path], check=True)
     assert {path.name for path in tmp_path.iterdir()} == {*SAVES, "new"} and not list((tmp_path / "new").iterdir())
     assert mh.HeadScores.load(tmp_path / "effect.nc").scores.equals(EFFECT.scores)
-    assert torch.equal(Delta.load(tmp_path / "delta.safetensors").weights[HeadId(0, 1)]["W_Q"], torch.ones(64, 32))
     assert (tmp_path / "page.html").read_text().endswith("</html>\n")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.model.called import written
+from mechheads.model.analysis import written
 from support.texts import CLEAN, PAIRS
 
 

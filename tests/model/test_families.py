@@ -100,17 +100,28 @@ def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
 
 
 @only_on_4
-@pytest.mark.parametrize("name", few(EXACT, "falcon-7b", "bloom"))
-def test_what_is_written_into_any_weight_is_seen(name, tmp_path):
+@pytest.mark.parametrize("name", few(EXACT, "gemma2", "bloom"))
+def test_what_is_written_into_any_weight_is_seen_or_refused(name, tmp_path):
     folder = built(name, tmp_path)
     model, ids = transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), torch.tensor([[5, 6, 7, 8, 9]])
     wrapped = mh.wrap(model, transformers.AutoTokenizer.from_pretrained(folder))
-    for at, weight in enumerate(model.parameters()):
+    copied = {id(weight) for weight in wrapped.backend._copied}
+    assert bool(copied) == (name in ("gpt-neox", "falcon-7b", "bloom"))
+    weights = [weight for weight in model.parameters() if id(weight) not in copied]
+    for at, weight in enumerate(weights):
         with torch.no_grad():
             weight.mul_(1.5 if at % 2 else -0.75)
             wanted = model(input_ids=ids).logits
         found = wrapped.cache(ids.tolist()).logits
         torch.testing.assert_close(found, wanted, atol=1e-3 * float(wanted.abs().max()), rtol=0)
+    if copied:
+        with torch.no_grad():
+            next(weight for weight in model.parameters() if id(weight) in copied).mul_(1.5)
+        for read in (lambda: wrapped.cache(ids.tolist()), lambda: wrapped.W_Q[0]):
+            with pytest.raises(
+                ValueError, match=r"its weights of q, k and v were written into .* wrap the model again"
+            ):
+                read()
 
 
 @pytest.mark.parametrize("name", few(EXACT if TRANSFORMERLENS_4 else EXACT_ON_3, *ALWAYS))

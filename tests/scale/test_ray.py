@@ -11,7 +11,7 @@ import pytest
 
 import mechheads as mh
 from mechheads.limits import Limits
-from mechheads.model.sources.source import Source
+from mechheads.model.sources import Source
 from mechheads.scale import ray_cluster
 from mechheads.scale.ray_cluster import RETRIES, Setup, pool_of
 from support.made_workers import MadeRay

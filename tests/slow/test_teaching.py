@@ -12,8 +12,8 @@ from jaxtyping import Float
 import mechheads as mh
 from mechheads.heads import HeadId
 from mechheads.model.load import from_transformers
-from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, load_pretrained
-from mechheads.model.sources.default import Delta, shipped
+from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, Delta, shipped
+from mechheads.model.sources.load import load_pretrained
 from mechheads.safety import load_requests
 from mechheads.safety.requests.openings import OPENING, EndLogProb, find_opening, value_of, with_openings
 

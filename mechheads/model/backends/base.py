@@ -22,24 +22,26 @@ from torch import Tensor, nn
 
 from mechheads.model.backends.changes import HookOn, Setting, changes_of
 from mechheads.model.backends.on_disk import in_memory, on_disk_of
-from mechheads.model.backends.partial_block import Blocks, Keys
 from mechheads.model.backends.parts import (
+    Blocks,
     Devices,
     HookAtHome,
+    Keys,
+    Stopped,
     devices_of,
     has_user_hooks,
     held_as,
     moved,
     parts_of,
+    rotations_of,
     settings_of,
+    until_stopped,
 )
 from mechheads.model.reference import trial_tokens
 
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")
 Weight = Literal["Q", "K", "V", "O"]
-AttnImplementation = Literal["sdpa", "eager"]
-"""How attention is computed where no pattern is asked for or changed: by torch's fused kernels, or step by step."""
 Layout = Literal["queries", "rows", "whole"]
 """How changed copies of a run are stacked; see ``engine/row_layout.py``."""
 
@@ -382,10 +384,14 @@ class Backend(ABC):
         kind = getattr(cfg, "architecture", None) or getattr(cfg, "original_architecture", None) or "unknown"
         return f"model: {cfg.model_name!r} (architecture {kind})"
 
-    @cached_property
+    @property
     def alike_up_to(self) -> int:
-        """The largest prompt length up to which runs of different lengths are comparable."""
-        return self.sizes.n_ctx
+        """The largest prompt length up to which runs of different lengths are comparable.
+
+        LongRoPE turns every position otherwise in a text that is longer than the context before scaling.
+        """
+        long = [it for it in rotations_of(self.configuration) if it["rope_type"] == "longrope"]
+        return min([self.sizes.n_ctx, *(it["original_max_position_embeddings"] for it in long)])
 
     @property
     def devices(self) -> Devices:
@@ -489,22 +495,27 @@ class Backend(ABC):
         return einops.repeat(stored, "kv ... -> (kv group) ...", group=self.sizes.n_heads // len(stored))
 
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """MLP_0(ln2_0(x)): the first block's MLP after its norm, without the residual."""
-        cfg, block = self.module.cfg, self.module.blocks[0]
-        norm = next((found for name in ("ln2", "ln1") if (found := getattr(block, name, None)) is not None), None)
-        if cfg.attn_only:
+        """What block 0's MLP adds, with any norm around it, if the heads write nothing."""
+        if self.module.cfg.attn_only:
             raise ValueError(
-                f'model {cfg.model_name!r} consists of attention only: it has no first MLP; use source="embedding"'
+                f"model {self.module.cfg.model_name!r} consists of attention only: it has no first MLP; use "
+                'source="embedding"'
             )
-        try:
-            with torch.no_grad():
-                x_in = x.reshape(1, -1, x.shape[-1])
-                out = block.mlp(x_in if norm is None else norm(x_in))
-        except (RuntimeError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f'the first MLP of model {cfg.model_name!r} cannot be run alone; use source="embedding" ({error})'
-            ) from error
-        return (out[0] if isinstance(out, tuple) else out).reshape(x.shape)
+        seen: list[Tensor] = []
+        rows = x.reshape(-1, 1, x.shape[-1])
+
+        def stop(value: Tensor, hook: Any) -> None:
+            seen.append(value)
+            raise Stopped
+
+        def run() -> None:
+            blocks = self.blocks_for(*rows.shape[:2])
+            self.with_attention(0, torch.zeros_like(rows), lambda: blocks(0, rows))
+
+        with torch.no_grad():
+            names = {self.hook_name("mlp_out", 0), "blocks.0.mlp.hook_out"} & self.hook_points.keys()
+            self.under([(name, stop) for name in names], lambda: until_stopped(0, run))
+        return seen[0].reshape(x.shape)
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
         """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None.

@@ -8,7 +8,7 @@ the last block comes from another call, in which the last block returns our resi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,8 +23,8 @@ from transformers.activations import NewGELUActivation
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.changes import Change, Forward
 from mechheads.model.backends.fused_attention import LONG, FusedAttention, fused_attention
-from mechheads.model.backends.partial_block import Blocks, Keys, Stopped, name_of_keys, until_stopped
-from mechheads.model.backends.parts import KeysAtHome, logits_of, moved, parts_of
+from mechheads.model.backends.parts import Blocks, Keys, KeysAtHome, logits_of, moved, name_of_keys, parts_of
+from mechheads.model.proof import versions
 
 _UPDATE = "_update_kv_cache"
 """The bridge's method that adds cached keys and values, if its own attention computes."""
@@ -48,10 +48,10 @@ class BridgeBackend(Backend):
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._fused: Sequence[FusedAttention | None] = [None] * self.sizes.n_layers
-        self._rounds = True
         if self.on_disk is not None:
             self.on_disk.check(module)
-        self._split_weights = _SplitWeights(parts_of(module))
+        self._copied = _copied_weights(module)
+        self._copied_from = versions(self._copied)
         if not hasattr(module.original_model, "base_model"):
             raise ValueError(
                 f"model: {module.cfg.model_name!r} is a bridge around a {type(module.original_model).__name__}; "
@@ -80,25 +80,14 @@ class BridgeBackend(Backend):
 
     def check(self) -> None:
         super().check()
-        inside = set(map(id, parts_of(self.module.original_model)))
-        for name in ("embed", "blocks", "ln_final", "unembed"):
-            held = self.module._modules.get(name)
-            for part in [] if held is None else held.children() if name == "blocks" else [held]:
-                if id(part) not in inside:
-                    raise ValueError(
-                        f"{self.about} runs a module that its bridge does not know, in the place of {part.name!r}; "
-                        "undo the change, or load or wrap the changed model again"
-                    )
-        if self.on_disk is None and not self._is_processed:
-            self._split_weights.renew()
-
-    @property
-    def _is_processed(self) -> bool:
-        """Whether TransformerLens has changed the weights, so that they are no longer those of transformers."""
-        return getattr(self.module, "compatibility_mode", False)
+        if versions(self._copied) != self._copied_from:
+            raise ValueError(
+                f"{self.about}: its weights of q, k and v were written into after TransformerLens made copies of them; "
+                "load or wrap the model again"
+            )
 
     def fuse_attention(self) -> None:
-        self._fused = [fused_attention(block, self.changes) for block in self.module.blocks]
+        self._fused = [fused_attention(block) for block in self.module.blocks]
 
     def masks_count(self) -> None:
         for attention in filter(None, self._fused):
@@ -174,35 +163,23 @@ class BridgeBackend(Backend):
         return entered[0], named, call
 
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
-        if not self._end_has_its_own_shape:
-            return self._end(residual, self._blank(1, 1)).reshape(residual.shape)
+        """What the trunk computes of our residual stream after the last block, called with as many texts of a token."""
         rows = residual.reshape(-1, 1, self.sizes.d_model)
-        return self._end(rows, torch.zeros_like(rows, device=self.devices.home)).reshape(residual.shape)
-
-    def _end(self, residual: Tensor, called_with: Tensor) -> Tensor:
-        """What the trunk computes from our residual stream after the last block, if called with other embeddings."""
-        handed_on = self._as_output(residual)
+        handed_on = self._as_output(rows)
         ended = self._instead(
             self.module.blocks,
             lambda *_args, **_kwargs: handed_on,
-            lambda: self._trunk(inputs_embeds=called_with, use_cache=False, **self._no_keys),
+            lambda: self._trunk(
+                inputs_embeds=self._blank(1, 1).expand(len(rows), -1, -1), use_cache=False, **self._no_keys
+            ),
         )
-        return moved(ended.last_hidden_state, self.devices.home)
+        return moved(ended.last_hidden_state, self.devices.home).reshape(residual.shape)
 
     @cached_property
     def _no_keys(self) -> dict[str, Any]:
         """Cached keys of no token: without any, transformers looks for packed texts, and waits for the GPU."""
         name, given = name_of_keys(self._trunk.forward), inspect.signature(self._trunk.forward).parameters
         return {name: DynamicCache()} if name in given and "Cache" in str(given[name].annotation) else {}
-
-    @cached_property
-    def _end_has_its_own_shape(self) -> bool:
-        """Whether the trunk's result has the shape of its input instead of the shape of its last block's output."""
-        with torch.no_grad():
-            try:
-                return self._end(self._blank(1, 2), self._blank(1, 1)).numel() != 2 * self.sizes.d_model
-            except RuntimeError:
-                return True
 
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
         attention, out = self.module.blocks[layer].attn, moved(out, self.devices.blocks[layer])
@@ -213,58 +190,6 @@ class BridgeBackend(Backend):
     def _adds_residual(self, layer: int) -> bool:
         """Whether a layer's attention adds the residual stream itself, so that it runs in ``with_attention`` too."""
         return "residual" in inspect.signature(self.module.blocks[layer].attn.original_component.forward).parameters
-
-    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """The output of block 0's MLP if the heads write nothing, so that any norm around the MLP is included."""
-        seen: list[Tensor] = []
-        rows = x.reshape(-1, 1, x.shape[-1])
-
-        def stop(value: Tensor, hook: Any) -> None:
-            seen.append(value)
-            raise Stopped
-
-        def run() -> None:
-            blocks = self.blocks_for(*rows.shape[:2])
-            self.with_attention(0, torch.zeros_like(rows), lambda: blocks(0, rows))
-
-        with torch.no_grad():
-            names = {self.hook_name("mlp_out", 0), "blocks.0.mlp.hook_out"} & self.hook_points.keys()
-            self.under([(name, stop) for name in names], lambda: until_stopped(0, run))
-        return seen[0].reshape(x.shape)
-
-    @cached_property
-    def alike_up_to(self) -> int:
-        """Found by searching for the position of a later token at which the rotation of position 1 changes."""
-        if "position_ids" not in inspect.signature(self._trunk.forward).parameters:
-            return self.sizes.n_ctx
-        near = self._given_at_1(2)
-
-        def alike(last: int) -> bool:
-            return all(map(torch.equal, self._given_at_1(last), near))
-
-        try:
-            fewest, most = 3, self.sizes.n_ctx
-            if most <= fewest or alike(most - 1):
-                return most
-            while most - fewest > 1:
-                middle = (fewest + most) // 2
-                fewest, most = (middle, most) if alike(middle - 1) else (fewest, middle)
-            return fewest
-        finally:
-            self._given_at_1(2)  # transformers keeps the rotations of the last call, so restore the usual ones
-
-    def _given_at_1(self, last: int) -> list[Tensor]:
-        """The arguments of the blocks for position 1, besides the residual stream, in a call with one later token."""
-        positions = torch.tensor([[1, last]], device=self.devices.home)
-        given = self._prepare(inputs_embeds=self._blank(1, 2), position_ids=positions)[1]
-        return [
-            tensor[:, 0].clone()
-            for named in given
-            for name, value in named.items()
-            if name not in ("attention_mask", "position_ids")
-            for tensor in (value if isinstance(value, (tuple, list)) else (value,))
-            if isinstance(tensor, Tensor) and tensor.ndim > 2 and tensor.shape[1] == 2
-        ]
 
     def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
         """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between.
@@ -291,29 +216,17 @@ class BridgeBackend(Backend):
         """
         quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
         for block in self.module.blocks:
-            parts = list(block.modules())
-            norms: list[Any] = [part for part in parts if isinstance(part, NormalizationBridge)]
-            gelus = [part for part in parts if type(part) is NewGELUActivation and self._rounds]
+            parts: list[Any] = list(block.modules())
             quicker.append(
-                [
-                    (norm, norm.original_component.forward, _points_of(norm))
-                    for norm in norms
-                    if _is_native(norm) or (self._rounds and _is_layer_norm(norm))
-                ]
-                + [(gelu, _gelu, []) for gelu in gelus]
+                [(part, part.original_component.forward, _points_of(part)) for part in parts if _is_quicker(part)]
+                + [(part, _gelu, []) for part in parts if type(part) is NewGELUActivation]
             )
         return quicker
 
     def take_steps(self) -> bool:
-        if any(self._fused):
-            self._fused = [None] * len(self._fused)
-            return True
-        if not self._rounds:
-            return False
-        before = sum(map(len, self._in_one_step))
-        self._rounds = False
-        del self._in_one_step
-        return sum(map(len, self._in_one_step)) < before
+        fused = any(self._fused)
+        self._fused = [None] * len(self._fused)
+        return fused
 
     @cached_property
     def _argument_names(self) -> list[str]:
@@ -370,60 +283,20 @@ class BridgeBackend(Backend):
             return run()
 
 
-class _SplitWeights:
-    """The attention layers of a bridge whose q, k and v are copies of the weights of transformers.
+def _copied_weights(module: Any) -> list[Tensor]:
+    """The weights of layers that give q, k and v together, of which TransformerLens made copies for each.
 
-    TransformerLens splits layers that give q, k and v together. For GPT-NeoX, BLOOM, Falcon and MPT, whose rows of q, k
-    and v alternate, the parts are copies, and what is written into the weights of the model later does not reach them.
-    Here it does. For GPT-2 and Phi-3 the parts are views.
+    It does so for GPT-NeoX, BLOOM, Falcon and MPT; for GPT-2 and Phi-3 the parts are views.
     """
-
-    def __init__(self, parts: Iterable[nn.Module]) -> None:
-        joint: list[Any] = [part for part in parts if hasattr(part, "split_qkv_matrix")]
-        self._split = [(part, *_counters(part)) for part in joint if not _is_view(part)]
-
-    def renew(self) -> None:
-        """Split anew the weights that were written into since they were split."""
-        for at, (part, whole, parts) in enumerate(self._split):
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # splitting makes layers with random weights
-                made = list(_tensors(part.split_qkv_matrix(part.original_component)))
-                if all(torch.equal(old, new.to(old)) for old, new in zip(_parts(part), made, strict=True)):
-                    continue
-                now = _counters(part)
-                if now[0] == whole or now[1] != parts:
-                    raise ValueError(
-                        f"model: the weights of q, k and v in {part.name} differ in the layer of transformers, which "
-                        "holds them together, and in the parts that TransformerLens made of them; load or wrap the "
-                        "model again, and change one of the two, but not by way of its data"
-                    )
-                for old, new in zip(_parts(part), made, strict=True):
-                    old.copy_(new)
-            self._split[at] = part, *_counters(part)
-
-
-def _counters(part: Any) -> tuple[list[int], list[int]]:
-    """Torch's counters of what was written into the joint weights, and into the parts."""
-    both = (_whole(part), _parts(part))
-    joint, split = ([0 if w.is_inference() else w._version for w in some] for some in both)
-    return joint, split
-
-
-def _whole(part: Any) -> list[Tensor]:
-    return list(part.original_component.parameters())
-
-
-def _parts(part: Any) -> list[Tensor]:
-    return list(_tensors(getattr(part, name).original_component for name in "qkv"))
-
-
-def _tensors(linear: Iterable[nn.Module]) -> Iterator[Tensor]:
-    return (tensor for each in linear for tensor in (each.weight, each.bias) if isinstance(tensor, Tensor))
-
-
-def _is_view(part: Any) -> bool:
-    """Whether q, k and v lie in the memory of the weights that they were split from."""
-    theirs = {weight.untyped_storage().data_ptr() for weight in _whole(part)}
-    return all(weight.untyped_storage().data_ptr() in theirs for weight in _parts(part))
+    found: list[Tensor] = []
+    every: list[Any] = parts_of(module)
+    for part in every:
+        if hasattr(part, "split_qkv_matrix"):
+            whole = list(part.original_component.parameters())
+            memory = {weight.untyped_storage().data_ptr() for weight in whole}
+            parts = [weight for name in "qkv" for weight in getattr(part, name).original_component.parameters()]
+            found += whole if any(weight.untyped_storage().data_ptr() not in memory for weight in parts) else []
+    return found
 
 
 def _update_under(name: str, update: Callable[..., Any], k: Tensor, v: Tensor, **given: Any) -> Any:
@@ -436,14 +309,12 @@ def _as_seen(mask: Tensor) -> Bool[Tensor, "query key"]:
     return mask if mask.dtype == torch.bool else mask > -1
 
 
-def _is_native(norm: NormalizationBridge) -> bool:
-    """Whether a norm's result without hooks is that of the norm of transformers."""
-    return norm.use_native_layernorm_autograd or getattr(norm.config, "layer_norm_folding", False)
-
-
-def _is_layer_norm(norm: NormalizationBridge) -> bool:
-    """Whether a norm's result is that of torch's LayerNorm, up to rounding."""
-    return type(norm) is NormalizationBridge and type(norm.original_component) is nn.LayerNorm
+def _is_quicker(part: Any) -> bool:
+    """Whether a norm's result without hooks is that of the norm of transformers, or of torch up to rounding."""
+    if not isinstance(part, NormalizationBridge):
+        return False
+    native = part.use_native_layernorm_autograd or getattr(part.config, "layer_norm_folding", False)
+    return native or (type(part) is NormalizationBridge and type(part.original_component) is nn.LayerNorm)
 
 
 def _points_of(module: Any) -> list[HookPoint]:

@@ -6,8 +6,6 @@ the hook points of q, k, v and z are the same ones. Which code is replaced depen
 
 - Most have a projection each for queries, keys and values. The bridge wraps these, and transformers' own attention
   calls them, so transformers' own attention runs, with its fused kernel (``Own``).
-- The own attention of GPT-J and GPT-Neo has no fused kernel. Its method from q, k and v to z is
-  replaced (``OwnByHand``).
 - If one projection gives all three, the bridge splits it, and transformers' own attention would not call the parts. So
   the bridge's method from q, k and v on is replaced (``Split``).
 
@@ -32,7 +30,7 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from mechheads.model.backends.changes import Changes, Forward, R, Setting
+from mechheads.model.backends.changes import Forward, R
 
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""
@@ -49,14 +47,14 @@ _KERNEL = "_attn_implementation_internal"
 _SPLIT = "_reconstruct_attention"
 """The bridge's method from split queries, keys and values to the output of attention."""
 _OWN = "_attn"
-"""The method of GPT-J and GPT-Neo from queries, keys and values to z."""
+"""The method from queries, keys and values to z in attention that has no fused kernel, as in GPT-Neo."""
 
 
 class FusedAttention(ABC):
     """The attention of one block without its pattern; masks of ``long`` tokens and more may be found causal."""
 
-    def __init__(self, attention: Any, changes: Changes) -> None:
-        self.attention, self._changes = attention, changes
+    def __init__(self, attention: Any) -> None:
+        self.attention = attention
         self._own = attention.original_component
         self._points = [part for part in attention.children() if isinstance(part, HookPoint)]
         self.long = 0
@@ -66,6 +64,7 @@ class FusedAttention(ABC):
         """Whether nothing asks for a step that is not computed here."""
         return (
             not {"forward", _SPLIT} & self.attention.__dict__.keys()
+            and "forward" not in vars(self._own)
             and not any(point.has_hooks() for point in self._points)
             and not any(getattr(self.attention.config, name, False) for name in _STEPS)
         )
@@ -95,27 +94,7 @@ class Own(FusedAttention):
         if mask is not None and is_causal(mask, self.long):
             kwargs["attention_mask"], kernel = None, _CAUSAL
         own = _with_kernel(self._own, kernel)
-        if own is not None:
-            return type(own).forward(own, *args, **kwargs)
-        fused = Setting(self._own.config, "_attn_implementation", kernel)
-        with self._changes.made([fused]):
-            return self._own.forward(*args, **kwargs)
-
-
-class OwnByHand(FusedAttention):
-    """transformers' own attention of GPT-J and GPT-Neo, with a fused kernel in place of its steps from q, k, v to z."""
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        fused = Forward(self._own, self._from_heads, _OWN)
-        with self._changes.made([fused]):
-            return self._own.forward(*args, **kwargs)
-
-    def _from_heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, None]:
-        window: Tensor | None = getattr(self._own, "bias", None)
-        if window is not None:
-            queries, keys = q.shape[-2], k.shape[-2]
-            mask = mask.masked_fill(~window[..., keys - queries : keys, :keys], torch.finfo(mask.dtype).min)
-        return self._attend(q, k, v, mask, 1 / float(getattr(self._own, "scale_attn", 1))), None
+        return type(own).forward(own, *args, **kwargs)
 
 
 class Split(FusedAttention):
@@ -146,7 +125,7 @@ class Split(FusedAttention):
         return bridge._apply_output_projection(z), None
 
 
-def fused_attention(block: Any, changes: Changes) -> FusedAttention | None:
+def fused_attention(block: Any) -> FusedAttention | None:
     """The fused attention of a block; None if it would not compute the same, with the same hooks."""
     attention: Any = getattr(block, "attn", None)
     own: Any = getattr(attention, "original_component", None)
@@ -155,24 +134,19 @@ def fused_attention(block: Any, changes: Changes) -> FusedAttention | None:
     kind = type(attention)
     split = [getattr(cls, _SPLIT) for cls in (JointQKVAttentionBridge, JointQKVPositionEmbeddingsAttentionBridge)]
     if kind.forward is JointQKVAttentionBridge.forward and getattr(kind, _SPLIT) in split:
-        return Split(attention, changes)
+        return Split(attention)
     is_wrapped = isinstance(attention, PositionEmbeddingsAttentionBridge) or kind.forward is AttentionBridge.forward
     parts = getattr(attention, "submodules", {}).items()
     calls_the_same = all(getattr(own, str(part.name), None) is getattr(attention, name, None) for name, part in parts)
-    if not is_wrapped or not calls_the_same:
-        return None
-    return OwnByHand(attention, changes) if hasattr(own, _OWN) else Own(attention, changes)
+    return Own(attention) if is_wrapped and calls_the_same and not hasattr(own, _OWN) else None
 
 
-def _with_kernel(attention: nn.Module, kernel: str) -> Any:
-    """The same attention, with the same parts, that uses another kernel; None if it cannot be made.
+def _with_kernel(attention: Any, kernel: str) -> Any:
+    """The same attention, with the same parts, that uses another kernel.
 
     The configuration that all layers share keeps its kernel, which other threads may read meanwhile.
     """
-    config: Any = attention.config
-    if _KERNEL not in vars(config) or "forward" in vars(attention):
-        return None
-    same, config = _shallow(attention), _shallow(config)
+    same, config = _shallow(attention), _shallow(attention.config)
     vars(config)[_KERNEL] = kernel
     vars(same)["config"] = config
     return same

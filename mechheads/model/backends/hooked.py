@@ -14,8 +14,7 @@ from torch import Tensor
 
 from mechheads.model.backends.base import Backend, R
 from mechheads.model.backends.changes import Forward
-from mechheads.model.backends.partial_block import Blocks, Keys
-from mechheads.model.backends.parts import logits_of
+from mechheads.model.backends.parts import Blocks, Keys, logits_of
 
 _GEMMA_2 = "google/gemma-2-2b"
 

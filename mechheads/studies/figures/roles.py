@@ -15,7 +15,7 @@ from mechheads.messages.arguments import AboveZero, Positive, Within, checked
 from mechheads.messages.interrupted import stop_if
 from mechheads.model.load import load
 from mechheads.model.model import Model
-from mechheads.model.sources import DEFAULT_MODEL
+from mechheads.model.sources.default import DEFAULT_MODEL
 from mechheads.plots.curves import curves as draw_curves
 from mechheads.results.curves import Curves
 from mechheads.studies.figures.panels import (

@@ -14,7 +14,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import Positive, check_known, checked
 from mechheads.model.load import load
 from mechheads.model.model import Model
-from mechheads.model.sources import REFUSING_MODEL
+from mechheads.model.sources.default import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
 from mechheads.results.naming import refused_of
 from mechheads.results.shown import head_names, ranks

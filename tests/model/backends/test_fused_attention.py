@@ -25,9 +25,9 @@ from support.tiny_families import FAMILIES
 pytestmark = only_on_4
 
 FUSED = ("llama", "gpt2", "neox", "qwen", "gemma3", "granite")
-MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-neo", "gpt-bigcode", "phi3", "cohere2", "llama4", "afmoe")
+MORE = ("falcon-7b", "gpt-j", "opt", "phi", "gpt-bigcode", "phi3", "cohere2", "llama4", "afmoe")
 """Tiny models of ``benchmarks`` that reach z in other ways than those above."""
-STEP_BY_STEP = ("gemma2", "gpt-oss", "bloom", "falcon-alibi", "mpt", "xglm")
+STEP_BY_STEP = ("gemma2", "gpt-oss", "bloom", "falcon-alibi", "mpt", "xglm", "gpt-neo")
 """Soft caps, a logit beside the keys, biases for each head, and code of their own from q, k and v to z."""
 TEXTS = ["The capital of France is Paris and the capital of Italy is", "When John and Mary went to the store John gave"]
 

@@ -126,21 +126,13 @@ def test_another_head_or_soft_cap_is_refused_until_it_is_undone(tiny: Callable[[
     model = mh.load(tiny("gemma"))
     before, inner = effect(model), model.model.original_model
     head, cap = inner.lm_head, inner.config.final_logit_softcapping
-    states, embedded = torch.zeros(1, model.d_model), model.W_E[:2]
+    refused = pytest.raises(ValueError, match=r"is not that of (the model's own|one plain) forward pass")
     inner.lm_head = nn.Linear(model.d_model, model.d_vocab, bias=False)
-    reads = (
-        effect,
-        lambda m: m.unembed(states),
-        lambda m: m.first_mlp(embedded),
-        lambda m: m.W_U,
-        lambda m: m.W_O[1],
-    )
-    for read in reads:
-        with pytest.raises(ValueError, match="runs a module that its bridge does not know, in the place of 'lm_head'"):
-            read(model)
+    with refused:
+        effect(model)
     inner.lm_head = head
     inner.config.final_logit_softcapping = 1.0
-    with pytest.raises(ValueError, match=r"is not that of (the model's own|one plain) forward pass"):
+    with refused:
         effect(model)
     inner.config.final_logit_softcapping = cap
     np.testing.assert_allclose(effect(model), before, atol=1e-6)

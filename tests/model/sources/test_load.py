@@ -23,11 +23,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import mechheads as mh
-from mechheads.model import sources
-from mechheads.model.sources import ModelSourceError, Pretrained, default_folder, load_pretrained
-from mechheads.model.sources.default import Wheel
-from mechheads.model.sources.gguf_contents import complete_config
-from mechheads.model.sources.placing import Room
+from mechheads.model.backends.on_disk import Room
+from mechheads.model.sources import ModelSourceError, default, load as loading
+from mechheads.model.sources.default import Wheel, default_folder
+from mechheads.model.sources.gguf_files import complete_config
+from mechheads.model.sources.load import Pretrained, load_pretrained
 from support.tiny import make_config, make_tokenizer, randomise, vocabulary_of
 from support.tiny_gguf import write_gguf
 
@@ -64,7 +64,7 @@ def pip_that_fails(monkeypatch: pytest.MonkeyPatch, stderr: str) -> list[list[st
         calls.append(command)
         return subprocess.CompletedProcess(command, 1, "", stderr)
 
-    monkeypatch.setattr(sources.default.subprocess, "run", run)
+    monkeypatch.setattr(default.subprocess, "run", run)
     return calls
 
 
@@ -593,7 +593,7 @@ def test_what_the_hub_answers_is_passed_on(
     def answer(*_: Any, **__: Any) -> None:
         raise error.__new__(error)
 
-    monkeypatch.setattr(sources.load, "hf_hub_download", answer)
+    monkeypatch.setattr(loading, "hf_hub_download", answer)
     with pytest.raises(ModelSourceError, match=why):
         load("nobody/model", revision="v9")
 

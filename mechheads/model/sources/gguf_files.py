@@ -1,22 +1,29 @@
-"""What a GGUF file says besides what transformers' conversion reads from it.
+"""GGUF files: what transformers reads of them, and the folders in which it is kept for later processes.
 
-The conversion takes the keys and tensors that it knows, and passes over all others without a word. Here the scaling of
-rotations is added to its config, and any other key or tensor that it passes over is an error, unless it is known to
-change no number or says the same as the config.
+The conversion of transformers takes the keys and tensors that it knows, and passes over all others without a word. Here
+the scaling of rotations is added to its config, and any other key or tensor that it passes over is an error, unless it
+is known to change no number or says the same as the config. safetensors load in a fraction of the time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import platformdirs
 import torch
 import transformers
+from filelock import FileLock
 from gguf import GGUFReader, GGUFValueType
+from safetensors import SafetensorError
 from transformers.modeling_gguf_pytorch_utils import (
     GGUF_TO_TRANSFORMERS_MAPPING,
     TENSOR_PROCESSORS,
@@ -24,8 +31,12 @@ from transformers.modeling_gguf_pytorch_utils import (
     get_gguf_hf_weights_map,
 )
 
-from mechheads.model.sources.source import ModelSourceError
+from mechheads.io.text import file_sample
+from mechheads.model.sources import ModelSourceError
+from mechheads.model.sources.reading import explained, no_progress_bars, read_model
 
+_CONVERSION = 2
+"""Rises whenever ``convert`` writes something else, so that older folders in a cache are not used."""
 _ABOUT_THE_FILE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "split.")
 """Beginnings of keys that say nothing of what the network computes. The notes of other tools are texts."""
 _IN_THE_SHAPES = ("feed_forward_length", "expert_feed_forward_length", "expert_shared_feed_forward_length")
@@ -33,6 +44,100 @@ _IN_THE_SHAPES = ("feed_forward_length", "expert_feed_forward_length", "expert_s
 _HARMLESS = (*_IN_THE_SHAPES, "context_length", "tensor_data_layout", "rope.scaling.finetuned")
 _FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 """Tensors with a divisor of each rotation's frequency: for all prompts, or for short and for long ones."""
+
+
+def cache_directory() -> Path:
+    """The folder in which mechheads keeps its files: ``MECHHEADS_CACHE``, or else the user's cache directory."""
+    chosen = os.environ.get("MECHHEADS_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("mechheads", appauthor=False)
+
+
+def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: Callable[[], int]) -> Path:
+    """A folder of the cache, made at the first call, completely or not at all; processes that start together wait.
+
+    ``make`` receives an empty folder to work in and returns the one to keep; ``size`` gives its most bytes.
+    """
+    cache = cache_directory()
+    folder = cache / name
+    if folder.is_dir():
+        return folder
+    most = size()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{name}.lock"):
+            if not folder.is_dir():
+                if (free := shutil.disk_usage(cache).free) < most:
+                    raise OSError(f"{free / 1e9:.1f} GB are free")
+                print(f"mechheads: {task} (once, to {folder}, up to {most / 1e9:.1f} GB)", file=sys.stderr)
+                _make(folder, make)
+    except (OSError, SafetensorError) as error:
+        raise ModelSourceError(
+            f"{what} cannot be stored in {cache}: {error}; free {most / 1e9:.1f} GB there, or set the environment "
+            "variable MECHHEADS_CACHE to another folder"
+        ) from error
+    return folder
+
+
+def _make(folder: Path, make: Callable[[Path], Path]) -> None:
+    workshop = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(workshop, ignore_errors=True)  # left by a process that was killed
+    workshop.mkdir()
+    try:
+        os.replace(make(workshop), folder)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def converted_folder(file: Path) -> Path:
+    """What transformers reads from a GGUF file, as a folder in the cache that is made at the first call.
+
+    It is known by a sample of the file, when it was written, and transformers. Tensors have the smallest exact dtype.
+    """
+    known_by = hashlib.sha256(repr((file_sample(file), file.stat().st_mtime_ns)).encode()).hexdigest()
+    return kept_folder(
+        f"gguf-{known_by[:16]}-transformers-{transformers.__version__}-{_CONVERSION}",
+        lambda workshop: convert(file, workshop / "made"),
+        what=f"the converted weights of {file.name}",
+        task=f"converting {file.name} to safetensors",
+        size=lambda: 4 * count_numbers(file) + 10**7,
+    )
+
+
+def count_numbers(file: Path) -> int:
+    """How many numbers the tensors of a GGUF file hold."""
+    name = f"name_or_path {str(file)!r}"
+    with file.open("rb") as content:
+        if content.read(4) != b"GGUF":
+            raise ModelSourceError(f"{name} is not a model: it does not begin like a GGUF file")
+    try:
+        return sum(int(tensor.n_elements) for tensor in GGUFReader(file).tensors)
+    except (ValueError, IndexError, KeyError, OverflowError, RecursionError) as error:
+        raise ModelSourceError(
+            f"{name} is cut short or damaged: its {os.path.getsize(file):,} bytes end "
+            f"before the tensors that its header lists ({error}); download it again"
+        ) from error
+
+
+def convert(file: Path, folder: Path) -> Path:
+    """Write a GGUF file's weights, config and tokenizer as transformers saves them, and return the folder."""
+    count_numbers(file)
+    with explained(str(file)):
+        config = complete_config(file)
+    model, tokenizer = read_model(file.parent, dtype=torch.float32, gguf_file=file.name, config=config)
+    for parameter in model.parameters():
+        parameter.data = _smallest(parameter.data)
+    with no_progress_bars():
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _smallest(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in half the bytes, if a half-precision dtype holds each of them exactly."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if torch.equal((half := tensor.to(dtype)).to(tensor.dtype), tensor):
+            return half
+    return tensor
 
 
 def complete_config(file: Path) -> transformers.PreTrainedConfig:

@@ -1,0 +1,178 @@
+"""What is converted once and kept: whole or not at all, by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors import SafetensorError
+
+import mechheads as mh
+from mechheads.model.sources import ModelSourceError, gguf_files
+from mechheads.model.sources.gguf_files import _smallest
+from mechheads.model.sources.load import Pretrained, load_pretrained
+from mechheads.model.sources.reading import read
+from support.tiny_gguf import write_gguf
+
+Tiny = Callable[[str], Path]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache directory."""
+    monkeypatch.setenv("MECHHEADS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def original(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(tiny("llama"), path)
+    return path
+
+
+@pytest.fixture
+def file(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path / "tiny.gguf"))
+
+
+def load(path: Path, **changes: Any) -> Pretrained:
+    options: dict[str, Any] = {"revision": None, "dtype": torch.float32, "device": "cpu", "trust_remote_code": False}
+    return load_pretrained(path, **(options | changes))
+
+
+def folders(kept: Path) -> list[str]:
+    return sorted(path.name for path in kept.iterdir() if path.is_dir())
+
+
+def test_a_gguf_file_is_converted_once(
+    kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    direct, tokenizer = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)
+    capfd.readouterr()
+    load(file)
+    said = capfd.readouterr()
+    (name,) = folders(kept)
+    assert f"mechheads: converting tiny.gguf to safetensors (once, to {kept / name}, up to" in said.err
+    assert name.startswith("gguf-") and f"-transformers-{transformers.__version__}-" in name
+    monkeypatch.setattr(gguf_files, "convert", None)
+    monkeypatch.setattr(gguf_files, "GGUFReader", None)
+    again = load(file)
+    assert capfd.readouterr() == ("", "")
+    assert transformers.utils.logging.is_progress_bar_enabled()
+    assert again.name == str(file)
+    stored, wanted = again.model.state_dict(), direct.state_dict()
+    assert stored.keys() == wanted.keys()
+    assert all(torch.equal(stored[name], wanted[name]) for name in wanted)
+    text = "The capital of France is Paris, and 7 more."
+    assert again.tokenizer(text).input_ids == tokenizer(text).input_ids
+    assert not hasattr(again.model.config, "quantization_config")
+    half = load(file, dtype=torch.bfloat16).model.state_dict()
+    assert all(torch.equal(half[name], wanted[name].bfloat16()) for name in wanted)
+    assert mh.load(file).n_heads == 4
+
+
+def test_a_file_that_was_written_again_is_converted_again(kept: Path, file: Path) -> None:
+    load(file)
+    before, about = file.read_bytes(), file.stat()
+    data = bytearray(before)
+    data[-3] ^= 1
+    for content, written in ((bytes(data), about.st_mtime_ns), (before, about.st_mtime_ns + 1)):
+        count = len(folders(kept))
+        file.write_bytes(content)
+        os.utime(file, ns=(about.st_atime_ns, written))
+        changed = load(file).model.state_dict()
+        assert len(folders(kept)) == count + 1
+        direct, _ = read(str(file.parent), dtype=torch.float32, gguf_file=file.name, local_files_only=True)
+        assert all(torch.equal(changed[name], value) for name, value in direct.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), ModelSourceError, "No space left on device; free 0.0 GB"),
+        (SafetensorError("I/O error: No space left"), ModelSourceError, "No space left; free 0.0 GB there, or set"),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ],
+)
+def test_a_conversion_that_fails_leaves_nothing(
+    fault: BaseException, raised: type, message: str | None, kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(model: Any, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise fault
+
+    with monkeypatch.context() as broken:
+        broken.setattr(transformers.PreTrainedModel, "save_pretrained", stop)
+        with pytest.raises(raised, match=message):
+            load(file)
+    assert folders(kept) == []
+    assert load(file).model.config.num_hidden_layers == 3
+
+
+def test_what_a_killed_process_left_is_removed(kept: Path, file: Path) -> None:
+    load(file)
+    (name,) = folders(kept)
+    shutil.rmtree(kept / name)
+    (kept / f"{name}.partial").mkdir()
+    (kept / f"{name}.partial" / "half").write_text("x")
+    load(file)
+    assert folders(kept) == [name]
+
+
+def test_a_full_disk_is_told_before_the_work(kept: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(gguf_files.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**6, 10**6))
+    monkeypatch.setattr(gguf_files, "convert", None)
+    with pytest.raises(
+        ModelSourceError, match=r"tiny\.gguf cannot be stored in .*: 0\.0 GB are free; free .* MECHHEADS"
+    ):
+        load(file)
+
+
+@pytest.mark.slow
+def test_processes_that_start_at_once_convert_once(kept: Path, file: Path) -> None:
+    code = "import sys, pathlib; from mechheads.model.sources import gguf_files; "
+    code += "print(gguf_files.converted_folder(pathlib.Path(sys.argv[1])))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen([sys.executable, "-c", code, file], env=environment, **pipes) for _ in range(2)]
+    said = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert sum(err.count("converting tiny.gguf") for _, err in said) == 1
+    assert {out.strip() for out, _ in said} == {str(kept / folders(kept)[0])}
+
+
+def test_numbers_are_kept_in_the_smallest_type_that_holds_them() -> None:
+    values = torch.tensor([1.0, -2.5, 0.0, 3e38])
+    for tensor, dtype in [
+        (values.bfloat16().float(), torch.bfloat16),
+        (torch.tensor([1.0, 1 + 2**-10]), torch.float16),
+        (torch.tensor([1.0, 1 + 2**-11]), torch.float32),
+        (torch.tensor([1e-7, 1.0]), torch.float32),
+        (torch.tensor([float("nan")]), torch.float32),
+    ]:
+        assert _smallest(tensor).dtype == dtype
+        assert torch.equal(_smallest(tensor).float().nan_to_num(7), tensor.nan_to_num(7))
+
+
+def test_a_config_that_is_nested_too_deeply_is_named(tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny("gpt2"), tmp_path / "m")
+    (tmp_path / "m" / "config.json").write_text("[" * 100_000)
+    for how in (mh.load, partial(mh.load, max_memory="least")):
+        with pytest.raises(
+            ModelSourceError, match=r"config\.json cannot be read: its lists or objects are nested too deeply"
+        ):
+            how(tmp_path / "m")
