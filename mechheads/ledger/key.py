@@ -1,8 +1,6 @@
 """What tells one sweep in a ledger from another: a key of everything that decides its results and can be read off.
 
-What a key does not hold, such as the globals that a function reads or a weight that was changed after loading, is seen
-when a ledger is used again: the model must give the numbers that it gave when the ledger was begun, and stored units
-that run again must have their values (``mechheads.engine.work``).
+What a key does not hold is seen when a ledger is used again: model and stored units must give their numbers again.
 """
 
 from __future__ import annotations
@@ -49,11 +47,7 @@ _SAMPLED = 4096
 
 
 def mark(thing: object, what: str = "thing") -> str:
-    """A hash of a metric, an intervention or a plain value: 64 hexadecimal digits, the same in every process.
-
-    Raises:
-        ValueError: if it is, or captures, anything but plain values, tensors, dataclasses and functions.
-    """
+    """A hash of a metric, an intervention or a plain value: 64 hexadecimal digits, the same in every process."""
     try:
         content = repr(_content(thing, what, {}))
     except RecursionError:
@@ -189,10 +183,7 @@ def is_witness(model: ModelCore, then: list[float]) -> bool:
 
 
 class Store:
-    """The file in which an analysis stores its finished units, or None; a context manager that closes it.
-
-    ``about`` identifies the analysis further; what ``open`` gets too is replaced by it.
-    """
+    """The file in which an analysis, known by ``about`` too, stores its finished units, or None; closed at the end."""
 
     def __init__(self, path: str | PathLike[str] | None, **about: object) -> None:
         self._path, self._about = path, about
@@ -206,12 +197,7 @@ class Store:
             ledger.close()
 
     def open(self, model: ModelCore, runs: Mapping[str, Tokens | None], **parts: object) -> Ledger | None:
-        """The ledger of a sweep, known by its model, its prompts and its parts, such as the metric; None without file.
-
-        Raises:
-            ValueError: if a ledger cannot know a part again, the file is not a ledger, or the model gives other numbers
-                than when the ledger was begun.
-        """
+        """The ledger of a sweep, known by its model, its prompts and its parts, such as the metric; None if no file."""
         if self._path is None:
             return None
         parts |= self._about

@@ -321,11 +321,7 @@ _SHARE = 0.05
 
 
 def check_progress() -> None:
-    """Check, before expensive work, that progress can be kept where the settings say.
-
-    Raises:
-        ValueError: if the store cannot be used, or only a part of the units is wanted.
-    """
+    """Check, before expensive work, that progress can be kept where the settings say."""
     if (store := current().store) is not None:
         if current().limits.part is not None:
             raise ValueError("part: each step of this analysis needs all steps before; leave part out")

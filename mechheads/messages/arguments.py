@@ -1,7 +1,4 @@
-"""Checks of arguments that many functions share, and suggestions for names that are not known.
-
-``check_arguments`` reads the choices and the bounds from annotations, so that functions need not repeat them.
-"""
+"""Checks of arguments that many functions share, read from annotations, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -72,10 +69,7 @@ Share = Annotated[float, Within(least=0, most=1)]
 
 @dataclass(frozen=True)
 class _Allowed:
-    """What an annotation allows: choices, bounds, True and False, and whether None, texts and others may be given too.
-
-    A text such as "no" would count as True, so a flag takes none.
-    """
+    """What an annotation allows: choices, bounds, and flags, for which texts such as "no" would count as True."""
 
     names: tuple[Any, ...] = ()
     bounds: Within | None = None
@@ -122,11 +116,7 @@ def _is_flag(value: Any) -> bool:
 
 
 def check_arguments(of: Any, given: Mapping[str, object]) -> None:
-    """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and flags.
-
-    A text may be one of the choices, or any text if the annotation has ``str`` too. What is no text may be of the other
-    types of the annotation, which are not checked.
-    """
+    """Check arguments against the annotations of a function or a class: choices of ``Literal``, bounds and flags."""
     for name, allowed in _allowed(of).items():
         if name in given:
             allowed.check(name, given[name])
@@ -160,10 +150,7 @@ def checked(function: F) -> F:
 
 @cache
 def _allowed(of: Any) -> dict[str, _Allowed]:
-    """What the annotations of a function or a class say, without those that allow anything.
-
-    An annotation of what is imported for type checkers alone cannot be read, and says nothing.
-    """
+    """What annotations say, without those that allow anything or are imported for type checkers alone."""
     found = {}
     for each in reversed(of.__mro__) if isinstance(of, type) else (inspect.unwrap(of),):
         names = vars(sys.modules[each.__module__]) if isinstance(each, type) else each.__globals__

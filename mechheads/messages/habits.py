@@ -10,11 +10,7 @@ PAGE = "Coming from TransformerLens, nnsight, pyvene"
 
 
 class Habit(NamedTuple):
-    """Something that another tool calls otherwise: what is typed there and here.
-
-    ``names`` are not here; each stands after the module or object (``model``, ``run``) in which it is looked for, and
-    a star stands for any letters.
-    """
+    """What is typed in a tool and here; ``names`` are not here, each after the module or object where it is sought."""
 
     tool: str
     theirs: str
@@ -171,10 +167,7 @@ _SITE = re.compile(r"(?:blocks\.)?(?P<layer>\d+)?\.?(?:attn\.)?(?:hook_)?(?P<sit
 
 
 def advice(where: str, name: str) -> str:
-    """What to type in place of a name that is not there, as the end of an error message; empty if it is not known.
-
-    ``where`` is the module or object in which it was looked for, as in ``Habit.names``.
-    """
+    """What to type in place of a name that is not there, as the end of an error message; empty if it is not known."""
     for habit in HABITS:
         if any(fnmatchcase(f"{where}.{name}", known) for known in habit.names):
             return f"; coming from {habit.tool}, write {habit.here}"

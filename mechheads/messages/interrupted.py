@@ -13,10 +13,7 @@ from mechheads.messages.warn import warn
 
 
 class until_interrupted:
-    """Run a ``with`` block to its end or until Ctrl-C, and continue after it in both cases.
-
-    ``interrupted`` says whether Ctrl-C ended a block; one object can guard several, one after another.
-    """
+    """Run a ``with`` block to its end or until Ctrl-C, which ``interrupted`` tells, and continue after it."""
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -54,10 +51,7 @@ def stop_if(interrupted: bool) -> None:
 
 @contextmanager
 def first_ctrl_c_waits(message: str) -> Iterator[Callable[[], bool]]:
-    """A block in which the first Ctrl-C prints the message, and the second one interrupts; it gives whether one came.
-
-    Outside of the main thread, and with a handler of signals that is not Python's, it changes nothing.
-    """
+    """A block in which the first Ctrl-C prints the message, and the second interrupts; it gives whether one came."""
     seen: list[int] = []
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:

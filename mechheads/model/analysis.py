@@ -1,8 +1,4 @@
-"""What makes a function an analysis: it has its model to itself, and its results say how it was called.
-
-Every analysis takes what ``mh.settings`` takes of ``OPTIONS``, for one call, and its arguments are checked against
-their annotations. The text of a call, as Python, gives a result again, with prompts as a name or a list.
-"""
+"""What makes a function an analysis: it has its model to itself, takes ``OPTIONS``, and its results say its call."""
 
 from __future__ import annotations
 
@@ -42,11 +38,7 @@ _MOST_ITEMS, _LONGEST, _LINE = 2000, 100_000, 100
 
 @runtime_checkable
 class Analysis(Protocol[P, Result]):
-    """The type of an analysis: that of the function, and ``OPTIONS``.
-
-    A type checker reads calls without options in full. In a call with options, it reads only the first of them, because
-    Python cannot add keywords to the type of another function; the call itself checks the others.
-    """
+    """The type of an analysis: that of the function, and ``OPTIONS``, of which type checkers read the first given."""
 
     __name__: str
 
@@ -67,13 +59,7 @@ class Analysis(Protocol[P, Result]):
 
 
 def analysis(function: Callable[P, R]) -> Analysis[P, R]:
-    """Decorator for a function whose first argument is a model.
-
-    A call has the model to itself and leaves it as it was, whatever happens. Its keywords and the choices and bounds in
-    its annotations are checked before it begins (see ``check_arguments``). It takes ``OPTIONS`` besides its own
-    arguments; they are in its signature and its docstring. The options of the call, its keyword-only arguments, the
-    seed, and the text of the outermost call are in the provenance of every result that it makes (``make_provenance``).
-    """
+    """Decorator for a function whose first argument is a model: arguments are checked, and results record the call."""
     signature = inspect.signature(function)
     shown = _with_options(signature)
 
@@ -137,11 +123,7 @@ def public_name(what: Any) -> str:
 
 
 def called(function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, Any]) -> str:
-    """The call of an analysis with these arguments, of a model called ``model``; "" if users do not have it.
-
-    Arguments as they are by default are left out. What Python cannot write, such as a tensor or a function of the
-    user's own, stands as the name of its argument, or of the function.
-    """
+    """The call of an analysis with what is not a default; what Python cannot write stands as its argument's name."""
     name = public_name(function)
     parts = []
     for argument, value in given.items():

@@ -306,10 +306,7 @@ def _begins_otherwise(tokenizer: Any) -> bool:
 
 
 def _has_folded_value_biases(model: Model) -> bool:
-    """Whether no layer has a value bias, but some layers have biases of queries or keys and of the output.
-
-    HookedTransformer has places for all biases, so zeros for values alone say that something was folded.
-    """
+    """Whether no layer has a value bias, but some have others: HookedTransformer has places for all biases."""
 
     def some(kind: Weight) -> bool:
         biases = (model.backend.bias(kind, layer) for layer in range(model.n_layers))

@@ -42,12 +42,9 @@ class _Unreadable(Exception):
 
 
 def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
-    """Prove a model, and find out how its attention and changed copies of its runs may be computed.
+    """Prove a model, without its user's hooks, and find out how its attention and changed copies may be computed.
 
-    The hooks of TransformerLens that its user has put on it are off meanwhile.
-
-    Args:
-        references: what the model gave before TransformerLens; if there are none, its own forward pass counts.
+    If there are no references of what it gave before TransformerLens, its own forward pass counts.
     """
     backend = model.backend
     with as_usual(backend.module, backend.parameter.device, backend.parts), torch.no_grad():
@@ -203,11 +200,7 @@ def _check_hooks_exist(backend: Backend) -> None:
 
 
 def _check_outputs(backend: Backend, run: HeadCache, mlps: Mapping[int, Tensor]) -> None:
-    """Check that the heads of each layer write z W_O + b_O, and nothing but heads carries information between tokens.
-
-    In most models, this and what the MLP writes are what a block adds to the residual stream. In others, the block is
-    called with it as its attention output at a few tokens, and must give there what it gave in the run.
-    """
+    """Check that the heads of each layer write z W_O + b_O, and that only heads carry information between tokens."""
     sizes, few = backend.sizes, [run.final.shape[1] - 1, 1]
     blocks: Blocks | None = None
     for layer in range(sizes.n_layers):

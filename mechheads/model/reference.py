@@ -1,8 +1,7 @@
 """What a model gives before TransformerLens changes it: the logits that it must give afterwards.
 
-Attention that sees the last tokens only, and rotations that change with the length of the text, are the same as others
-on a short prompt. So a model that has them is also tried on a prompt longer than its windows and than the context
-before rotations were scaled.
+Windows and rotations that change with the length of the text do nothing on a short prompt. So a model that has them is
+also tried on a prompt longer than its windows and than the context before rotations were scaled.
 """
 
 from __future__ import annotations

@@ -32,10 +32,7 @@ RETRIES = 2
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs before it can compute: the source and the kind of device of the model, and a pickled recipe.
-
-    The recipe makes ``Ready`` of a model. ``path`` is where modules are looked for, because Ray passes on little of it.
-    """
+    """What a worker needs: source and kind of device of the model, a pickled recipe of ``Ready``, and ``sys.path``."""
 
     key: str
     source: Source

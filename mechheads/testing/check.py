@@ -364,11 +364,7 @@ def tiny_model() -> Model:
 
 
 def tiny_pairs(model: Model, positions: Sequence[str] = ()) -> PromptPairs:
-    """Three pairs of random tokens of a model, of different lengths, that differ in their second token.
-
-    Args:
-        positions: named positions that the pairs should have, for a metric that reads them.
-    """
+    """Three pairs of random tokens, of different lengths, that differ in their second, with named positions."""
     generator = torch.Generator().manual_seed(0)
     clean = [torch.randint(model.d_vocab, (n,), generator=generator).tolist() for n in _LENGTHS]
     corrupted = [[first, (second + 1) % model.d_vocab, *rest] for first, second, *rest in clean]

@@ -1,9 +1,8 @@
 """``Backend``: what an adapter to a TransformerLens model provides to the rest of the package.
 
 The hooks at which q and k of each layer are read and changed are found by watching one run. TransformerLens' ``hook_q``
-comes before a norm of q. If the norm spans all heads, changing one head's q there changes what the other heads'
-attention sees, so ``q`` is read after the norm. ``scored_q`` is the q that is multiplied with k: the last hook that
-fires before the scores. Some of these hooks have heads before positions, or all heads in one axis.
+comes before a norm of q, which may span all heads, so ``q`` is read after it. ``scored_q`` is the q that is multiplied
+with k: the last hook before the scores. Some of these hooks have heads before positions, or all heads in one axis.
 """
 
 from __future__ import annotations
@@ -258,10 +257,7 @@ class Backend(ABC):
 
     @abstractmethod
     def visible(self, layer: int, pos: int) -> Bool[Tensor, "query key"]:
-        """Which keys each query of a row of ``pos`` tokens sees: all before it, or those in a sliding window.
-
-        Layers with the same mask return the same tensor.
-        """
+        """Which keys each query of a row of ``pos`` tokens sees; layers with the same mask return the same tensor."""
 
     @abstractmethod
     def with_attention(self, layer: int, out: Float[Tensor, "row pos d_model"], run: Callable[[], R]) -> R:
@@ -386,10 +382,7 @@ class Backend(ABC):
 
     @property
     def alike_up_to(self) -> int:
-        """The largest prompt length up to which runs of different lengths are comparable.
-
-        LongRoPE turns every position otherwise in a text that is longer than the context before scaling.
-        """
+        """The largest prompt length up to which runs of different lengths are comparable; LongRoPE has a smaller one."""
         long = [it for it in rotations_of(self.configuration) if it["rope_type"] == "longrope"]
         return min([self.sizes.n_ctx, *(it["original_max_position_embeddings"] for it in long)])
 
@@ -436,10 +429,7 @@ class Backend(ABC):
     ) -> Float[Tensor, "*batch d_vocab"]:
         """The logits of states after the final norm, in float32 even if the model is in half precision.
 
-        Args:
-            into: memory to write the logits to, with at least as many rows; on a CPU, allocating that much memory
-                takes half as long as the product.
-            tokens: the tokens whose logits are computed; by default, the whole vocabulary.
+        ``into`` is memory to write to; ``tokens`` are those whose logits are computed, by default all.
         """
         weight, bias = self._unembedding
         if tokens is not None:
@@ -518,10 +508,7 @@ class Backend(ABC):
         return seen[0].reshape(x.shape)
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
-        """The scale of a layer's norm before or after attention, or of the final norm if ``layer`` is None.
-
-        It is measured on a vector that every norm leaves unchanged except for its scale.
-        """
+        """The scale of a layer's norm, or of the final one, measured on a vector that norms leave unchanged but for it."""
         if layer is None:
             module = getattr(self.module, "ln_final", None)
         else:

@@ -1,8 +1,7 @@
 """The adapter to ``TransformerBridge`` (TransformerLens 4).
 
-Blocks are called one by one. Besides the residual stream they need arguments such as rotations and masks. These come
-from one call of the model's trunk in which every block only records its arguments and returns its input. What follows
-the last block comes from another call, in which the last block returns our residual stream.
+Blocks are called one by one. What they need besides the residual stream, such as rotations and masks, comes from one
+call of the trunk in which every block only records its arguments. What follows the last block comes from another call.
 """
 
 from __future__ import annotations
@@ -192,11 +191,7 @@ class BridgeBackend(Backend):
         return "residual" in inspect.signature(self.module.blocks[layer].attn.original_component.forward).parameters
 
     def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
-        """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between.
-
-        The bridge's norms compute everything step by step or a second time for their hook points, and its attention
-        every pattern.
-        """
+        """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between."""
         changes = [
             Forward(part, forward)
             for part, forward, points in self._in_one_step[layer]
@@ -210,10 +205,7 @@ class BridgeBackend(Backend):
 
     @cached_property
     def _in_one_step(self) -> list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]]:
-        """For each block, its norms and activations that have a quicker forward with the same result, and hook points.
-
-        transformers writes GPT-2's GELU as eight steps, each of which goes through memory.
-        """
+        """For each block, norms and activations that have a quicker forward with the same result, and hook points."""
         quicker: list[list[tuple[Any, Callable[..., Tensor], list[HookPoint]]]] = []
         for block in self.module.blocks:
             parts: list[Any] = list(block.modules())
@@ -240,10 +232,7 @@ class BridgeBackend(Backend):
 
     @cached_property
     def _told_of_keys(self) -> list[list[Change]]:
-        """For each block, the change by which the bridge's own attention finds the keys that the block gives it.
-
-        It looks for them under the names of older releases of transformers.
-        """
+        """For each block, the change by which the bridge's attention finds cached keys; it knows them by older names."""
         changes: list[list[Change]] = []
         for block in self.module.blocks:
             attention: Any = getattr(block, "attn", None)
@@ -284,10 +273,7 @@ class BridgeBackend(Backend):
 
 
 def _copied_weights(module: Any) -> list[Tensor]:
-    """The weights of layers that give q, k and v together, of which TransformerLens made copies for each.
-
-    It does so for GPT-NeoX, BLOOM, Falcon and MPT; for GPT-2 and Phi-3 the parts are views.
-    """
+    """The joint weights of q, k and v of which TransformerLens made copies: of GPT-NeoX, BLOOM, Falcon and MPT."""
     found: list[Tensor] = []
     every: list[Any] = parts_of(module)
     for part in every:

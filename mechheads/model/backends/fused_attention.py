@@ -1,16 +1,10 @@
 """Attention without patterns, through torch's scaled dot product, for blocks in which no hook asks for a pattern.
 
-The bridge computes attention step by step, with all scores and patterns in memory, so that each step has a hook point.
-A fused kernel goes from q, k and v to z and never holds a pattern. What comes before and after stays as it is, so that
-the hook points of q, k, v and z are the same ones. Which code is replaced depends on the architecture:
-
-- Most have a projection each for queries, keys and values. The bridge wraps these, and transformers' own attention
-  calls them, so transformers' own attention runs, with its fused kernel (``Own``).
-- If one projection gives all three, the bridge splits it, and transformers' own attention would not call the parts. So
-  the bridge's method from q, k and v on is replaced (``Split``).
-
-If a mask is causal, the kernel spares half of the products, but only for as many queries as keys. Where the first
-tokens have keys only, because they were computed before, empty queries are put in their place, and their z is dropped.
+A fused kernel goes from q, k and v to z and never holds a pattern. What comes before and after keeps its hook points.
+If the bridge wraps a projection each for q, k and v, transformers' own attention runs, with its fused kernel (``Own``).
+If one projection gives all three, which the bridge splits, the bridge's method from q, k and v on is replaced
+(``Split``). A causal mask spares the kernel half of the products, but only for as many queries as keys: where the first
+tokens have keys only, because they were computed before, empty queries are put in their place.
 """
 
 from __future__ import annotations
@@ -142,10 +136,7 @@ def fused_attention(block: Any) -> FusedAttention | None:
 
 
 def _with_kernel(attention: Any, kernel: str) -> Any:
-    """The same attention, with the same parts, that uses another kernel.
-
-    The configuration that all layers share keeps its kernel, which other threads may read meanwhile.
-    """
+    """The same attention with another kernel; the configuration that layers and threads share keeps its own."""
     same, config = _shallow(attention), _shallow(attention.config)
     vars(config)[_KERNEL] = kernel
     vars(same)["config"] = config

@@ -20,11 +20,7 @@ _GEMMA_2 = "google/gemma-2-2b"
 
 
 def boot(hf_model: Any, tokenizer: Any, name: str) -> Any:
-    """A HookedTransformer with the weights of a loaded transformers model, none of them processed.
-
-    TransformerLens reads the architecture from the folder's name if that contains one, and otherwise from the
-    configuration. The temporary folder therefore has a neutral name.
-    """
+    """A HookedTransformer with a loaded model's weights. TransformerLens reads the folder's name, so it is neutral."""
     from transformer_lens import HookedTransformer  # pyright: ignore[reportAttributeAccessIssue]
     from transformer_lens.loading_from_pretrained import (  # pyright: ignore[reportMissingImports]
         get_pretrained_model_config,

@@ -1,10 +1,7 @@
 """Where the weights of a model go: to the devices that accelerate finds, or in part to disk.
 
-Of those on disk, the weights of one block at a time are in memory.
-
-transformers and accelerate leave weights on disk if a device map says so, and know in which file each of them is. Their
-own hooks read the weights of a layer whenever its ``forward`` is called, and forget them at once. The engine calls a
-block several times before it goes on to the next, and analyses read W_O beside it. So these hooks are removed, and
+accelerate's own hooks read the weights of a layer whenever its ``forward`` is called, and forget them at once. The
+engine calls a block several times before it goes on, and analyses read W_O beside it. So these hooks are removed, and
 here the weights of a block are read when the block is first called, and kept until another block is.
 """
 
@@ -59,10 +56,7 @@ class _Slot:
 
 
 class WeightsOnDisk:
-    """The weights of some blocks of a transformers model, on disk but for those of the block that ran last.
-
-    ``bytes_read`` and ``seconds`` say how many bytes were read so far, and how long that took.
-    """
+    """The weights of some blocks, on disk but for those of the block that ran last; what was read, and in how long."""
 
     def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
         self._slots = {layer: list(_slots(block)) for layer, block in blocks.items()}
@@ -203,10 +197,7 @@ class Spread:
 def place(
     config: transformers.PreTrainedConfig, source: str, room: Room, *, dtype: torch.dtype, trust_remote_code: bool
 ) -> dict[str, str] | None:
-    """A device map for ``from_pretrained`` that leaves blocks on disk; None if all fit into the memory that there is.
-
-    The last blocks are in memory: a change in a layer goes through the later ones. Room is left for one that is read.
-    """
+    """A device map that leaves the first blocks on disk, with room for one; None if all fit into the memory."""
     with torch.device("meta"):  # weights that have sizes and no values
         model: Any = transformers.AutoModelForCausalLM.from_config(
             config, dtype=dtype, trust_remote_code=trust_remote_code

@@ -1,8 +1,7 @@
 """The parts of a model: blocks, which run with cached keys and only as far as needed, and the devices that they are on.
 
-An object that the user holds is another model of transformers or peft around the same weights. If accelerate has spread
-the blocks over several devices, only the call of a block, and hooks in it, move tensors. All that an analysis sees or
-keeps is on one device, ``home``.
+If accelerate has spread the blocks over several devices, only the call of a block, and hooks in it, move tensors. All
+that an analysis sees or keeps is on one device, ``home``.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ _NAMES_OF_KEYS = ("past_key_values", "cache", "layer_past", "past_key_value")
 
 
 def name_of_keys(forward: Callable[..., Any]) -> str:
-    """The name by which a block, or its attention, takes cached keys.
-
-    A name that a decorator still translates is not in the signature: it would be a warning at each call, or ignored.
-    """
+    """The name by which a block, or its attention, takes cached keys; not one that a decorator still translates."""
     given = inspect.signature(forward).parameters
     typed = [name for name, parameter in given.items() if "Cache" in str(parameter.annotation)]
     return next((name for name in (*_NAMES_OF_KEYS, *typed) if name in given), _NAMES_OF_KEYS[0])
@@ -58,10 +54,7 @@ class Stopped(Exception):
 
 
 class Noted:
-    """Records keys and values at the first call, after the ``past``, and stops the block; later calls give them.
-
-    So a block can be computed at some positions only, with the keys and values of all positions.
-    """
+    """Records keys and values at the first call, after the ``past``, and stops the block; later calls give them."""
 
     def __init__(self, past: Keys | None = None) -> None:
         self._past = past
@@ -90,12 +83,7 @@ def mask_of(seen: Bool[Tensor, "row 1 pos key"], dtype: torch.dtype) -> Float[Te
 
 @dataclass(frozen=True)
 class Devices:
-    """Where the parts of a model are.
-
-    Attributes:
-        home: the device of the embedding, of token ids, and of everything that an analysis sees.
-        blocks: the device of each block.
-    """
+    """Where the parts of a model are: ``home``, which has the embedding and what analyses see, and each block."""
 
     home: torch.device
     blocks: tuple[torch.device, ...]
@@ -124,11 +112,7 @@ def devices_of(blocks: Iterable[nn.Module], embedding: Tensor) -> Devices:
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device; the same tensor if it is there already.
-
-    A CUDA device copies pinned memory of the CPU without waiting. Copies to the CPU are waited for, and those to an
-    Apple GPU, which would read memory that is free by then.
-    """
+    """A tensor on a device; CUDA copies pinned memory without waiting, which other devices would read too early."""
     if tensor.device == device:
         return tensor
     from_memory = tensor.pin_memory() if device.type == "cuda" and not tensor.is_cuda else tensor
@@ -154,11 +138,7 @@ class HookAtHome:
 
 @dataclass(frozen=True)
 class KeysAtHome:
-    """Gives keys and values to another ``Keys`` at home, and what that returns back to the layer's device.
-
-    transformers hands over more than keys and values, by position or by name; nothing here reads that. What else it
-    asks of cached keys, such as their length, is asked of ``keys``.
-    """
+    """Gives keys and values to another ``Keys`` at home, and what that returns back to the layer's device."""
 
     keys: Keys
     home: torch.device

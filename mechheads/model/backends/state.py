@@ -77,10 +77,7 @@ def _is_random(part: nn.Module) -> bool:
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Leave the process as it was: loggers, filters of warnings, torch's random numbers.
-
-    TransformerLens silences transformers' logger when it is imported, and peft draws first values of its weights.
-    """
+    """Leave the process as it was: loggers, filters of warnings, torch's random numbers, which libraries change."""
     loggers = [logging.getLogger(name) for name in ("", "transformers", "huggingface_hub", "accelerate", "peft")]
     before = [(logger, logger.level, logger.propagate, logger.disabled) for logger in loggers]
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):

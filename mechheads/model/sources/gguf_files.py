@@ -1,8 +1,7 @@
 """GGUF files: what transformers reads of them, and the folders in which it is kept for later processes.
 
-The conversion of transformers takes the keys and tensors that it knows, and passes over all others without a word. Here
-the scaling of rotations is added to its config, and any other key or tensor that it passes over is an error, unless it
-is known to change no number or says the same as the config. safetensors load in a fraction of the time.
+transformers takes the keys and tensors that it knows, and passes over all others without a word. Here the scaling of
+rotations is added, and any other that it passes over is an error, unless it is known to change no number.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ def cache_directory() -> Path:
 
 
 def kept_folder(name: str, make: Callable[[Path], Path], *, what: str, task: str, size: Callable[[], int]) -> Path:
-    """A folder of the cache, made at the first call, completely or not at all; processes that start together wait.
-
-    ``make`` receives an empty folder to work in and returns the one to keep; ``size`` gives its most bytes.
-    """
+    """A folder of the cache, which ``make`` makes at the first call from an empty one; ``size``: its most bytes."""
     cache = cache_directory()
     folder = cache / name
     if folder.is_dir():
@@ -89,10 +85,7 @@ def _make(folder: Path, make: Callable[[Path], Path]) -> None:
 
 
 def converted_folder(file: Path) -> Path:
-    """What transformers reads from a GGUF file, as a folder in the cache that is made at the first call.
-
-    It is known by a sample of the file, when it was written, and transformers. Tensors have the smallest exact dtype.
-    """
+    """What transformers reads from a GGUF file, as a folder in the cache that is made at the first call."""
     known_by = hashlib.sha256(repr((file_sample(file), file.stat().st_mtime_ns)).encode()).hexdigest()
     return kept_folder(
         f"gguf-{known_by[:16]}-transformers-{transformers.__version__}-{_CONVERSION}",

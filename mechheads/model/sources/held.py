@@ -1,7 +1,6 @@
 """Models of other libraries that somebody holds already: how ``wrap`` reads them without changing them.
 
-A bridge replaces modules inside the model that it is put around. So it gets a twin: modules of its own, around the same
-weight tensors, which takes no memory. What is written into a weight is seen by both.
+A bridge replaces modules inside the model around which it is put. So it gets a twin: other modules, the same weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Read a model with transformers, from a folder, a GGUF file or the hub, with unsafe and noisy options turned off.
-
-Each tensor of the files must have a place in the model, and each place a tensor. transformers loads what fits, and
-reports what does not: scales of quantised weights, biases and norms that the config does not name.
-"""
+"""Read a model with transformers, from a folder, a GGUF file or the hub, with unsafe and noisy options turned off."""
 
 from __future__ import annotations
 
