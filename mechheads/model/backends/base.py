@@ -382,7 +382,7 @@ class Backend(ABC):
 
     @property
     def alike_up_to(self) -> int:
-        """The largest prompt length up to which runs of different lengths are comparable; LongRoPE has a smaller one."""
+        """The largest prompt length up to which runs of different lengths are comparable, which LongRoPE has."""
         long = [it for it in rotations_of(self.configuration) if it["rope_type"] == "longrope"]
         return min([self.sizes.n_ctx, *(it["original_max_position_embeddings"] for it in long)])
 
@@ -508,7 +508,7 @@ class Backend(ABC):
         return seen[0].reshape(x.shape)
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
-        """The scale of a layer's norm, or of the final one, measured on a vector that norms leave unchanged but for it."""
+        """The scale of a layer's norm, or of the final one, measured on a vector that norms leave but for it."""
         if layer is None:
             module = getattr(self.module, "ln_final", None)
         else:

@@ -232,7 +232,7 @@ class BridgeBackend(Backend):
 
     @cached_property
     def _told_of_keys(self) -> list[list[Change]]:
-        """For each block, the change by which the bridge's attention finds cached keys; it knows them by older names."""
+        """For each block, the change by which the bridge's attention finds cached keys, under older names."""
         changes: list[list[Change]] = []
         for block in self.module.blocks:
             attention: Any = getattr(block, "attn", None)
