@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, Hook, balanced
-from mechheads.model.backends.parts import Blocks
+from mechheads.model.backend import Backend, Hook, balanced
 from mechheads.model.model import Model
+from mechheads.model.parts import Blocks
 
 _LOUD = 1e3
 """The size of a probe: so large that the epsilon of a norm does not matter."""

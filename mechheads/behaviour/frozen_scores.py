@@ -23,9 +23,9 @@ from torch import Tensor
 from mechheads.behaviour.frozen_maps import FrozenMap, FrozenRun, frozen_at, tolerance
 from mechheads.heads import HeadId, kv_head
 from mechheads.limits import current
-from mechheads.model.backends.base import Hook, balanced
-from mechheads.model.backends.parts import Keys, Stopped, until_stopped
+from mechheads.model.backend import Hook, balanced
 from mechheads.model.model import Model
+from mechheads.model.parts import Keys, Stopped, until_stopped
 
 _SIZES, _LARGE = 32, 4.0
 """How many scores the scale is measured with, and the largest of them."""

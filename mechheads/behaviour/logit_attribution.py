@@ -15,7 +15,7 @@ from mechheads.engine.cached_runs import AnyPrompts, CachedRuns
 from mechheads.limits import Limits, current
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.base import Backend
+from mechheads.model.backend import Backend
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens

@@ -30,8 +30,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.behaviour.programs import PROGRAMS, fits_of, patterns_of
-from mechheads.model.backends.parts import Stopped, until_stopped
 from mechheads.model.model import Model
+from mechheads.model.parts import Stopped, until_stopped
 from mechheads.model.proof import Claim, last_and_drawn
 
 BEHAVIOURS = ("first", "self", "previous", "duplicate", "induction", "delimiter")

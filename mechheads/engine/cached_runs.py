@@ -25,9 +25,9 @@ from mechheads.heads import HeadId, HeadLike, check_heads
 from mechheads.interventions.basic import Intervention, InterventionLike, Zero, as_intervention, needs_of, site_of
 from mechheads.interventions.new_z import Finite, all_new_z, new_z
 from mechheads.limits import Limits
-from mechheads.model.backends.parts import moved
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
+from mechheads.model.parts import moved
 from mechheads.model.proof import versions_now
 from mechheads.prompts.chats import as_here, note
 from mechheads.prompts.prompts import PromptPairs, Prompts, as_prompts

@@ -16,7 +16,7 @@ from mechheads.ledger.key import is_witness, witness
 from mechheads.limits import Workers
 from mechheads.messages.interrupted import first_ctrl_c_waits
 from mechheads.messages.warn import warn
-from mechheads.model.backends.state import arithmetic
+from mechheads.model.changes import arithmetic
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.chats import as_here
 from mechheads.scale.ray_cluster import RETRIES, Lost, Ready, Setup, library, pool_of

@@ -15,8 +15,8 @@ from mechheads.heads import HeadId, Node, check_head
 from mechheads.limits import DEFAULT_LIMITS, Limits
 from mechheads.metrics.base import Activation, Metric, MetricContext, MetricInfo, check_value, name_of, read_positions
 from mechheads.metrics.basic import IN_CACHE
-from mechheads.model.backends.parts import Stopped, moved, until_stopped
 from mechheads.model.core import ModelCore
+from mechheads.model.parts import Stopped, moved, until_stopped
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, holding, states_at, tokens_in_run
 

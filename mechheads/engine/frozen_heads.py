@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.heads import HeadId, Mlp, Node, kv_head
-from mechheads.model.backends.base import Hook
-from mechheads.model.backends.parts import Blocks, Stopped, until_stopped
+from mechheads.model.backend import Hook
+from mechheads.model.parts import Blocks, Stopped, until_stopped
 from mechheads.runs.head_cache import HeadCache
 
 MLPs = Literal["recomputed", "frozen"]

@@ -13,8 +13,8 @@ from mechheads.engine.rows import Packing, Window
 from mechheads.heads import HeadId
 from mechheads.limits import Limits, show_bytes, show_seconds
 from mechheads.messages.wrapped import Wrapped
-from mechheads.model.backends.on_disk import bytes_of
 from mechheads.model.core import ModelCore
+from mechheads.model.on_disk import bytes_of
 from mechheads.prompts.tokens import Tokens
 from mechheads.results.naming import listed
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes, tokens_in_run

@@ -9,7 +9,7 @@ import torch
 
 from mechheads.engine.rows import Window
 from mechheads.engine.wavefront import Edit, Wave
-from mechheads.model.backends.base import GIVEN_UP, Layout, R
+from mechheads.model.backend import GIVEN_UP, Layout, R
 from mechheads.model.core import ModelCore
 from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import HeadCache

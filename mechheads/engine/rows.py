@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from mechheads.model.backends.base import Layout
-from mechheads.model.backends.parts import moved
+from mechheads.model.backend import Layout
+from mechheads.model.parts import moved
 
 _CPU = torch.device("cpu")
 _PACKED_WIDTH = 256

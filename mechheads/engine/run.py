@@ -16,7 +16,7 @@ from mechheads.engine.rows import Packed, shared_start
 from mechheads.engine.wavefront import Edit
 from mechheads.heads import HeadId
 from mechheads.interventions.new_z import AllNewZ, Finite, all_new_z, first_change, new_z
-from mechheads.model.backends.parts import moved
+from mechheads.model.parts import moved
 from mechheads.model.proof import PlainHook
 from mechheads.runs.head_cache import KEY_SITES
 

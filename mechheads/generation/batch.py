@@ -21,8 +21,8 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.engine.rows import shared_start
 from mechheads.limits import Limits
 from mechheads.messages.warn import warn
-from mechheads.model.backends.parts import Blocks, mask_of
 from mechheads.model.model import Model
+from mechheads.model.parts import Blocks, mask_of
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 
@@ -97,7 +97,7 @@ class Choice:
 
 
 class Columns:
-    """Cached keys and values of every layer, with a column for each position; the backends' ``Keys``.
+    """Cached keys and values of every layer, with a column for each position; the adapters' ``Keys``.
 
     Columns after a row's last token hold padding of the prompt. Causal attention does not read them, and later tokens
     overwrite them.

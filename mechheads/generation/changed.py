@@ -25,7 +25,7 @@ from mechheads.interventions.basic import (
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
 from mechheads.limits import Limits, current
 from mechheads.messages.arguments import did_you_mean
-from mechheads.model.backends.base import Hook
+from mechheads.model.backend import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.encoding import token_strings
 from mechheads.prompts.prompts import Prompts

@@ -29,7 +29,7 @@ from mechheads.messages.arguments import Positive, Within, check_arguments
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.messages.wrapped import wrapped
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.base import Hook
+from mechheads.model.backend import Hook
 from mechheads.model.model import Model
 from mechheads.model.proof import Claim
 from mechheads.progress import Bar

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from mechheads.heads import HeadId, kv_head
 from mechheads.interventions.basic import Context, Intervention, Site, site_of
-from mechheads.model.backends.base import Hook
-from mechheads.model.backends.parts import Stopped, until_stopped
+from mechheads.model.backend import Hook
 from mechheads.model.core import ModelCore
 from mechheads.model.model import Model
+from mechheads.model.parts import Stopped, until_stopped
 from mechheads.runs.head_cache import KEY_SITES, HeadCache
 from mechheads.runs.head_tensor import LayerStore
 

@@ -26,10 +26,10 @@ from jaxtyping import Float
 from mechheads.io.text import file_sample
 from mechheads.ledger.ledger import WITNESS, Ledger
 from mechheads.metrics.base import name_of
-from mechheads.model.backends.base import Backend
-from mechheads.model.backends.on_disk import stored_weight
-from mechheads.model.backends.state import arithmetic
+from mechheads.model.backend import Backend
+from mechheads.model.changes import arithmetic
 from mechheads.model.core import ModelCore
+from mechheads.model.on_disk import stored_weight
 from mechheads.model.proof import tolerance
 from mechheads.prompts.tokens import Tokens
 

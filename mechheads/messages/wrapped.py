@@ -1,4 +1,4 @@
-"""Text that fits into a terminal."""
+"""Text that fits into a terminal, or into a sentence."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def wrapped(text: str) -> str:
                 line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
             )
     return "\n".join(lines)
+
+
+def first_sentence(error: BaseException) -> str:
+    """The first sentence of another library's error message, with the type of the error."""
+    lines = str(error).strip().splitlines() or [""]
+    said = lines[0].split(". ")[0].rstrip(".")
+    said = said if len(said) <= 200 else f"{said[:200]}..."
+    return f"{said} ({type(error).__name__})" if said else type(error).__name__
 
 
 class Wrapped:

@@ -17,8 +17,8 @@ import torch
 from mechheads.heads import HeadId
 from mechheads.limits import Budget, Workers, current, settings
 from mechheads.messages.arguments import bound, check_arguments
-from mechheads.model.backends.base import Backend
-from mechheads.model.backends.state import alone
+from mechheads.model.backend import Backend
+from mechheads.model.core import alone
 from mechheads.prompts.chats import as_here
 from mechheads.results.provenance import call_now, in_call, plain_value
 

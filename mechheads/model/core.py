@@ -14,11 +14,33 @@ from torch import Tensor
 from mechheads._version import __version__
 from mechheads.messages.habits import advice
 from mechheads.messages.wrapped import Wrapped
-from mechheads.model.backends.base import GIVEN_UP, Backend, Sizes, Weight
-from mechheads.model.backends.parts import moved
-from mechheads.model.backends.state import alone, read_weights, without_autocast
+from mechheads.model.backend import GIVEN_UP, Backend, Sizes, Weight
+from mechheads.model.changes import R, as_usual, without_autocast
+from mechheads.model.parts import moved
 from mechheads.model.proof import Proofs
 from mechheads.model.sources import AttnImplementation, Source
+
+
+def alone(backend: Backend, run: Callable[[], R]) -> R:
+    """Call ``run`` while this thread has the model and torch computes as usual, and prove what it computes."""
+
+    if backend.changes.mine:
+        return run()
+
+    def proved() -> R:
+        with as_usual(backend.module, backend.parameter.device, backend.parts):
+            backend.check()
+            with backend.proofs.of_an_analysis():
+                return run()
+
+    return backend.changes.alone(proved)
+
+
+def read_weights(backend: Backend, read: Callable[[], R]) -> R:
+    """What ``read`` reads of a model's weights."""
+    if not backend.changes.mine:
+        backend.check()
+    return read()
 
 
 class LayerWeights(Sequence[Tensor]):

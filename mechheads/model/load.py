@@ -16,13 +16,13 @@ import transformers
 
 from mechheads.limits import budget_bytes, current
 from mechheads.messages.arguments import checked
-from mechheads.model.backends.base import Backend, Weight
-from mechheads.model.backends.on_disk import Room, Spread, on_disk_of
-from mechheads.model.backends.state import as_usual, settings_kept
-from mechheads.model.loading import prove_loaded
+from mechheads.messages.wrapped import first_sentence
+from mechheads.model.backend import Backend, Weight
+from mechheads.model.changes import as_usual, settings_kept
+from mechheads.model.loading import Reference, prove_loaded, references_of
 from mechheads.model.model import Model
+from mechheads.model.on_disk import Room, Spread, on_disk_of
 from mechheads.model.proof import versions
-from mechheads.model.reference import Reference, first_sentence, references_of
 from mechheads.model.sources import AttnImplementation, BackendName, Source
 from mechheads.model.sources.default import DEFAULT_MODEL
 from mechheads.model.sources.held import held_model
@@ -175,11 +175,11 @@ def from_transformers(
     with settings_kept():
         references = _references(model, name)
         if backend == "hooked":
-            from mechheads.model.backends import hooked
+            from mechheads.model import hooked
 
             adapter = hooked.HookedBackend(_boot(hooked.boot, model, tokenizer, name))
         else:
-            from mechheads.model.backends import bridge
+            from mechheads.model import bridge
 
             adapter = bridge.BridgeBackend(_boot(bridge.boot, model, tokenizer, name))
         if held is not None:
@@ -319,9 +319,9 @@ def _has_folded_value_biases(model: Model) -> bool:
 def _wrapped(model: Any, tokenizer: Any, attn_implementation: AttnImplementation) -> Model:
     names = {base.__name__ for base in type(model).__mro__}
     if "HookedTransformer" in names:
-        from mechheads.model.backends.hooked import HookedBackend as Adapter
+        from mechheads.model.hooked import HookedBackend as Adapter
     elif "TransformerBridge" in names:
-        from mechheads.model.backends.bridge import BridgeBackend as Adapter
+        from mechheads.model.bridge import BridgeBackend as Adapter
     else:
         raise TypeError(
             f"model is a {type(model).__name__}; wrap takes a HookedTransformer or a TransformerBridge, a causal "

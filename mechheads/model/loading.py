@@ -3,28 +3,46 @@
 It is run block by block on two prompts that go on after the tokens of the reference, so that what later tokens or the
 other prompt change is seen too. From the same run, each block is called with z W_O + b_O as what its heads write: this
 must give what the block gave, because what is read of weights has no run of its own.
+
+Windows and rotations that change with the length of the text do nothing on a short prompt, so a model that has them is
+also tried on a longer one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechheads.engine.row_layout import choose_layout, with_deprecations
-from mechheads.model.backends.base import Backend, Hook, Weight
-from mechheads.model.backends.parts import Blocks, moved
-from mechheads.model.backends.state import as_usual
+from mechheads.messages.wrapped import first_sentence
+from mechheads.model.backend import Backend, Hook, Weight
+from mechheads.model.changes import as_usual
 from mechheads.model.core import ModelCore
+from mechheads.model.parts import Blocks, logits_of, moved, rotations_of, trial_tokens
 from mechheads.model.proof import apart, likely_reason, note_rounding
-from mechheads.model.reference import SHORT, Reference, first_sentence
 from mechheads.prompts.tokens import Unpadded
 from mechheads.runs.head_cache import HeadCache
 
 _READ = ("resid_pre", "q", "k", "v", "z")
+SHORT = 8
+"""The tokens of a prompt on which every model is tried."""
+LONG = 128
+"""The least tokens of a prompt for a model that has windows or scaled rotations, if it takes them."""
+_MOST = 1024
+"""The most tokens of that prompt, however long windows and contexts are."""
+_BEYOND = 32
+"""How many tokens it is longer than a window or a context."""
+_PLACES = 16
+"""How many tokens' logits are compared; those of all tokens would take gigabytes if the vocabulary is large."""
+_WINDOWS = ("sliding_window", "window_size", "attention_chunk_size", "local_attention")
+_CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""What configs call the attention window, and the context."""
 _ERRORS = (
     ValueError,
     RuntimeError,
@@ -35,6 +53,15 @@ _ERRORS = (
     ArithmeticError,
     StopIteration,
 )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A prompt, and the logits at some of its tokens."""
+
+    ids: Int[Tensor, "1 pos"]
+    places: Int[Tensor, " place"]
+    logits: Float[Tensor, "place d_vocab"]
 
 
 class _Unreadable(Exception):
@@ -58,6 +85,39 @@ def prove_loaded(model: ModelCore, references: Sequence[Reference]) -> None:
             said = first_sentence(error)
             raise ValueError(f"{backend.about} cannot be read: running it block by block fails: {said}") from error
         backend.layout = backend.without_users_hooks(lambda: choose_layout(model, tried))
+
+
+def references_of(model: Any) -> list[Reference]:
+    """What a model gives for a short prompt, and for a long one if it needs it; nothing if it is on several devices."""
+    if hasattr(model, "hf_device_map"):
+        return []
+    return [reference_of(model, length) for length in trial_lengths(model.config)]
+
+
+def reference_of(model: Any, length: int, first: Sequence[int] = ()) -> Reference:
+    """What a transformers model gives for one prompt that begins with tokens ``first``."""
+    embedding = model.get_input_embeddings().weight
+    ids = trial_tokens(len(embedding), 1, length, embedding.device)
+    some = torch.tensor([*first][:length], dtype=ids.dtype, device=ids.device)
+    ids[0, : len(some)] = some
+    places = torch.linspace(0, length - 1, min(length, _PLACES), device=ids.device).round().long()
+    return Reference(ids, places, logits_of(model, ids, places.tolist())[0])
+
+
+def trial_lengths(config: Any) -> list[int]:
+    """The lengths of the prompts on which a model with this config is tried."""
+    text = config.get_text_config(decoder=True)
+    context = min((size for name in _CONTEXTS if isinstance(size := getattr(text, name, None), int)), default=_MOST)
+    kinds = rotations_of(text.to_dict())
+    changes = [getattr(text, name, None) for name in _WINDOWS]
+    changes += [kind.get("original_max_position_embeddings") for kind in kinds]
+    sizes = [size for size in changes if isinstance(size, int)]
+    short = min(context, SHORT)
+    if not sizes and all(kind["rope_type"] == "default" for kind in kinds):
+        return [short]
+    within = [size + _BEYOND for size in sizes if size + _BEYOND <= _MOST]
+    long = min(context, max([LONG, *within]))
+    return [short, long] if long > short else [short]
 
 
 def _proved(model: ModelCore, references: Sequence[Reference]) -> tuple[HeadCache, list[str]]:

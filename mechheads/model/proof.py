@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechheads.model.backends.base import Backend, Hook
+from mechheads.model.backend import Backend, Hook
 
 TOLERANCE = 1e-3
 """How far log-probabilities may be apart by rounding in float32, in interquartile ranges."""

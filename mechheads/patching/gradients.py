@@ -16,10 +16,10 @@ from mechheads.engine.memory import logit_bytes, rows_together
 from mechheads.limits import Limits, show_bytes
 from mechheads.messages.warn import warn
 from mechheads.metrics.base import Metric, MetricContext, check_value, name_of, read_positions
-from mechheads.model.backends.base import Hook
-from mechheads.model.backends.parts import Stopped, until_stopped
-from mechheads.model.backends.state import with_gradient
+from mechheads.model.backend import Hook
+from mechheads.model.changes import with_gradient
 from mechheads.model.core import ModelCore
+from mechheads.model.parts import Stopped, until_stopped
 from mechheads.progress import Bar
 from mechheads.prompts.tokens import Tokens
 from mechheads.runs.head_cache import HeadCache, states_at, token_bytes

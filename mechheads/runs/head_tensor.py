@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mechheads.heads import HeadLike, check_head, heads_as_given, kv_head
-from mechheads.model.backends.parts import moved
-from mechheads.model.backends.state import without_autocast
+from mechheads.model.changes import without_autocast
 from mechheads.model.core import ModelCore
+from mechheads.model.parts import moved
 from mechheads.results.kinds import draw
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 import mechheads as mh
 from mechheads.engine import row_layout
 from mechheads.engine.row_layout import choose_layout
-from mechheads.model.backends.parts import name_of_keys
+from mechheads.model.parts import name_of_keys
 from support.levels import few
 from support.releases import TRANSFORMERLENS_4, only_on_4
 from support.tiny_families import build

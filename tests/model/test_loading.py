@@ -12,8 +12,7 @@ import transformers
 import mechheads as mh
 from mechheads.model import loading
 from mechheads.model.load import from_transformers
-from mechheads.model.loading import prove_loaded
-from mechheads.model.reference import references_of
+from mechheads.model.loading import prove_loaded, references_of
 from support.releases import only_on_4
 from support.texts import PAIRS
 from support.tiny import randomise

@@ -18,8 +18,8 @@ import mechheads as mh
 from mechheads.engine.sweep import plan
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
-from mechheads.model.backends.on_disk import WeightsOnDisk
 from mechheads.model.load import load_again
+from mechheads.model.on_disk import WeightsOnDisk
 from mechheads.model.sources import ModelSourceError
 from support.every_analysis import ANALYSES, assert_same_numbers
 from support.levels import architectures, few

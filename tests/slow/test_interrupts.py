@@ -20,7 +20,7 @@ import mechheads as mh
 from mechheads.engine import row_layout
 from mechheads.engine.row_layout import layout_of
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.changes import Forward, HookOn, Setting
+from mechheads.model.changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
 from support.every_analysis import EVERY
 from support.interrupts import ARCHITECTURES, HARMFUL, Trial, changes_on
@@ -106,8 +106,8 @@ def changed(llama: mh.Model) -> tuple[Callable[[], None], Callable[[], Any]]:
 @pytest.mark.parametrize(
     ("where", "least", "every"),
     [
-        ("backends.changes", 500, 7),
-        pytest.param("backends.changes", 500, 1, marks=pytest.mark.release),
+        ("changes", 500, 7),
+        pytest.param("changes", 500, 1, marks=pytest.mark.release),
         ("analysis", 20, 1),
     ],
 )

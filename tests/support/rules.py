@@ -8,7 +8,7 @@ from typing import Any, Literal
 import mechheads as mh
 from mechheads.interventions.basic import Scale, UniformAttention, as_intervention
 from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks
-from mechheads.model.backends.base import Hook
+from mechheads.model.backend import Hook
 from mechheads.safety.heads.ablations import joint_changes
 
 

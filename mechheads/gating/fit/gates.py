@@ -36,9 +36,9 @@ from mechheads.interventions.new_z import EVERYWHERE, HeadChange, change_hooks, 
 from mechheads.limits import current
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.parts import Noted, mask_of, until_stopped
-from mechheads.model.backends.state import with_gradient
+from mechheads.model.changes import with_gradient
 from mechheads.model.model import Model
+from mechheads.model.parts import Noted, mask_of, until_stopped
 from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts

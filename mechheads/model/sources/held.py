@@ -14,8 +14,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from mechheads.model.backends.state import check_evaluation
-from mechheads.model.reference import first_sentence
+from mechheads.messages.wrapped import first_sentence
+from mechheads.model.changes import check_evaluation
 from mechheads.model.sources.reading import check_config, only_logits
 
 MERGED = ("LORA", "LOHA", "LOKR", "IA3")

@@ -16,9 +16,9 @@ from huggingface_hub import errors as hub_errors, hf_hub_download
 
 from mechheads.io.text import check_unicode, read_json
 from mechheads.messages.arguments import did_you_mean
-from mechheads.model.backends.on_disk import Room, Spread, take_over
+from mechheads.model.loading import SHORT, reference_of
+from mechheads.model.on_disk import Room, Spread, take_over
 from mechheads.model.proof import AT_LOADING, apart
-from mechheads.model.reference import SHORT, reference_of
 from mechheads.model.sources import ModelSourceError
 from mechheads.model.sources.default import DEFAULT_MODEL, REFUSING_MODELS, WHEEL, Delta, default_folder, shipped
 from mechheads.model.sources.gguf_files import converted_folder

@@ -13,7 +13,7 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from mechheads.model.backends.on_disk import Room, Spread, no_warning_of_disk, place
+from mechheads.model.on_disk import Room, Spread, no_warning_of_disk, place
 from mechheads.model.sources import ModelSourceError
 
 _MASK = re.compile(r"\.(attn|attention)\.(attention\.)?(bias|masked_bias|causal_mask)$")

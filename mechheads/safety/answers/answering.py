@@ -22,7 +22,7 @@ from mechheads.limits import Limits, current, settings
 from mechheads.messages.arguments import check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.messages.warn import warn
-from mechheads.model.backends.base import Hook
+from mechheads.model.backend import Hook
 from mechheads.model.model import Model, source_of
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens

@@ -28,7 +28,7 @@ from mechheads.limits import current
 from mechheads.messages.arguments import check_at_least, check_known
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.base import Hook
+from mechheads.model.backend import Hook
 from mechheads.model.model import Model
 from mechheads.model.proof import Claim, shortest_and_longest
 from mechheads.results.provenance import make_provenance

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from mechheads.data import folder
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
-from mechheads.model.backends.base import Hook
+from mechheads.model.backend import Hook
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens, read_texts

@@ -23,7 +23,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import mechheads as mh
-from mechheads.model.backends.on_disk import Room
+from mechheads.model.on_disk import Room
 from mechheads.model.sources import ModelSourceError, default, load as loading
 from mechheads.model.sources.default import Wheel, default_folder
 from mechheads.model.sources.gguf_files import complete_config

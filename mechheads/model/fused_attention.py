@@ -24,7 +24,7 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from mechheads.model.backends.changes import Forward, R
+from mechheads.model.changes import Forward, R
 
 _NOT_FUSED = ("attn_logit_softcapping", "sinks")
 """What torch's scaled dot product does not compute: a soft cap of the scores, and a logit beside the keys."""

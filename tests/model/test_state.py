@@ -12,7 +12,7 @@ import torch
 
 import mechheads as mh
 from mechheads.ledger.ledger import Ledger
-from mechheads.model.backends.state import arithmetic
+from mechheads.model.changes import arithmetic
 from support.texts import CLEAN, PAIRS
 
 

@@ -191,6 +191,12 @@ def rotations_of(configuration: Mapping[Any, Any]) -> list[Mapping[Any, Any]]:
     return [configuration, *inner] if "rope_type" in configuration else inner
 
 
+def trial_tokens(d_vocab: int, rows: int, pos: int, device: torch.device) -> Int[Tensor, "row pos"]:
+    """Tokens from the middle of a vocabulary, as its first are often control tokens, with huge activations."""
+    first = d_vocab // 2 + pos * torch.arange(rows, device=device)
+    return (first[:, None] + torch.arange(pos, device=device)) % d_vocab
+
+
 def logits_of(model: Any, ids: Int[Tensor, "batch pos"], at: Sequence[int] | None) -> Tensor:
     """The logits of a model of transformers, at some positions only if it can compute them alone."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -19,10 +19,10 @@ from transformer_lens.model_bridge.generalized_components import NormalizationBr
 from transformers import DynamicCache
 from transformers.activations import NewGELUActivation
 
-from mechheads.model.backends.base import Backend, R
-from mechheads.model.backends.changes import Change, Forward
-from mechheads.model.backends.fused_attention import LONG, FusedAttention, fused_attention
-from mechheads.model.backends.parts import Blocks, Keys, KeysAtHome, logits_of, moved, name_of_keys, parts_of
+from mechheads.model.backend import Backend, R
+from mechheads.model.changes import Change, Forward
+from mechheads.model.fused_attention import LONG, FusedAttention, fused_attention
+from mechheads.model.parts import Blocks, Keys, KeysAtHome, logits_of, moved, name_of_keys, parts_of
 from mechheads.model.proof import versions
 
 _UPDATE = "_update_kv_cache"

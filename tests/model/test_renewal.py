@@ -202,7 +202,7 @@ def test_a_forward_pass_while_blocks_only_note_their_arguments_is_right(small: m
 
     @analysis
     def run(model: mh.Model) -> None:
-        from mechheads.model.backends.changes import Forward
+        from mechheads.model.changes import Forward
 
         def other() -> Any:
             with torch.no_grad():

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechheads.model.backends.base import Backend, R
-from mechheads.model.backends.changes import Forward
-from mechheads.model.backends.parts import Blocks, Keys, logits_of
+from mechheads.model.backend import Backend, R
+from mechheads.model.changes import Forward
+from mechheads.model.parts import Blocks, Keys, logits_of
 
 _GEMMA_2 = "google/gemma-2-2b"
 

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mechheads.model.backends.changes import HookOn, Setting, changes_of
-from mechheads.model.backends.on_disk import in_memory, on_disk_of
-from mechheads.model.backends.parts import (
+from mechheads.model.changes import HookOn, Setting, changes_of
+from mechheads.model.on_disk import in_memory, on_disk_of
+from mechheads.model.parts import (
     Blocks,
     Devices,
     HookAtHome,
@@ -34,9 +34,9 @@ from mechheads.model.backends.parts import (
     parts_of,
     rotations_of,
     settings_of,
+    trial_tokens,
     until_stopped,
 )
-from mechheads.model.reference import trial_tokens
 
 Hook = tuple[str, Callable[..., Any]]
 R = TypeVar("R")

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_iter
 
 import mechheads as mh
 from mechheads.limits import Limits
-from mechheads.model.backends import bridge, fused_attention
-from mechheads.model.backends.fused_attention import is_causal
+from mechheads.model import bridge, fused_attention
+from mechheads.model.fused_attention import is_causal
 from mechheads.runs.head_cache import HeadCache
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures, few

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mechheads.model.backends.changes import Changes
+from mechheads.model.changes import Changes
 
 
 class Switch:
