@@ -8,7 +8,6 @@ here the weights of a block are read when the block is first called, and kept un
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -245,15 +244,3 @@ def beside(module: nn.Module, blocks: str, name: str = "") -> Iterator[str]:
 def bytes_of(weights: Iterable[nn.Parameter]) -> int:
     """The bytes of some weights."""
     return sum(weight.numel() * weight.itemsize for weight in weights)
-
-
-@contextlib.contextmanager
-def no_warning_of_disk() -> Iterator[None]:
-    """Hide accelerate's warning that weights are on disk."""
-    logger = logging.getLogger("accelerate.big_modeling")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -85,24 +85,19 @@ REFUSED_ON_3 = {
 }
 
 
-def built(name: str, folder: Path) -> Path:
-    build(name, folder / name)
-    return folder / name
-
-
 @pytest.mark.parametrize("name", few(EXACT if TRANSFORMERLENS_4 else EXACT_ON_3, *ALWAYS))
-def test_every_analysis_gives_the_numbers_of_plain_transformers(name, tmp_path):
+def test_every_analysis_gives_the_numbers_of_plain_transformers(name, family):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        off = Trial(name, built(name, tmp_path), heads=[2]).differences()
+        off = Trial(name, family(name), heads=[2]).differences()
     assert len(off) == 16
     assert {analysis: by for analysis, by in off.items() if not by <= ROUNDING} == {}
 
 
 @only_on_4
 @pytest.mark.parametrize("name", few(EXACT, "gemma2", "bloom"))
-def test_what_is_written_into_any_weight_is_seen_or_refused(name, tmp_path):
-    folder = built(name, tmp_path)
+def test_what_is_written_into_any_weight_is_seen_or_refused(name, family):
+    folder = family(name)
     model, ids = transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), torch.tensor([[5, 6, 7, 8, 9]])
     wrapped = mh.wrap(model, transformers.AutoTokenizer.from_pretrained(folder))
     copied = {id(weight) for weight in wrapped.backend._copied}
@@ -125,10 +120,10 @@ def test_what_is_written_into_any_weight_is_seen_or_refused(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", few(EXACT if TRANSFORMERLENS_4 else EXACT_ON_3, *ALWAYS))
-def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
+def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, family):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial = Trial(name, built(name, tmp_path))
+        trial = Trial(name, family(name))
     data = mh.behaviour.logit_attribution(trial.model, trial.pairs).dataset
     parts = data["values"].sum(("layer", "head")) + (data["mlp"] + data["bias"]).sum("layer")
     parts = (parts + data["embedding"] + data["output_bias"]).values
@@ -138,22 +133,22 @@ def test_the_parts_of_a_logit_sum_to_that_of_plain_transformers(name, tmp_path):
 
 
 @only_on_4
-def test_what_tokens_give_through_a_gated_head_is_refused(tmp_path):
-    model = mh.load(built("afmoe", tmp_path))
+def test_what_tokens_give_through_a_gated_head_is_refused(family):
+    model = mh.load(family("afmoe"))
     with pytest.raises(ValueError, match=r"""does not support by="source": z of layer 0 .* use by="head\""""):
         mh.behaviour.logit_attribution(model, [[5, 6, 7]], by="source")
 
 
 @pytest.mark.parametrize(("name", "why"), (REFUSED if TRANSFORMERLENS_4 else REFUSED_ON_3).items())
-def test_what_cannot_be_read_is_refused_at_load_in_one_sentence(name, why, tmp_path):
+def test_what_cannot_be_read_is_refused_at_load_in_one_sentence(name, why, family):
     with pytest.raises(ValueError, match=why) as caught:
-        mh.load(built(name, tmp_path))
+        mh.load(family(name))
     assert "cannot be read" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_oracle_finds_a_head_that_is_patched_wrongly(tmp_path):
+def test_the_oracle_finds_a_head_that_is_patched_wrongly(family):
     """A difference is a share of the largest effect, so one wrong head shows."""
-    trial = Trial("llama", built("llama", tmp_path), heads=[0, 1])
+    trial = Trial("llama", family("llama"), heads=[0, 1])
     ours, theirs = trial.patch("z")
     trial._apart(ours, theirs, "patch z")
     assert trial._apart(ours, theirs, "patch z") < ROUNDING
@@ -167,9 +162,9 @@ def test_the_docs_tell_of_every_architecture():
 
 @only_on_4
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp_path, dtype):
+def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(family, dtype):
     """LongRoPE turns every position otherwise in a text of more than 16 tokens; patching was off by 4 to 6."""
-    model = mh.load(built("phi3-longrope", tmp_path), dtype=dtype)
+    model = mh.load(family("phi3-longrope"), dtype=dtype)
     rotations = model.model.original_model.model.rotary_emb.inv_freq.clone()
     assert model.n_ctx == 64 and model.alike_up_to == 16
     assert torch.equal(model.model.original_model.model.rotary_emb.inv_freq, rotations)
@@ -181,19 +176,19 @@ def test_rotations_that_depend_on_the_longest_position_are_refused_beyond_it(tmp
 
 
 @only_on_4
-def test_other_rotations_are_the_same_in_every_context(tmp_path):
+def test_other_rotations_are_the_same_in_every_context(family):
     for name in ("llama-dynamic", "llama-yarn", "gemma3", "opt"):
-        model = mh.load(built(name, tmp_path))
+        model = mh.load(family(name))
         assert model.alike_up_to == model.n_ctx
 
 
 @only_on_4
-def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(tmp_path):
+def test_a_pattern_that_cannot_be_changed_is_not_patched_in_silence(family):
     pairs = mh.PromptPairs([[5, 6, 7]], [[5, 8, 7]], [9], [10])
-    model = mh.load(built("gpt-neo", tmp_path))
+    model = mh.load(family("gpt-neo"))
     with pytest.raises(ValueError, match=r"site 'pattern' of model .* can be read but not changed"):
         mh.activation_patch(model, pairs, site="pattern")
-    usual = mh.load(built("gpt2", tmp_path))
+    usual = mh.load(family("gpt2"))
     assert mh.activation_patch(usual, pairs, site="pattern").scores.notnull().all()
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 import mechheads as mh
 from mechheads.model.analysis import analysis
@@ -36,49 +35,6 @@ def head_weight(model: mh.Model) -> torch.Tensor:
 
 def effect(model: mh.Model, **given: Any) -> np.ndarray:
     return mh.activation_patch(model, PAIRS, metric=mh.logit_diff, heads=["L0H1", "L2H3"], **given).values.values
-
-
-class Negative(nn.Module):
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        return -weight
-
-
-def negative(model: mh.Model, how: str) -> None:
-    weight, head = head_weight(model), own(model.model.unembed)
-    name = "weight" if hasattr(head, "weight") else "W_U"
-    with torch.no_grad():
-        if how == "in place":
-            weight.neg_()
-        elif how == "into data":
-            weight.data.neg_()
-        elif how == "other data":
-            weight.data = -weight.data
-        elif how == "another parameter":
-            setattr(head, name, nn.Parameter(-weight))
-        elif how == "load_state_dict":
-            state = {key: value.clone() for key, value in model.model.state_dict().items()}
-            (key,) = (key for key in state if key in ("unembed.weight", "unembed.W_U", "lm_head.weight"))
-            model.model.load_state_dict(state | {key: -state[key]})
-        else:
-            parametrize.register_parametrization(head, name, Negative())
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        "in place",
-        "into data",
-        "other data",
-        "another parameter",
-        "load_state_dict",
-        pytest.param("parametrize", marks=only_on_4),
-    ],
-)
-def test_the_negative_unembedding_gives_the_negative_effect(small: mh.Model, how: str) -> None:
-    before, logits = effect(small), small.cache(CLEAN).logits
-    negative(small, how)
-    np.testing.assert_allclose(effect(small), -before, atol=1e-5)
-    torch.testing.assert_close(small.cache(CLEAN).logits, -logits, atol=1e-5, rtol=0)
 
 
 def test_an_edit_in_half_precision_is_read(tiny: Callable[[str], Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from mechheads.model.on_disk import Room, Spread, no_warning_of_disk, place
+from mechheads.model.on_disk import Room, Spread, place
 from mechheads.model.sources import ModelSourceError
 
 _MASK = re.compile(r"\.(attn|attention)\.(attention\.)?(bias|masked_bias|causal_mask)$")
@@ -64,10 +65,10 @@ def read(
     how: dict[str, Any] = {"attn_implementation": "eager", "output_loading_info": True, "dtype": dtype}
     how["ignore_mismatched_sizes"] = True  # ``check_whole`` names them
     how["adapter_kwargs"] = {"subfolder": "none"}  # with peft, transformers would put on an adapter beside the weights
-    with no_warning_of_disk():
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            source, config=config, **{**how, **places}, **options
-        )
+    logging.getLogger("accelerate").setLevel(logging.ERROR)  # until loading ends: it warns that weights are on disk
+    loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        source, config=config, **{**how, **places}, **options
+    )
     model, report = loaded
     check_whole(model, report, source)
     if "gguf_file" in options:

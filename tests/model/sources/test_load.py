@@ -157,7 +157,7 @@ def tiny_gguf(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("share", [0.0001, 0.01, 0.2, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.0001, 0.2, 0.999])
 def test_a_gguf_file_that_is_cut_short_is_named(tiny_gguf: Path, tmp_path: Path, share: float) -> None:
     whole = tiny_gguf.read_bytes()
     cut = tmp_path / "cut.gguf"
@@ -336,12 +336,6 @@ def test_the_scale_of_attention_in_gemma_is_known_by_its_size(
     writer.write_kv_data_to_file()
     writer.close()
     assert complete_config(tmp_path / "gemma.gguf").query_pre_attn_scalar == wanted
-
-
-def test_a_gguf_file_with_a_number_of_another_tool_is_refused(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
-    write_gguf(tiny("llama"), tmp_path / "other.gguf", keys={"tool.scale": 2.0})
-    with pytest.raises(ModelSourceError, match=r"it has tool\.scale = 2\.0, which transformers"):
-        load(tmp_path / "other.gguf")
 
 
 def test_a_gguf_file_may_say_again_what_its_config_says(cache: Path, tiny: Tiny, tmp_path: Path) -> None:
