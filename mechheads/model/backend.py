@@ -26,7 +26,6 @@ from mechheads.model.parts import (
     Devices,
     HookAtHome,
     Keys,
-    Stopped,
     devices_of,
     has_user_hooks,
     held_as,
@@ -35,7 +34,6 @@ from mechheads.model.parts import (
     rotations_of,
     settings_of,
     trial_tokens,
-    until_stopped,
 )
 
 Hook = tuple[str, Callable[..., Any]]
@@ -484,28 +482,9 @@ class Backend(ABC):
         """One entry for each query head, from weights stored for each key/value head or for each query head."""
         return einops.repeat(stored, "kv ... -> (kv group) ...", group=self.sizes.n_heads // len(stored))
 
+    @abstractmethod
     def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """What block 0's MLP adds, with any norm around it, if the heads write nothing."""
-        if self.module.cfg.attn_only:
-            raise ValueError(
-                f"model {self.module.cfg.model_name!r} consists of attention only: it has no first MLP; use "
-                'source="embedding"'
-            )
-        seen: list[Tensor] = []
-        rows = x.reshape(-1, 1, x.shape[-1])
-
-        def stop(value: Tensor, hook: Any) -> None:
-            seen.append(value)
-            raise Stopped
-
-        def run() -> None:
-            blocks = self.blocks_for(*rows.shape[:2])
-            self.with_attention(0, torch.zeros_like(rows), lambda: blocks(0, rows))
-
-        with torch.no_grad():
-            names = {self.hook_name("mlp_out", 0), "blocks.0.mlp.hook_out"} & self.hook_points.keys()
-            self.under([(name, stop) for name in names], lambda: until_stopped(0, run))
-        return seen[0].reshape(x.shape)
+        """What block 0's MLP gives if the heads write nothing."""
 
     def scale(self, layer: int | None, norm: Literal["ln1", "ln1_post"] = "ln1") -> Float[Tensor, " d_model"]:
         """The scale of a layer's norm, or of the final one, measured on a vector that norms leave but for it."""

@@ -22,7 +22,17 @@ from transformers.activations import NewGELUActivation
 from mechheads.model.backend import Backend, R
 from mechheads.model.changes import Change, Forward
 from mechheads.model.fused_attention import LONG, FusedAttention, fused_attention
-from mechheads.model.parts import Blocks, Keys, KeysAtHome, logits_of, moved, name_of_keys, parts_of
+from mechheads.model.parts import (
+    Blocks,
+    Keys,
+    KeysAtHome,
+    Stopped,
+    logits_of,
+    moved,
+    name_of_keys,
+    parts_of,
+    until_stopped,
+)
 from mechheads.model.proof import versions
 
 _UPDATE = "_update_kv_cache"
@@ -189,6 +199,23 @@ class BridgeBackend(Backend):
     def _adds_residual(self, layer: int) -> bool:
         """Whether a layer's attention adds the residual stream itself, so that it runs in ``with_attention`` too."""
         return "residual" in inspect.signature(self.module.blocks[layer].attn.original_component.forward).parameters
+
+    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        seen: list[Tensor] = []
+        rows = x.reshape(-1, 1, x.shape[-1])
+
+        def stop(value: Tensor, hook: Any) -> None:
+            seen.append(value)
+            raise Stopped
+
+        def run() -> None:
+            blocks = self.blocks_for(*rows.shape[:2])
+            self.with_attention(0, torch.zeros_like(rows), lambda: blocks(0, rows))
+
+        with torch.no_grad():
+            names = {self.hook_name("mlp_out", 0), "blocks.0.mlp.hook_out"} & self.hook_points.keys()
+            self.under([(name, stop) for name in names], lambda: until_stopped(0, run))
+        return seen[0].reshape(x.shape)
 
     def _briefly(self, layer: int, run: Callable[[], R], more: Iterable[Change] = ()) -> R:
         """Call ``run`` while the block computes in one step what torch can, where no hook reads a step in between."""

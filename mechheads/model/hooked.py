@@ -153,6 +153,17 @@ class HookedBackend(Backend):
         with self.changes.made([Forward(self.module.blocks[layer].attn, lambda **_kwargs: out)]):
             return run()
 
+    def first_mlp(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        if self.module.cfg.attn_only:
+            raise ValueError(
+                f"model {self.module.cfg.model_name!r} consists of attention only: it has no first MLP; use "
+                'source="embedding"'
+            )
+        block = self.module.blocks[0]
+        norm = getattr(block, "ln2", None) or block.ln1
+        with torch.no_grad():
+            return block.mlp(norm(x.reshape(1, -1, x.shape[-1]))).reshape(x.shape)
+
     def finish(self, residual: Float[Tensor, "row pos d_model"]) -> Float[Tensor, "row pos d_model"]:
         return residual if self.module.cfg.normalization_type is None else self.module.ln_final(residual)
 

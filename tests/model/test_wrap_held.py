@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import mechheads as mh
 from support.every_analysis import assert_same_numbers
 from support.levels import architectures
-from support.releases import only_on_4
+from support.releases import TRANSFORMERLENS_4, only_on_4
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 Tiny = Callable[[str], Path]
@@ -171,7 +171,8 @@ def test_hooks_and_replaced_forwards_count_or_are_refused(name: str, tiny: Tiny)
                 refused.append(str(error))
             else:
                 torch.testing.assert_close(ours, logits(model), atol=1e-4, rtol=1e-4)
-    assert len(refused) <= 6 and all("A torch hook is on" in said or "The forward of" in said for said in refused)
+    most = 6 if TRANSFORMERLENS_4 else 10  # 3.9 copies the weights, without hooks
+    assert len(refused) <= most and all("A torch hook is on" in said or "The forward of" in said for said in refused)
 
 
 def test_a_tokenizer_is_needed_and_a_causal_decoder(tiny: Tiny) -> None:
