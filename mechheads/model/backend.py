@@ -32,7 +32,7 @@ from mechheads.model.parts import (
     moved,
     parts_of,
     rotations_of,
-    settings_of,
+    sections_of,
     trial_tokens,
 )
 
@@ -312,7 +312,8 @@ class Backend(ABC):
     @property
     def has_experts(self) -> bool:
         """Whether blocks choose among experts, so that rounding may choose another one."""
-        return any("num_experts" in name or "num_local_experts" in name for name in settings_of(self.configuration))
+        given = [str(name) for part in sections_of(self.configuration) for name, value in part.items() if value]
+        return any("num_experts" in name or "num_local_experts" in name for name in given)
 
     def take_steps(self) -> bool:
         """From now on, compute more of the steps that hooks could read; whether there were more."""

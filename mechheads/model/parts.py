@@ -179,16 +179,15 @@ def has_user_hooks(point: Any) -> bool:
     )
 
 
-def settings_of(configuration: Mapping[Any, Any]) -> list[str]:
-    """The names of the settings that are given, also inside parts of a configuration."""
-    inner = [name for value in configuration.values() if isinstance(value, Mapping) for name in settings_of(value)]
-    return [*(str(name) for name, value in configuration.items() if value), *inner]
+def sections_of(configuration: Mapping[Any, Any]) -> list[Mapping[Any, Any]]:
+    """A configuration and all parts of it that have names and values."""
+    parts = [value for value in configuration.values() if isinstance(value, Mapping)]
+    return [configuration, *(section for part in parts for section in sections_of(part))]
 
 
 def rotations_of(configuration: Mapping[Any, Any]) -> list[Mapping[Any, Any]]:
     """The parts of a configuration that say how positions are rotated: one, or one for each kind of layer."""
-    inner = [it for value in configuration.values() if isinstance(value, Mapping) for it in rotations_of(value)]
-    return [configuration, *inner] if "rope_type" in configuration else inner
+    return [section for section in sections_of(configuration) if "rope_type" in section]
 
 
 def trial_tokens(d_vocab: int, rows: int, pos: int, device: torch.device) -> Int[Tensor, "row pos"]:
