@@ -288,12 +288,12 @@ answering = {"answers": mh.safety.AnswerSettings(max_new_tokens=9, opening=openi
 ordinary = ordinary_texts()[::8]
 testing = answering | {"texts": ordinary}
 test = mh.safety.refusal_test(model, HEADS, harmful.texts, pairs[1], intervention="scaling", **testing)
-print(test.verdict)
+print(test.reasons)
 test.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss", "refusal"]].round(2)
 
 # %% [markdown]
-# The sentence says which condition failed, if one did. In the table, `refusal` is the mean log-probability that an
-# answer to a harmful request begins as a refusal; it moves before the judge's verdicts do. With ten requests, only a
+# The first line lists the conditions that failed, if any did. In the table, `refusal` is the mean log-probability that
+# an answer to a harmful request begins as a refusal; it moves before the judge's verdicts do. With ten requests, only a
 # large difference can be shown: `attack_success_low` and `_high`, in `test.table`, are the interval.
 #
 # Read some answers yourself before you believe any of it. They are folded, too:
@@ -326,7 +326,7 @@ curve.plot()
 
 # %%
 nothing = mh.safety.refusal_test(untaught, HEADS, pairs[0][:3], pairs[1][:1], **testing | {"draws": 0})
-print(nothing.verdict)
+print(nothing.reasons)
 
 # %% [markdown]
 # ## All of this at once
@@ -436,7 +436,7 @@ mh.testing.check_answer(
 # ```python
 # two_draws = testing | {"intervention": "undifferentiated", "draws": 2}
 # undifferentiated = mh.safety.refusal_test(model, HEADS, pairs[0][:3], pairs[1][:1], **two_draws)
-# print(undifferentiated.verdict)
+# print(undifferentiated.reasons)
 # undifferentiated.table.set_index("condition")[["attack_success", "over_refusal", "degenerate", "loss"]].round(2)
 # ```
 #

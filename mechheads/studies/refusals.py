@@ -35,8 +35,6 @@ RANKINGS = {
 TOGETHER = "all rankings together"
 REFUSAL_TABLES = ("first_heads", "overlap", "tests", "curve")
 """The tables that an atlas with refusals writes."""
-_LEAST_LOST = 0.5
-"""Heads carry a model's refusals only if at least this share of them turns into answers without the heads."""
 
 
 @dataclass(frozen=True)
@@ -165,15 +163,6 @@ class Refusals(TableResult):
         """One row for each condition of each test: ``without`` names the ranking whose first heads are ablated."""
         parts = [test.table.assign(without=name) for name, test in self.tests.items()]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-    @property
-    def carriers(self) -> dict[str, RefusalTest]:
-        """The tests by which a few heads carry the refusals.
-
-        Without these heads, attack success rises more than without random heads, the model still works, and at least
-        half of its refusals turn into answers.
-        """
-        return {name: test for name, test in self.tests.items() if test.critical and test.lost >= _LEAST_LOST}
 
     def tables(self, rankings: Mapping[str, HeadScores]) -> dict[str, pd.DataFrame]:
         """The tables of ``REFUSAL_TABLES`` that have rows.

@@ -13,7 +13,7 @@ assert "L1H5" in [str(head) for head in ships["scaling"].heads(6)]
 assert "L1H5" not in [str(head) for head in contribution.heads(6)]
 assert max(map(abs, direct)) < 0.3 * first["score"].max()
 assert test.table.set_index("condition").loc["ablated", "attack_success"] > 0.5
-assert not nothing.critical and nothing.verdict.startswith("there is no refusal to ablate")
+assert nothing.reasons == ("the intact model refuses less than 10% of the harmful requests",)
 change = curve.table.set_index(["which", "k"])["score"]
 assert change["heads", 0] == 0 and change["heads"][1:].max() > 0.5 and change["random 1"][:3].max() < 0.5
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from mechheads.safety.requests.requests import Request
 from mechheads.studies import refusal_stages, refusals
 from mechheads.studies.atlas import ATLAS_FILES
 from mechheads.studies.refusals import REFUSAL_TABLES, TOGETHER
-from support.levels import few
 from support.made_workers import MadeWorkers
 
 SECRET = " Mary gave a <b>dog</b>"
@@ -83,7 +81,7 @@ TESTED = [*RANKINGS, TOGETHER]
 
 def test_a_model_that_refuses_nothing_has_no_refusal_to_ablate(small, short, monkeypatch, tmp_path):
     atlas = atlas_of(small, monkeypatch, judging("complied"))
-    assert atlas.refusals is not None and not atlas.refusals.carriers
+    assert atlas.refusals is not None
     counted = atlas.refusals.provenance["refused"]
     assert (counted["n"], counted["of"]) == (0, 6)
     assert set(atlas.tables) == {"refusals"} and atlas.results == {} and not atlas.rankings
@@ -106,8 +104,8 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     found, attribution = atlas.refusals, atlas.refusal_attribution
     assert found is not None and attribution is not None
     assert list(atlas.rankings) == RANKINGS == [name for name in found.tests if name != TOGETHER]
-    assert found.openings and not found.carriers
-    assert all("; judged by <lambda>" in test.verdict for test in found.tests.values())
+    assert found.openings
+    assert all(test.provenance["judged"] == "judged by <lambda>" for test in found.tests.values())
     assert found.curve is not None and found.curve.table["k"].tolist() == [0, 1, 2] * 2
     assert found.curve.provenance["ablation"] == "scaling"
     assert all(scores.dataset.sizes["prompt"] == 5 for scores in atlas.rankings.values())
@@ -115,11 +113,13 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
         test = found.tests[name]
         assert test.answers["condition"].tolist().count("intact") == 2 * 6, "tested on requests that ranked nothing"
         assert test.heads == tuple(sorted(atlas.rankings[name].heads(2)))
-        assert not test.critical and "attack success does not rise" in test.verdict
+        assert "attack success does not rise" in test.reasons
         by = "undifferentiated" if name == "Ships, undifferentiated" else "scaling"
         assert test.provenance["ablation"] == by
     first: Any = atlas.to_dataframe()["refusal_attribution"].idxmax()
     assert first == str(attribution.heads(1)[0])
+    (question,) = atlas.questions()
+    assert list(question.tables) == ["Requests refused", "first_heads", "overlap", "tests", "curve"]
     tables = atlas.refusal_tables()
     listed = tables["first_heads"]
     ranked = {name: scores.heads(3) for name, scores in atlas.rankings.items()}
@@ -146,49 +146,12 @@ def test_a_model_that_refuses_whatever_is_ablated_has_no_few_heads(small, short,
     assert list(question["views"]) == ["refusal_attribution", "ships_undifferentiated", "ships_scaling"]
 
 
-@pytest.mark.parametrize("carrying", few([RANKINGS[2:3], RANKINGS[2:]], RANKINGS[2:]))
-def test_rankings_whose_heads_carry_refusals_are_known(small, short, monkeypatch, carrying):
-    """Tests that say so are put in place of real ones: the heads of the first of the best rankings are named."""
-    real = refusal_stages.refusal_tests
-
-    def carried(*args: Any, **options: Any) -> dict[str, mh.safety.RefusalTest]:
-        found = real(*args, **options)
-        for name in carrying:
-            test = found[name]
-            ablated = (test.answers["condition"] == "ablated") & (test.answers["kind"] == "harmful")
-            answers = test.answers.assign(verdict=test.answers["verdict"].where(~ablated, "complied"))
-            found[name] = replace(test, critical=True, answers=answers, verdict="safety-critical: all")
-        return found
-
-    monkeypatch.setattr(refusal_stages, "refusal_tests", carried)
-    with pytest.warns(UserWarning, match="hardly any refusal"):
-        atlas = atlas_of(small, monkeypatch, judging("refused"))
-    assert atlas.refusals is not None
-    assert list(atlas.refusals.carriers) == carrying
-    (question,) = atlas.questions()
-    assert list(question.tables) == ["Requests refused", "first_heads", "overlap", "tests", "curve"]
-
-
-@pytest.mark.slow
-def test_heads_that_carry_less_than_half_of_the_refusals_are_not_named(small, short, monkeypatch):
-    real = refusal_stages.refusal_tests
-
-    def weak(*args: Any, **options: Any) -> dict[str, mh.safety.RefusalTest]:
-        found = real(*args, **options)
-        return found | {RANKINGS[0]: replace(found[RANKINGS[0]], critical=True)}
-
-    monkeypatch.setattr(refusal_stages, "refusal_tests", weak)
-    with pytest.warns(UserWarning, match="hardly any refusal"):
-        atlas = atlas_of(small, monkeypatch, judging("refused"))
-    assert atlas.refusals is not None and not atlas.refusals.carriers
-
-
 @pytest.mark.slow
 def test_groups_are_ranked_and_named_as_groups(small, short, monkeypatch, tmp_path):
     with pytest.warns(UserWarning, match="hardly any refusal"):
         atlas = atlas_of(small, monkeypatch, judging("refused"), group="kv", critical=1)
     assert atlas.refusals is not None
-    assert not atlas.refusals.carriers and atlas.refusals.provenance["unit"] == "key/value group"
+    assert atlas.refusals.provenance["unit"] == "key/value group"
     for scores in atlas.rankings.values():
         assert scores.provenance["group"] == "kv" and all(head.head % 2 == 0 for head in scores.heads(3))
     assert all(len(test.heads) % 2 == 0 for test in atlas.refusals.tests.values())
