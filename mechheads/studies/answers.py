@@ -48,6 +48,7 @@ LEAST_OF_LOGITS = 0.05
 """The smallest effect worth naming of a part of the logits, as a share of the whole."""
 FEW = 10
 """How many rows there are of a measure without intervals, or without a smallest effect."""
+NOTHING = "No head beyond the smallest effect worth naming"
 LARGEST = f"The {FEW} largest: these have no interval, or no smallest effect worth naming."
 _TITLES = {ASKED["pairs"]: "naming the capital", ASKED["task"]: "naming the capital"}
 _USUAL = {"pairs": "the answer", "task": "the task", "requests": "the requests"}
@@ -229,7 +230,7 @@ class Question:
         each = max(3, _SHOWN // max(1, sum(1 for measure in self.measures if any(measure.rows()))))
         rows = [row for measure in self.measures for row in list(measure.rows())[:each]]
         title = f"{heading(self.title)} ({self.varies})" if self.varies else heading(self.title)
-        shown = text_table(_table(rows), choose=False) if rows else ["no head beyond the smallest effect worth naming"]
+        shown = text_table(_table(rows), choose=False) if rows else []
         lines = [title, *shown, *self.warnings]
         for name, table in self.tables.items():
             lines += [name, *text_table(table, choose=False)]
@@ -342,6 +343,11 @@ def _question(
     few = first is not None and has_null(first) and (n_clusters(first) or LEAST_CLUSTERS_TESTED) < LEAST_CLUSTERS_TESTED
     warnings = [TOO_FEW] if few else []
     warnings += [LARGEST] if any(measure.passes is None for measure in measures) else []
+    empty = [measure.label for measure in measures if not any(measure.rows())]
+    if measures and len(empty) == len(measures):
+        warnings.append(f"{NOTHING}.")
+    elif empty and key not in ("text", "weights"):
+        warnings.append(f"{NOTHING}: {', '.join(empty)}.")
     shown = one_line(_TITLES.get(title, title))
     return Question(key, shown, kinds.get(key, "own"), varies, tuple(warnings), of, view, tuple(measures), tables)
 

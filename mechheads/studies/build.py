@@ -237,7 +237,9 @@ class _Builder:
             atlas.asked |= _named(ASKED if self.asked.pairs is None else names, "pairs")
             if self.asked.pairs is None:
                 n = len(self.pairs)
-                atlas.asked["pairs_vary"] = f"{n} pairs, {n} countries, {min(n, len(TEMPLATES))} wordings"
+                atlas.asked["pairs_vary"] = (
+                    f"{n} pairs, {n} countries, {min(n, len(TEMPLATES))} wordings, as plain text"
+                )
         if "safety" in parts:
             atlas.requests = [*Side.of(self.model, self.requests, "query").texts]
             atlas.asked |= _named(ASKED if self.asked.requests is None else names, "requests")

@@ -47,7 +47,7 @@ function Block({ of, its, isOpen }: { of: Question; its: Model; isOpen: boolean 
         <StateLink to={linked({ question: key }, state.model.value)} title="Show this question in the map, the scatter and the table" current={isOpen}>{kind === "own" ? title : heading(title)}</StateLink>
         {varies && <span class="mh-muted">{` ${varies}`}</span>}
       </h3>
-      {rows.length > 0 ? <Intervals of={of} its={its} /> : <p class="mh-muted">No head beyond the smallest effect worth naming.</p>}
+      {rows.length > 0 && <Intervals of={of} its={its} />}
       {warnings.map((text) => <p key={text} class="mh-muted">{text}</p>)}
       {n > 0 && <p><StateLink to={linked({ question: key, section: "contradictions" }, state.model.value)}>{`${plural(n, "head")} on which two measures contradict each other`}</StateLink></p>}
       <p><CopyPython model={its} sources={sourcesOf(its, rows)} what={title} /></p>

@@ -15,8 +15,8 @@ test("values are shown with what their intervals earn, shares as percentages", (
 });
 
 test("too few prompts and equal values stand in place of the interval", () => {
-  assert.equal(shown({ value: 0.5, low: null, high: null, unit: "share restored", n: 4 }), "50% too few");
-  assert.equal(shown({ value: -1, low: -1, high: -1, unit: "nats", n: 8 }), "\u22121.0 all 8 equal");
+  assert.equal(shown({ value: 0.5, low: null, high: null, unit: "share restored", n: 4 }), "50% [too few]");
+  assert.equal(shown({ value: -1, low: -1, high: -1, unit: "nats", n: 8 }), "\u22121.0 [all 8 equal]");
   assert.equal(shown({ value: 0.5, low: null, high: null, unit: "nats", n: 0 }), "0.50");
   assert.equal(shown({ value: null, low: null, high: null, unit: "nats", n: 8 }), "not measured");
 });

@@ -114,8 +114,8 @@ export function shown({ value, low, high, unit, n }: Measured, decimals = places
   if (!known(value)) return "not measured";
   const share = unit.startsWith("share");
   const text = (each: number) => `${showTo(share ? 100 * each : each, Math.min(MOST_PLACES, Math.max(0, share ? decimals - 2 : decimals)))}${share ? "%" : ""}`;
-  if (!known(low) || !known(high)) return n > 0 ? `${text(value)} ${TOO_FEW}` : text(value);
-  return `${text(value)} ${low === high && n > 0 ? `all ${n} equal` : `[${text(low)}, ${text(high)}]`}`;
+  if (!known(low) || !known(high)) return n > 0 ? `${text(value)} [${TOO_FEW}]` : text(value);
+  return `${text(value)} [${low === high && n > 0 ? `all ${n} equal` : `${text(low)}, ${text(high)}`}]`;
 }
 
 /** A p or q value in a cell. */
