@@ -147,18 +147,6 @@ def columns(table: pd.DataFrame, known: Mapping[str, About]) -> list[contract.Co
     return made
 
 
-def comparable(table: pd.DataFrame) -> list[str]:
-    """The columns by which heads can be compared with each other: numbers that vary and have a value of their own."""
-    return [
-        str(name)
-        for name in table
-        if _value_of(str(name), table.columns)[0] is None
-        and name not in ("layer", "head")
-        and table[name].dtype.kind in "iuf"
-        and np.unique(table[name].dropna()).size > 1
-    ]
-
-
 def _is_ranged(table: pd.DataFrame, name: str) -> bool:
     """Whether a value has no interval, but the range of two clusters."""
     low = f"{name}_ci_low"

@@ -269,7 +269,6 @@ class Head(TypedDict):
     paths: PathsPane | None
     safety: list[Ships] | None  # one for each ablation
     roles: list[Role] | None
-    alike: AlikePane | None
 
 
 class Attention(TypedDict):
@@ -395,15 +394,3 @@ class Role(Score):
     role: str
     range: bool
     values: list[Num]
-
-
-class AlikePane(TypedDict):
-    """The heads of the same model that are most alike, by the ranks of what these columns hold."""
-
-    heads: list[Alike]
-    columns: list[str]
-
-
-class Alike(TypedDict):
-    head: HeadName
-    similarity: float

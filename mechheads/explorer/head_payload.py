@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, UInt8
 
 from mechheads.behaviour.examples import PARTS, HeadExamples
 from mechheads.explorer import contract
-from mechheads.explorer.columns import About, comparable, known_columns
+from mechheads.explorer.columns import About, known_columns
 from mechheads.explorer.encode import plain
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
@@ -36,9 +36,6 @@ SIZES_STEP = 15
 """The same for the sizes of what tokens offer."""
 _MANY = 512
 """If a model has more heads, each part of the examples has one."""
-_ALIKE = 8
-_TO_COMPARE = 3
-"""Heads are compared if so many columns vary."""
 _OF_EXAMPLES = ("window", "text", "activity", "query", "key", "weight")
 
 
@@ -82,7 +79,7 @@ def shared(parts: Parts) -> contract.Shared:
     }
 
 
-PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike")
+PANES = ("text", "pattern", "weights", "cause", "paths", "safety", "roles")
 
 
 def panes(parts: Parts) -> list[str]:
@@ -96,7 +93,6 @@ def panes(parts: Parts) -> list[str]:
         "paths": atlas.paths is not None,
         "safety": bool(atlas.safety),
         "roles": atlas.roles is not None,
-        "alike": len(comparable(parts.table)) >= _TO_COMPARE,
     }
     return [name for name in PANES if has[name] or (atlas.study and name != "roles")]
 
@@ -113,8 +109,6 @@ def linked_heads(atlas: Atlas, head: HeadId) -> set[HeadId]:
     """A head, and the heads that its card links to."""
     card = _Cards(Parts.of(atlas)).of(head)
     linked: list[str | None] = []
-    if (alike := card["alike"]) is not None:
-        linked += [each["head"] for each in alike["heads"]]
     if (paths := card["paths"]) is not None:
         linked += [each["head"] for each in (*paths["senders"], *paths["receivers"])]
     return {head, *(HeadId.parse(name) for name in linked if name is not None)}
@@ -126,7 +120,6 @@ class _Cards:
     def __init__(self, parts: Parts) -> None:
         self.atlas = atlas = parts.atlas
         self._questions, self._effects = parts.questions, parts.effects
-        self._alike = _nearest(parts.table)
         self._each = 1 if atlas.sizes[0] * atlas.sizes[1] > _MANY else 2
         self._texts = {} if atlas.examples is None else _by_head(atlas.examples)
 
@@ -145,7 +138,6 @@ class _Cards:
             "paths": paths_pane(atlas, head),
             "safety": _safety_pane(atlas, head),
             "roles": _roles_pane(atlas, head),
-            "alike": self._alike(head),
         }
 
     def _rows(self, head: HeadId) -> list[contract.CardRow]:
@@ -308,28 +300,6 @@ def _numbers(scores: HeadScores, at: tuple[int, ...], names: Mapping[str, str]) 
 def _prompts(scores: HeadScores) -> list[str]:
     """The labels of the prompts (of roles: of the starts) behind scores."""
     return [] if "cluster" not in scores.dataset else [str(label) for label in scores.dataset["cluster"].values]
-
-
-def _nearest(table: pd.DataFrame) -> Any:
-    """A function that gives the heads most alike one head, by the ranks of everything that was measured."""
-    names = comparable(table)
-    heads = check_heads(None, *(table[["layer", "head"]].to_numpy().max(0) + 1).tolist())
-    if len(names) < _TO_COMPARE:
-        return lambda head: None
-    ranks = table[names].rank()
-    spread = ((ranks - ranks.mean()) / ranks.std(ddof=0)).fillna(0.0).to_numpy()
-    centred = spread - spread.mean(1, keepdims=True)
-    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), np.finfo(float).tiny)
-    near = unit @ unit.T
-    np.fill_diagonal(near, -np.inf)
-    n_heads = heads[-1].head + 1
-
-    def of(head: HeadId) -> contract.AlikePane:
-        row = near[head.layer * n_heads + head.head]
-        first = np.argsort(-row, kind="stable")[: min(_ALIKE, len(row) - 1)]
-        return {"heads": [{"head": str(heads[i]), "similarity": float(row[i])} for i in first], "columns": names}
-
-    return of
 
 
 PATHS = (

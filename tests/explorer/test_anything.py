@@ -124,7 +124,7 @@ def test_each_kind_of_result_has_its_place(small, patched):
         ("mine", "Your own"),
         ("phi", "By weights"),
     ]
-    assert model["panes"] == ["text", "pattern", "weights", "cause", "alike"]
+    assert model["panes"] == ["text", "pattern", "weights", "cause"]
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NO_RESULTS])
@@ -322,7 +322,7 @@ def test_a_card_has_your_values_prompt_by_prompt():
 def test_a_profile_alone_has_a_pane_without_texts(small):
     profile = EVERY["profile"].run(small)
     card = unblock(shown(profile).blocks["mh-heads-0-1"])["heads"][2]
-    assert card["text"]["parts"] == [] and model_of(profile)["panes"] == ["text", "alike"]
+    assert card["text"]["parts"] == [] and model_of(profile)["panes"] == ["text"]
     assert model_of(profile)["behaviours"] is not None
 
 

@@ -9,7 +9,7 @@ import { asCsv, download } from "./lists";
 import { countOf, model } from "./page";
 import { choose, state } from "./state";
 import { chosen, colourOf, columnOf, hasValues, measures, questionOf, usual, usualColumns } from "./table";
-import { Pick, SaveFigure, Tick } from "./controls";
+import { Pick, SaveFigure } from "./controls";
 import { CategoryMap } from "./views/CategoryMap";
 import { ColumnMenu } from "./views/ColumnMenu";
 import { fitted, fitting } from "./views/fitting";
@@ -95,7 +95,7 @@ function ScatterView() {
   const box = useRef<HTMLElement>(null);
   const its = model.value;
   const usually = usual(its);
-  const [x, y, size] = [chosen(its, state.x.value, usually.x), chosen(its, state.y.value, usually.y), chosen(its, state.size.value, "")];
+  const [x, y] = [chosen(its, state.x.value, usually.x), chosen(its, state.y.value, usually.y)];
   return (
     <section class="mh-view mh-view-scatter" aria-labelledby={idOf("scatter")} ref={box}>
       <header>
@@ -105,11 +105,6 @@ function ScatterView() {
       <div class="mh-picks">
         <Pick label="Across" columns={measures(its)} value={x} onPick={(name) => choose({ x: name })} />
         <Pick label="Up" columns={measures(its)} value={y} onPick={(name) => choose({ y: name })} />
-        <Pick label="Size" columns={measures(its)} value={size} onPick={(size) => choose({ size })} none="Same for all" />
-        <div class="mh-group">
-          <Tick on={state.logX.value} onChange={(logX) => choose({ logX })}>Log across</Tick>
-          <Tick on={state.logY.value} onChange={(logY) => choose({ logY })}>Log up</Tick>
-        </div>
       </div>
       <Scatter model={state.model.value} />
     </section>

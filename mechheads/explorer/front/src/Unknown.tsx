@@ -54,7 +54,7 @@ function shown(parts: URLSearchParams): Set<string> {
 
 /** Columns that are drawn. */
 function drawn(parts: URLSearchParams): Set<string> {
-  return new Set(["x", "y", "colour", "size", "by"].flatMap((name) => parts.get(name) || []));
+  return new Set(["x", "y", "colour", "by"].flatMap((name) => parts.get(name) || []));
 }
 
 function like(model: Model, name: string): string {

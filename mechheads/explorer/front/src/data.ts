@@ -206,7 +206,6 @@ export interface Head {
   paths: PathsPane | null;
   safety: Ships[] | null;
   roles: Role[] | null;
-  alike: AlikePane | null;
 }
 
 export interface Attention {
@@ -301,16 +300,6 @@ export interface Role extends Score {
   role: string;
   range: boolean;
   values: Num[];
-}
-
-export interface AlikePane {
-  heads: Alike[];
-  columns: string[];
-}
-
-export interface Alike {
-  head: HeadName;
-  similarity: number;
 }
 
 export interface TextAnswer {

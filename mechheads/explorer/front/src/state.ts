@@ -22,14 +22,11 @@ export interface Values {
   compared: readonly [Ref, Ref] | null;
   /** The key of the question that is open; empty: that of the column that colours the map, or the first. */
   question: string;
-  /** Names of columns; empty: the usual ones. A size of "" is the same for all heads. */
+  /** Names of columns; empty: the usual ones. */
   x: string;
   y: string;
   /** "" stands for categories, or for no colour; null for what is usual. */
   colour: string | null;
-  size: string;
-  logX: boolean;
-  logY: boolean;
   /** What was typed into the search line. */
   filter: string;
   /** The column that the table is sorted by, with "-" in front for the largest first; "" for heads in order, null for what is usual. */
@@ -47,9 +44,6 @@ export interface Values {
   prompt: number | null;
   token: number | null;
   beside: number | null;
-  /** Of its effects: numbers of the two pairs of prompts that stand side by side. */
-  pair: number | null;
-  pairBeside: number | null;
   /** Of its texts: the part of the head's activity. */
   part: string;
   /** Of what lies folded: what was opened last, such as "circuits". */
@@ -72,9 +66,6 @@ const START: Values = {
   x: "",
   y: "",
   colour: null,
-  size: "",
-  logX: false,
-  logY: false,
   filter: "",
   sort: null,
   columns: [],
@@ -85,8 +76,6 @@ const START: Values = {
   prompt: null,
   token: null,
   beside: null,
-  pair: null,
-  pairBeside: null,
   part: "",
   section: "",
 };
@@ -109,7 +98,7 @@ export function nameHeads(by: Naming): void {
 const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "question"];
 
 /** What a sentence or a question shows. */
-const LINKED = ["model", "question", "x", "y", "colour", "size", "logX", "logY", "filter", "sort", "top", "by", "section"] as const;
+const LINKED = ["model", "question", "x", "y", "colour", "filter", "sort", "top", "by", "section"] as const;
 
 /** What an address chooses in a model: `link` holds its keys and values. */
 export function linked(link: Readonly<Record<string, string>>, model: number): Values {

@@ -8,7 +8,7 @@ import { HARMFUL, answer, made } from "./card-page.mjs";
 import { html } from "./pages.mjs";
 
 const ADDRESS = "http://127.0.0.1/";
-const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "roles", "heads like it", "own text"];
+const PANES = ["ordinary text", "patterns", "weights", "effects", "fed by / feeds", "safety", "roles", "own text"];
 const LIVE = { model: 0, maxCharacters: 40, maxTokens: 16 };
 let browser;
 
@@ -172,15 +172,6 @@ test("two prompts stand side by side, with their difference", async (t) => {
   assert.match(await page.locator(".card-panel").innerText(), /The prompts have 5 and 2 tokens, so their positions do not match/);
   await page.getByLabel("Beside it").selectOption({ label: "no other prompt" });
   await counts(page.locator("canvas"), 1);
-});
-
-test("two pairs of prompts stand side by side, the extremes first", async (t) => {
-  const page = await opened(t, "head=L1H0&pane=cause");
-  const rows = () => page.locator("section", { has: page.getByRole("heading", { name: "Two pairs of prompts side by side" }) }).last().locator("tbody tr").allInnerTexts();
-  assert.deepEqual((await rows()).map((row) => row.split(/\s+/).slice(0, 4)), [["direct", "0.400", "0.200", "0.200"], ["total", "0.100", "missing", "\u2013"]]);
-  await page.getByRole("combobox", { name: /^Right/ }).selectOption({ label: "clean 0 yes" });
-  assert.match(page.url(), /pairBeside=0/);
-  assert.deepEqual((await rows())[0].split(/\s+/).slice(0, 4), ["direct", "0.400", "0.400", "0"]);
 });
 
 test("a page without the analysis says so", async (t) => {

@@ -56,7 +56,6 @@ function card(head, at) {
     },
     safety: [{ ...ships, generalized: 1, generalizedLow: 0.5, generalizedHigh: 2, values: [0.2, null] }],
     roles: ["facilitation", "interference", "irrelevance"].map((role) => ({ role, score: 0.5, low: 0.4, high: 0.6, range: true, values: [0.4, 0.6] })),
-    alike: { heads: [{ head: heads[(at + 1) % 4], similarity: 0.9 }], columns: ["effect", "ships"] },
   };
 }
 
@@ -66,7 +65,7 @@ export function made({ live = null } = {}) {
     name: "made-up", nLayers: 2, nHeads: 2, nKvHeads: 2, notes: ["roles left out: too quick"], interrupted: false,
     sources: [{ name: "effects", call: "mh.ablate(model, prompts)", prompts: "", file: null }], citation: "", cautions: [], circuits: [], tables: [],
     questions: [{ key: "pairs", title: "effects of heads", kind: "pairs", views: ["effect", "ships"], varies: "", warnings: [], rows: [], contradictions: [], view: "effect" }],
-    panes: ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"],
+    panes: ["text", "pattern", "weights", "cause", "paths", "safety", "roles"],
     columns: [
       column("effect", EFFECT),
       column("ships", SHIPS),

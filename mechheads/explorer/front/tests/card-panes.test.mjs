@@ -6,7 +6,6 @@ import { load } from "./card-bundle.mjs";
 const { inflate } = await load("load.ts");
 const { spread } = await load("spread.ts");
 const { linksOf, strongest, trace } = await load("paths.ts");
-const { shareBelow } = await load("profile.ts");
 const { asChip, asLabel, inText, pieces } = await load("tokens.ts");
 const { gatesOf } = await load("RolesPane.tsx");
 const { joined } = await load("NextTokens.tsx");
@@ -62,13 +61,6 @@ test("a trace follows the strongest sender, never in a circle, to the end", asyn
   assert.deepEqual((await trace(9, of)).map(({ head }) => head), [6, 1]);
   assert.deepEqual((await trace(9, of, 1)).map(({ head }) => head), [6]);
   assert.deepEqual(await trace(1, of), []);
-});
-
-test("where a head stands among all", () => {
-  assert.equal(shareBelow([1, 2, 3, null], 1), 0.5);
-  assert.equal(shareBelow([1, 2, 3], 2), 1);
-  assert.equal(shareBelow([2, 2, 2], 0), 0.5);
-  assert.equal(shareBelow([null, 1], 0), null);
 });
 
 test("characters that cannot be seen are shown", () => {

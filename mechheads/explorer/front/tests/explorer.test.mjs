@@ -230,18 +230,15 @@ test("one mark of each drawing stays in the tab order when others are drawn", as
   await page.keyboard.press("]");
   await page.locator(".mh-search-line").fill("L3");
   await page.getByLabel("Across", { exact: true }).selectOption("ships_scaling");
-  await page.getByLabel("Log up").check();
   assert.deepEqual([await stops("map"), await stops("scatter")], [1, 1]);
 });
 
-test("axes, colours, sizes and logarithms are free, and stand in the address", async (t) => {
+test("axes and colours are free, and stand in the address", async (t) => {
   const page = await open(t, browser, small(), {});
   await page.getByLabel("Across", { exact: true }).selectOption("entropy");
   await page.getByLabel("Up", { exact: true }).selectOption("distance");
   await page.getByLabel("Colour", { exact: true }).selectOption("patching");
-  await page.getByLabel("Size", { exact: true }).selectOption("norm");
-  await page.getByLabel("Log up").check();
-  assert.deepEqual(chosen(page), { x: "entropy", y: "distance", colour: "patching", size: "norm", logY: "1" });
+  assert.deepEqual(chosen(page), { x: "entropy", y: "distance", colour: "patching" });
   assert.match(await page.locator(".mh-view-scatter .mh-axis-title").allTextContents().then(String), /Entropy.*Distance/);
   assert.match(await head(page, "map", 13).getAttribute("class"), /is-high/);
   const transforms = () => page.locator(".mh-view-scatter [data-head]").evaluateAll((all) => all.map((each) => each.getAttribute("transform")));
@@ -250,9 +247,6 @@ test("axes, colours, sizes and logarithms are free, and stand in the address", a
   await page.locator(".mh-app").waitFor();
   assert.deepEqual(await transforms(), before);
   assert.equal(await page.getByLabel("Across", { exact: true }).inputValue(), "entropy");
-  await page.getByLabel("Log across").check();
-  await page.getByLabel("Across", { exact: true }).selectOption("patching");
-  assert.match(await page.locator(".mh-note").textContent(), /none above 0/);
 });
 
 test("the table sorts, scrolls by keyboard and shows chosen columns", async (t) => {
@@ -481,7 +475,7 @@ test("what the address names and the page does not have is said in lines that ca
     /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
     /head \u201c5\.L0H1\u201d/,
     /question \u201cother\u201d that this page does not have; the questions are pairs, requests, text and weights\.$/,
-    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and heads like it\.$/,
+    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and safety\.$/,
     /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
     /column of numbers \u201cnames\u201d that this page does not have\.$/,
     /column \u201cnothing\u201d that this page does not have; most like it: /,

@@ -15,9 +15,6 @@ const CHOSEN = {
   x: "phi",
   y: "patching",
   colour: "a&b=c#d",
-  size: "norm",
-  logX: true,
-  logY: true,
   filter: "patching > 0.2 & \u202e, 100%",
   sort: "-phi",
   columns: ["a,b", "%zz", "c d"],
@@ -28,8 +25,6 @@ const CHOSEN = {
   prompt: 2,
   token: 7,
   beside: 1,
-  pair: 3,
-  pairBeside: 0,
   part: "50-60%",
   section: "circuits",
 };

@@ -69,7 +69,7 @@ test("which head carries capitals, and how sure is that: 1 action", async (t) =>
 test("what does that head do besides: the same card, 1 action", async (t) => {
   const you = await opened(t);
   await carrier(you);
-  assert.deepEqual(await you.card().locator("th[scope=rowgroup]").allInnerTexts(), ["Naming the capital (8 pairs, 8 countries, 4 wordings)", "Harmful requests (4 requests)", "Ordinary text (12 windows)", "The weights alone (4 relations)"]);
+  assert.deepEqual(await you.card().locator("th[scope=rowgroup]").allInnerTexts(), ["Naming the capital (8 pairs, 8 countries, 4 wordings, as plain text)", "Harmful requests (4 requests)", "Ordinary text (12 windows)", "The weights alone (4 relations)"]);
   assert.match(await you.card().innerText(), /On ordinary text:\s+sink/);
   you.done(1);
 });

@@ -5,7 +5,6 @@ import { useMemo } from "preact/hooks";
 import type { Head, HeadBlock, Model, Page, Question, Shared } from "../data";
 import { choose, state } from "../state";
 import { questionOf } from "../table";
-import { AlikePane } from "./AlikePane";
 import { CausePane } from "./CausePane";
 import { HeadLink } from "./HeadLink";
 import { behavioursOf, categoriesOf, nameOf, sharedWith } from "./heads";
@@ -29,8 +28,8 @@ interface Props {
   page: Page;
 }
 
-const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds", alike: "heads like it" };
-const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles", "alike"] as const;
+const TITLES: Record<string, string> = { text: "ordinary text", pattern: "patterns", cause: "effects", paths: "fed by / feeds" };
+const PANES = ["text", "pattern", "weights", "cause", "paths", "safety", "roles"] as const;
 type PaneName = (typeof PANES)[number];
 const EVIDENCE: Record<Question["kind"], PaneName> = { pairs: "cause", own: "cause", requests: "safety", task: "roles", text: "text", weights: "weights" };
 
@@ -142,7 +141,7 @@ function hasPane(model: Model | undefined, name: PaneName): boolean {
 
 /** What else could be known of the heads of this model, and the call that measures it. */
 function More({ model }: { model: Model }) {
-  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "alike" && name !== "roles").map((name) => TITLES[name] ?? name);
+  const missing = PANES.filter((name) => !hasPane(model, name) && name !== "roles").map((name) => TITLES[name] ?? name);
   if (!missing.length) return null;
   return (
     <p class="card-muted card-more">
@@ -187,6 +186,5 @@ function Pane({ chosen, data, shared, model, modelAt, head }: PaneProps) {
   if (chosen === "paths" && data.paths) return <PathsPane pane={data.paths} {...about} />;
   if (chosen === "safety" && data.safety?.length) return <SafetyPane pane={data.safety} {...{ shared, name }} />;
   if (chosen === "roles" && data.roles?.length) return <RolesPane pane={data.roles} {...{ shared, name }} />;
-  if (chosen === "alike" && data.alike) return <AlikePane pane={data.alike} {...about} />;
   return <Missing pane={chosen} notes={model.notes} />;
 }

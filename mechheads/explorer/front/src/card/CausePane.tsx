@@ -1,7 +1,6 @@
 /** What changes if the head is changed: one dot for each prompt. */
 import type { Effect, Shared, Ships } from "../data";
 import { known } from "./numbers";
-import { PairsBeside } from "./PairsBeside";
 import { shipsRows } from "./SafetyPane";
 import { Strip } from "./Strip";
 import { inText } from "./tokens";
@@ -44,7 +43,6 @@ export function CausePane({ pane, safety, shared, name }: Props) {
           />
         </section>
       ))}
-      {study.length > 0 && <PairsBeside effects={study} pairs={shared.pairs} />}
       {!!safety?.length && (
         <section>
           <h3>Ablations side by side, on requests</h3>

@@ -16,7 +16,6 @@ const LACKS: Record<string, Lack> = {
   paths: { what: "Nothing is known of the paths of this head.", command: "mechheads atlas", stage: "path" },
   safety: { what: "Ships of this head was not measured.", command: "mechheads atlas", stage: "safety" },
   roles: { what: "No gates were fitted.", command: "mechheads figure roles", stage: "roles" },
-  alike: { what: "No heads were compared with this one.", command: "mechheads atlas", stage: "alike" },
 };
 
 /** Why a stage was left out, by the notes of the atlas. */

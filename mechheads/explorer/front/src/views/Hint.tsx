@@ -32,7 +32,6 @@ function fill(box: HTMLElement | null): void {
     colourOf(model),
     chosen(model, state.x.peek(), usually.x),
     chosen(model, state.y.peek(), usually.y),
-    chosen(model, state.size.peek(), ""),
   ];
   const title = document.createElement("strong");
   title.textContent = titleOf(ref);

@@ -1,4 +1,4 @@
-/** Every head as a point: any column across and up, as colour and as size. */
+/** Every head as a point: any column across, up and as colour. */
 import { effect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
@@ -31,10 +31,10 @@ export function Scatter({ model: number }: { model: number }) {
   const model = modelOf(number);
   const usually = usual(model);
   const [across, up] = [chosen(model, state.x.value, usually.x), chosen(model, state.y.value, usually.y)];
-  const [colour, size] = [colourOf(model), chosen(model, state.size.value, "")];
+  const colour = colourOf(model);
   const [x, y] = [numbersOf(model, across), numbersOf(model, up)];
   if (!x || !y) return <p class="mh-empty">This page has no numbers to draw.</p>;
-  return <Plot number={number} x={x} y={y} colour={colour} size={size} />;
+  return <Plot number={number} x={x} y={y} colour={colour} />;
 }
 
 interface PlotProps {
@@ -42,25 +42,23 @@ interface PlotProps {
   x: Numbers;
   y: Numbers;
   colour: string;
-  size: string;
 }
 
-function Plot({ number, x, y, colour, size }: PlotProps) {
+function Plot({ number, x, y, colour }: PlotProps) {
   const model = modelOf(number);
   const [box, width] = useWidth<HTMLDivElement>();
   const svg = useRef<SVGSVGElement>(null);
   const rings = { hovered: useRef<SVGCircleElement>(null), open: useRef<SVGCircleElement>(null) };
   const bars = { x: useRef<SVGPathElement>(null), y: useRef<SVGPathElement>(null) };
   const height = Math.round(Math.max(260, Math.min(440, width * 0.72)));
-  const [logX, logY] = [state.logX.value, state.logY.value];
   const { right, upward, points, left } = useMemo(() => {
-    const right = axisOf(x, logX, LEFT, width - RIGHT);
-    const upward = axisOf(y, logY, height - BOTTOM, TOP);
+    const right = axisOf(x, LEFT, width - RIGHT);
+    const upward = axisOf(y, height - BOTTOM, TOP);
     const all = Array.from({ length: countOf(model) }, (_, head) => ({ head, x: right.at(x.values[head] ?? NaN), y: upward.at(y.values[head] ?? NaN) }));
     const points = all.filter((point) => !Number.isNaN(point.x) && !Number.isNaN(point.y));
     return { right, upward, points, left: all.length - points.length };
-  }, [x, y, logX, logY, width, height]);
-  useMarks(svg, number, [number, x, y, colour, size, logX, logY, width], (what, element) => {
+  }, [x, y, width, height]);
+  useMarks(svg, number, [number, x, y, colour, width], (what, element) => {
     const ring = rings[what].current;
     const transform = element?.getAttribute("transform");
     ring?.classList.toggle("is-away", !transform);
@@ -75,7 +73,7 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
       }),
     [number, x, y, right, upward],
   );
-  const radius = radii(size ? numbersOf(model, size) : null, points.length);
+  const radius = points.length > 2000 ? 3.2 : points.length > 600 ? 4 : 4.8;
   const nearest = (event: MouseEvent) => nearestTo(points, svg.current, event);
   const current = state.head.peek();
   const focusable = points.find(({ head }) => head === current && state.model.peek() === number)?.head ?? points[0]?.head;
@@ -119,7 +117,7 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
                 tabindex={point.head === focusable ? 0 : -1}
                 aria-selected="false"
                 aria-label={headText(model, point.head, [...new Set([x.column.name, y.column.name])])}
-                transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius(point.head).toFixed(2)})`}
+                transform={`translate(${point.x.toFixed(1)} ${point.y.toFixed(1)}) scale(${radius})`}
               />
             ))}
           </g>
@@ -127,25 +125,9 @@ function Plot({ number, x, y, colour, size }: PlotProps) {
           <circle class="mh-ring is-away" ref={rings.hovered} r="9" aria-hidden="true" />
         </svg>
       )}
-      {left > 0 && <p class="mh-note">{leftOut(left, logX || logY)}</p>}
+      {left > 0 && <p class="mh-note">{left === 1 ? "1 head is not drawn: it has no value here." : `${left.toLocaleString("en-US")} heads are not drawn: they have no value here.`}</p>}
     </div>
   );
-}
-
-function leftOut(n: number, log: boolean): string {
-  const why = log ? "no value here, or none above 0, which a logarithmic axis cannot show" : "no value here";
-  return n === 1 ? `1 head is not drawn: it has ${why}.` : `${n.toLocaleString("en-US")} heads are not drawn: they have ${why}.`;
-}
-
-/** The radius of each point: its area grows with the absolute value. */
-function radii(numbers: Numbers | null, n: number): (head: number) => number {
-  const base = n > 2000 ? 3.2 : n > 600 ? 4 : 4.8;
-  if (!numbers) return () => base;
-  const most = Math.max(Math.abs(numbers.least), Math.abs(numbers.most)) || 1;
-  return (head) => {
-    const value = Math.abs(numbers.values[head] ?? NaN);
-    return Number.isNaN(value) ? 2 : 2 + 9 * Math.sqrt(value / most);
-  };
 }
 
 function nearestTo(points: readonly Point[], svg: SVGSVGElement | null, event: MouseEvent): number | null {
