@@ -1,9 +1,8 @@
 /** The whole page. */
 import { useEffect, useRef } from "preact/hooks";
 
-import { close, compareSome, copyLink, helpOpen, isServed, saveView, step } from "./actions";
+import { close, copyLink, helpOpen, isServed, saveView, step } from "./actions";
 import { Card } from "./card/Card";
-import { CompareHeads } from "./Compare";
 import { End } from "./End";
 import { setRoot } from "./focus";
 import { Help } from "./Help";
@@ -35,7 +34,7 @@ export function App({ everywhere }: { everywhere: boolean }) {
     return () => target.removeEventListener("keydown", listen);
   }, []);
   useSectionOfAddress();
-  const above = state.compared.value !== null || (page.value.kind === "run" && state.head.value !== null);
+  const above = page.value.kind === "run" && state.head.value !== null;
   return (
     <div class="mh-app" ref={root}>
       {everywhere && <SkipLink />}
@@ -100,14 +99,13 @@ function Models() {
   );
 }
 
-/** The card of a head, or a comparison. Where it stands below the rest, closing it leads back to what opened it. */
+/** The card of a head. Where it stands below the rest, closing it leads back to what opened it. */
 function Detail() {
   const box = useRef<HTMLElement>(null);
   const opener = useRef<Element | null>(null);
-  const pair = state.compared.value;
   const head = state.head.value;
   const model = state.model.value;
-  const key = pair ? "pair" : `${model}.${head}`;
+  const key = `${model}.${head}`;
   useEffect(() => {
     const element = box.current;
     if (!isDrawn && page.value.kind === "run") return;
@@ -122,17 +120,17 @@ function Detail() {
     }
   }, [key]);
   useEffect(() => () => opener.current?.scrollIntoView({ block: "center" }), []);
-  const title = pair ? `${titleOf(pair[0])} and ${titleOf(pair[1])}` : head === null ? "" : titleOf({ model, head });
+  if (head === null) return null;
   return (
-    <section class={`mh-detail ${pair || page.value.kind === "run" ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>
+    <section class={`mh-detail ${page.value.kind === "run" ? "is-wide" : ""}`} aria-labelledby={idOf("detail")} ref={box}>
       <header>
-        <h2 class="mh-detail-title" id={idOf("detail")} tabIndex={-1}><bdi>{title}</bdi></h2>
+        <h2 class="mh-detail-title" id={idOf("detail")} tabIndex={-1}><bdi>{titleOf({ model, head })}</bdi></h2>
         <div class="mh-buttons">
-          {!pair && head !== null && <HeadButtons model={model} head={head} />}
+          <HeadButtons model={model} head={head} />
           <button type="button" onClick={close} aria-keyshortcuts="Escape">Close</button>
         </div>
       </header>
-      {pair ? <CompareHeads pair={pair} /> : head !== null && <Card model={model} head={head} page={page.value} />}
+      <Card model={model} head={head} page={page.value} />
     </section>
   );
 }
@@ -144,7 +142,6 @@ function HeadButtons({ model, head }: { model: number; head: number }) {
       <button type="button" onClick={() => step(-1)} aria-label="Previous head" aria-keyshortcuts="[">{"\u2190"}</button>
       <button type="button" onClick={() => step(1)} aria-label="Next head" aria-keyshortcuts="]">{"\u2192"}</button>
       <button type="button" onClick={() => togglePin(model, head)} aria-pressed={pinned} aria-keyshortcuts="p">{pinned ? "Unpin" : "Pin"}</button>
-      <button type="button" onClick={compareSome} aria-keyshortcuts="c">Compare</button>
     </>
   );
 }

@@ -1,6 +1,5 @@
 /** The pinned heads, and what can be done with them. */
-import { asCsv, asJson, asPython, copy, download } from "./lists";
-import { compareSome } from "./actions";
+import { asCsv, asPython, copy, download } from "./lists";
 import { togglePin } from "./pointing";
 import { titleOf } from "./page";
 import { tell } from "./say";
@@ -21,11 +20,8 @@ export function Tray() {
         ))}
       </ul>
       <div class="mh-buttons">
-        {pins.length > 1 && <button type="button" onClick={compareSome}>Compare</button>}
         <button type="button" onClick={() => void copyPython()}>Copy for Python</button>
-        <button type="button" onClick={() => download(asPython(pins), "heads.py", "text/x-python")}>Python</button>
         <button type="button" onClick={() => download(asCsv(pins), "heads.csv", "text/csv")}>CSV</button>
-        <button type="button" onClick={() => download(asJson(pins), "heads.json", "application/json")}>JSON</button>
         <button type="button" onClick={() => choose({ pins: [] })}>Unpin all</button>
       </div>
     </section>

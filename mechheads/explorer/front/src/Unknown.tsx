@@ -43,7 +43,7 @@ export function findUnknown(hash: string): void {
 }
 
 function heads(parts: URLSearchParams): string[] {
-  return ["head", "pins", "compared"].flatMap((name) => (parts.get(name) ?? "").split(",").filter(Boolean));
+  return ["head", "pins"].flatMap((name) => (parts.get(name) ?? "").split(",").filter(Boolean));
 }
 
 /** The columns of the table. */

@@ -3,12 +3,12 @@ import { signal } from "@preact/signals";
 
 import { isWidget, pageOfKernel } from "./card/live";
 import { messageOf } from "./card/load";
-import { back, focusCard, rootOf } from "./focus";
+import { back, rootOf } from "./focus";
 import { hitsOf } from "./hits";
 import { copy, download } from "./lists";
 import { countOf, model, titleOf } from "./page";
 import { announce, tell } from "./say";
-import { choose, hasAddress, hovered, open, same, state, toHash, type Ref } from "./state";
+import { choose, hasAddress, hovered, open, state, toHash, type Ref } from "./state";
 
 export const helpOpen = signal(false);
 
@@ -30,23 +30,11 @@ export function step(by: 1 | -1): void {
   announce(titleOf({ model: state.model.peek(), head }));
 }
 
-/** Compare the open head with the last other pin, or the last two pins. */
-export function compareSome(): void {
-  const pins = state.pins.peek();
-  const head = state.head.peek();
-  const left = head === null ? pins.at(-2) : { model: state.model.peek(), head };
-  const right = pins.findLast((each) => !left || !same(each, left));
-  if (!left || !right) return tell("Pin a head first (p), then open another and compare");
-  choose({ compared: [left, right] });
-  focusCard();
-}
-
-/** Close the topmost thing that is open. */
+/** Close the card that is open. */
 export function close(): void {
   if (hovered.peek()) hovered.value = null;
-  if (state.compared.peek()) choose({ compared: null });
-  else if (state.head.peek() !== null) choose({ head: null, token: null });
-  else return;
+  if (state.head.peek() === null) return;
+  choose({ head: null, token: null });
   back();
 }
 

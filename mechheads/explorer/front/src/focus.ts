@@ -1,4 +1,4 @@
-/** Where the focus goes when a card or a comparison opens and closes. */
+/** Where the focus goes when a card opens and closes. */
 
 let root: HTMLElement | null = null;
 let before: Element | null = null;

@@ -1,5 +1,5 @@
 /** Keys that work everywhere but in fields where one types. */
-import { close, compareSome, currentHead, goToSearch, helpOpen, step } from "./actions";
+import { close, currentHead, goToSearch, helpOpen, step } from "./actions";
 import { togglePin } from "./pointing";
 import { tell } from "./say";
 
@@ -9,8 +9,7 @@ export const KEYS: readonly (readonly [key: string, what: string])[] = [
   ["[ and ]", "previous and next head that is marked"],
   ["/", "go to the search line"],
   ["p", "pin the head, or take its pin away (also Ctrl or Cmd and a click)"],
-  ["c", "compare the open head with a pinned one, or two pinned heads"],
-  ["Esc", "close the comparison or the card"],
+  ["Esc", "close the card"],
   ["?", "this help"],
 ];
 
@@ -45,7 +44,6 @@ const ACTIONS: Record<string, () => void> = {
   "]": () => step(1),
   "/": goToSearch,
   "?": () => (helpOpen.value = true),
-  c: compareSome,
   p: () => {
     const ref = currentHead();
     if (ref) togglePin(ref.model, ref.head);

@@ -1,5 +1,5 @@
-/** Heads as Python, CSV and JSON. */
-import { labelsOf, nameOf } from "./card/heads";
+/** Heads as Python and CSV. */
+import { nameOf } from "./card/heads";
 import type { Column, Model } from "./data";
 import { modelOf } from "./page";
 import type { Ref } from "./state";
@@ -48,15 +48,6 @@ export function asCsv(refs: readonly Ref[]): string {
     return [its.name, nameOf(its, head), ...values].map(cell).join(",");
   });
   return [["model", "name", ...names].map(cell).join(","), ...rows, ""].join("\r\n");
-}
-
-export function asJson(refs: readonly Ref[]): string {
-  const heads = refs.map(({ model, head }) => {
-    const its = modelOf(model);
-    const values = Object.fromEntries(its.columns.map((column) => [column.name, column.values[head] ?? null]));
-    return { model: its.name, head: nameOf(its, head), labels: labelsOf(its, head), values };
-  });
-  return `${JSON.stringify({ heads }, null, 1)}\n`;
 }
 
 /** Give the reader a file. */

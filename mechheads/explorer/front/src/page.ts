@@ -35,7 +35,6 @@ export function mend(values: Values): Values {
     model,
     head: values.head !== null && has({ model, head: values.head }) ? values.head : null,
     pins: values.pins.filter(has),
-    compared: values.compared?.every(has) ? values.compared : null,
     top: values.top && values.top > 0 ? values.top : null,
   };
 }

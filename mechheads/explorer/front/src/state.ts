@@ -18,8 +18,6 @@ export interface Values {
   /** The head whose card is open. */
   head: number | null;
   pins: readonly Ref[];
-  /** The two sides of a comparison. */
-  compared: readonly [Ref, Ref] | null;
   /** The key of the question that is open; empty: that of the column that colours the map, or the first. */
   question: string;
   /** Names of columns; empty: the usual ones. */
@@ -61,7 +59,6 @@ const START: Values = {
   model: 0,
   head: null,
   pins: [],
-  compared: null,
   question: "",
   x: "",
   y: "",
@@ -95,7 +92,7 @@ export function nameHeads(by: Naming): void {
 }
 
 /** Changes that the back button undoes; others replace the address. */
-const STEPS: readonly (keyof Values)[] = ["model", "head", "compared", "question"];
+const STEPS: readonly (keyof Values)[] = ["model", "head", "question"];
 
 /** What a sentence or a question shows. */
 const LINKED = ["model", "question", "x", "y", "colour", "filter", "sort", "top", "by", "section"] as const;
@@ -125,7 +122,7 @@ export function choose(changes: Partial<Values>, step = false): void {
 
 /** Open the card of a head, and nothing else; null closes it. */
 export function open(head: number | null, model = state.model.peek(), pane = state.pane.peek()): void {
-  choose({ model, head, pane, token: null, compared: null });
+  choose({ model, head, pane, token: null });
 }
 
 export function same(a: Ref, b: Ref): boolean {
@@ -198,16 +195,11 @@ export function fromHash(hash: string): Values {
     if (key === "head") values[key] = naming.number(Number(values.model), text);
     else if (key === "pins") values[key] = readRefs(text);
     else if (key === "columns") values[key] = text.split(",").filter(Boolean).map(decoded);
-    else if (key === "compared") values[key] = asPair(readRefs(text));
     else if (typeof start === "boolean") values[key] = text === "1";
     else if (typeof start === "string" || key === "colour" || key === "sort") values[key] = text;
     else values[key] = text === "" && key !== "model" ? null : (readNumber(text) ?? start);
   }
   return values as unknown as Values;
-}
-
-function asPair([a, b]: Ref[]): [Ref, Ref] | null {
-  return a && b ? [a, b] : null;
 }
 
 function decoded(text: string): string {

@@ -10,7 +10,6 @@ const CHOSEN = {
   model: 1,
   head: 12,
   pins: [{ model: 0, head: 3 }, { model: 1, head: 5 }],
-  compared: [{ model: 0, head: 3 }, { model: 0, head: 4 }],
   question: "pairs",
   x: "phi",
   y: "patching",
@@ -61,7 +60,7 @@ test("the address is empty at the start, and says only what differs", () => {
 
 test("what makes no sense in an address is as at the start", () => {
   const start = store.fromHash("");
-  assert.deepEqual(store.fromHash("#head=x&model=-1&pins=x,2.x,3.4.5&compared=1.2&top=1e9&nonsense=1&prompt=%00"), start);
+  assert.deepEqual(store.fromHash("#head=x&model=-1&pins=x,2.x,3.4.5&top=1e9&nonsense=1&prompt=%00"), start);
 });
 
 test("a page can begin with a head, which the address can close", () => {
