@@ -97,7 +97,7 @@ def test_the_sample_of_the_browser_tests_has_every_part_that_python_sends():
     check(content)
     (model,) = content["page"]["models"]
     cards = [card for name, block in content["blocks"].items() if "heads-0" in name for card in block["heads"]]
-    assert all(any(card[pane] is not None for card in cards) for pane in model["panes"]) and len(model["panes"]) == 7
+    assert all(any(card[pane] is not None for card in cards) for pane in model["panes"]) and len(model["panes"]) == 6
 
 
 @pytest.mark.parametrize(
