@@ -226,13 +226,12 @@ def ring_of_capitals(model: Model, n: int) -> PromptPairs | None:
     """Pairs that ask for a capital, whose corrupted prompt names the next country: n of n countries.
 
     Neighbours share a prompt. That is nothing to speed, but intervals over these pairs, which count each as one
-    observation, are too narrow; the atlas has ``mechheads.studies.capitals.capital_pairs``, which share none.
+    observation, are too narrow; the atlas has ``mechheads.studies.questions.capital_pairs``, which share none.
     """
     from mechheads.labels.relations import Relation
     from mechheads.prompts.encoding import single_token
     from mechheads.prompts.prompts import PromptPairs
-    from mechheads.studies.capitals import TEMPLATES
-    from mechheads.studies.questions import CAPITALS
+    from mechheads.studies.questions import CAPITALS, TEMPLATES
 
     def is_known(pair: Sequence[str]) -> bool:
         return all(single_token(f" {word}", model.tokenizer) is not None for word in pair)

@@ -16,7 +16,7 @@ from mechheads.messages.wrapped import Wrapped
 from mechheads.model.core import ModelCore
 from mechheads.model.on_disk import bytes_of
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.naming import listed
+from mechheads.results.kinds import listed
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes, tokens_in_run
 from mechheads.scale.ray_cluster import pool_of
 

@@ -19,8 +19,7 @@ from mechheads.metrics.base import MetricInfo, name_of, read_positions
 from mechheads.model.parts import moved
 from mechheads.prompts.encoding import single_token, token_strings
 from mechheads.results.dataset import Label
-from mechheads.results.kinds import kind_of
-from mechheads.results.naming import titled
+from mechheads.results.kinds import kind_of, titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import rounding_of

@@ -12,9 +12,8 @@ from mechheads.gating import Roles
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels import HeadLabels
 from mechheads.model.model import Model
-from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
-from mechheads.results.tables import TableResult
+from mechheads.results.tables import Curves, TableResult
 from mechheads.runs.head_cache import HeadCache
 from mechheads.runs.head_tensor import Attention
 from mechheads.safety.heads.safety_heads import SafetyHeads

@@ -14,19 +14,17 @@ import pandas as pd
 from mechheads._version import __version__
 from mechheads.behaviour.profile import LEAST, NAMES, PROFILED, HeadProfile
 from mechheads.explorer import contract
-from mechheads.explorer.columns import COLUMNS, columns
 from mechheads.explorer.encode import blocks, plain
-from mechheads.explorer.head_payload import Parts, head_blocks, panes, shared
+from mechheads.explorer.head_payload import COLUMNS, Parts, columns, head_blocks, panes, shared
 from mechheads.gating import ROLES
 from mechheads.heads import HeadId, check_heads
 from mechheads.labels import HeadLabels
 from mechheads.limits import without_collecting
 from mechheads.results.about import kind_name
-from mechheads.results.curves import Curves, is_random
 from mechheads.results.kinds import kind_of
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import tidy
-from mechheads.results.tables import TableResult
+from mechheads.results.tables import Curves, TableResult, is_random
 from mechheads.studies.answers import Question, counted
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import HeadPatterns

@@ -33,8 +33,8 @@ from mechheads.patching.activation import activation_patch
 from mechheads.patching.path import path_patch
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import PromptPairs
+from mechheads.results.dataset import text_array
 from mechheads.results.kinds import KINDS
-from mechheads.results.netcdf import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult

@@ -25,7 +25,7 @@ from mechheads.messages.arguments import Share, Within
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.results.netcdf import text_array
+from mechheads.results.dataset import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import q_values

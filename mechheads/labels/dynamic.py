@@ -35,7 +35,7 @@ from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.netcdf import text_array
+from mechheads.results.dataset import text_array
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import share_interval

@@ -37,9 +37,9 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
 from mechheads.prompts.prompts import Prompts
-from mechheads.results.curves import Curves, is_random
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import mean_over_prompts, share_interval
+from mechheads.results.tables import Curves, is_random
 
 LEAST_ACCURACY = 0.1
 """The least accuracy with all heads at which a relation can be tested by removal; below it, too little can be lost."""

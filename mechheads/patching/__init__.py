@@ -13,7 +13,7 @@ from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.circuits import Faithfulness, SetScores, faithfulness, patch_sets
 from mechheads.patching.path import path_matrix, path_patch
 from mechheads.results.agreement import side_by_side
-from mechheads.results.curves import Curves
+from mechheads.results.tables import Curves
 from mechheads.runs.head_cache import HeadCache
 
 __all__ = [

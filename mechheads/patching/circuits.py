@@ -37,9 +37,7 @@ from mechheads.model.model import Model
 from mechheads.patching.activation import Direction, base_of
 from mechheads.prompts.prompts import PromptPairs
 from mechheads.results.bounded import bounded_interval
-from mechheads.results.curves import Curves
-from mechheads.results.kinds import KINDS
-from mechheads.results.naming import titled
+from mechheads.results.kinds import KINDS, titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import (
@@ -51,7 +49,7 @@ from mechheads.results.stats import (
     rounding_of,
     sign_flip_p,
 )
-from mechheads.results.tables import TableResult
+from mechheads.results.tables import Curves, TableResult
 
 
 @dataclass(frozen=True, eq=False)

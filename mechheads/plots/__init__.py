@@ -4,8 +4,8 @@ from mechheads.plots.attention import attention
 from mechheads.plots.category_map import category_map
 from mechheads.plots.curves import curves
 from mechheads.plots.heatmap import heatmap, pair_map, path_map, role_map
+from mechheads.plots.parts import save
 from mechheads.plots.safety_map import safety_grid, safety_map
-from mechheads.plots.saving import save
 
 __all__ = [
     "attention",

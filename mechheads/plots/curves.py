@@ -21,7 +21,7 @@ from mechheads.plots.parts import (
     themed,
     warp_row,
 )
-from mechheads.results.curves import Curves, is_random
+from mechheads.results.tables import Curves, is_random
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -29,8 +29,7 @@ from mechheads.plots.parts import (
 )
 from mechheads.results.about import n_prompts
 from mechheads.results.dataset import RANGE, STATISTICS
-from mechheads.results.kinds import sample_of
-from mechheads.results.naming import heading
+from mechheads.results.kinds import heading, sample_of
 from mechheads.results.scores import HeadScores
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.plots.parts import FRAME, Panels, Theme, colour_axis, count_ticks, figure_title, plain, themed
-from mechheads.results.naming import refused_of, refuses
+from mechheads.results.kinds import refused_of, refuses
 from mechheads.results.shown import ranks
 
 if TYPE_CHECKING:

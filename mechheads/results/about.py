@@ -7,8 +7,7 @@ import json
 import numpy as np
 from jaxtyping import Int
 
-from mechheads.results.kinds import kind_of
-from mechheads.results.naming import shortened, titled
+from mechheads.results.kinds import kind_of, shortened, titled
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import carried_by
 

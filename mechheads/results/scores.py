@@ -16,11 +16,21 @@ from jaxtyping import Int, Num
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.io.text import labels as labels_of
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
-from mechheads.results import netcdf
 from mechheads.results.arithmetic import check_aligned, combine
 from mechheads.results.bounded import LEAST_OF_BOUNDED, Bounds
 from mechheads.results.correlation import Comparison, compare
-from mechheads.results.dataset import RANGE, STATISTICS, Label, build, like, read, table_of, tested, text_or_numbers
+from mechheads.results.dataset import (
+    RANGE,
+    STATISTICS,
+    Label,
+    build,
+    like,
+    read,
+    table_of,
+    tested,
+    text_or_numbers,
+    write_netcdf,
+)
 from mechheads.results.kinds import EXPLORER, HEATMAP, SMALLEST, citation, draw, kind_of, sample_of
 from mechheads.results.provenance import make_provenance
 from mechheads.results.shown import Rows, Shown, chosen, head_names, pairs_left_out
@@ -418,7 +428,7 @@ class HeadScores(Shown):
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a netCDF file, completely or not at all, and return its path."""
-        return netcdf.write(self.dataset, path)
+        return write_netcdf(self.dataset, path)
 
     @classmethod
     def load(cls: type[_S], path: str | Path) -> _S:

@@ -1,4 +1,4 @@
-"""``TableResult``: a result about sets of heads, as a tidy table with provenance; and how its fields are saved.
+"""``TableResult``: a result about sets of heads, a tidy table with provenance, how it is saved, and ``Curves``.
 
 Fields can be numbers, texts, heads, tables, arrays, ``HeadScores`` and other results. Arrays and the columns of
 tables become variables of one dataset, named after their fields: ``values``, ``table.score``. Everything else is stored
@@ -11,19 +11,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Float
 
 from mechheads.heads import HeadId
 from mechheads.io.text import parse_json
-from mechheads.results import netcdf
-from mechheads.results.dataset import SCHEMA_VERSION, read
+from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
 from mechheads.results.kinds import EXPLORER, citation, draw, kind_of
-from mechheads.results.netcdf import text_array
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import Rows, Shown, chosen
 
@@ -84,7 +84,7 @@ class TableResult(Shown):
             "kind": self.KIND,
             "provenance": json.dumps(self.provenance),
         }
-        return netcdf.write(to_dataset(vars(self), _classes()).assign_attrs(attrs), path)
+        return write_netcdf(to_dataset(vars(self), _classes()).assign_attrs(attrs), path)
 
     @classmethod
     def load(cls: type[_T], path: str | Path) -> _T:
@@ -313,3 +313,78 @@ def _column(name: str, column: Any) -> tuple[np.ndarray, list[tuple[int, Any]]]:
         if not isinstance(cell, str):
             raise ValueError(f"{name} contains a {type(cell).__name__}; only texts and numbers can be saved")
     return text_array(cells), missing
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves(TableResult):
+    """One number as a set of heads grows: a line for each order of heads, beside lines of random orders.
+
+    Attack curves, role curves, removal and the circuit of an atlas return this.
+
+    Attributes:
+        kind: the analysis, such as "attack_curve".
+        name: what was tested: a metric, a task, a relation, or requests.
+        table: a row for each line and size. ``which``: the name of the line; lines of random orders are "random 1" and
+            so on. ``k``: how many heads. ``score`` with ``ci_low`` and ``ci_high``, in ``unit``; and what else the
+            analysis measures there.
+        order: for each line, its heads in order.
+        values: for each row of the table, one number per prompt or seed, in the unit of what is averaged; NaN where an
+            interrupted run did not come.
+        more: what else the analysis keeps, by name.
+        provenance: what is needed to repeat it.
+    """
+
+    KIND = "curves"
+
+    kind: str
+    name: str
+    table: pd.DataFrame
+    order: Mapping[str, tuple[HeadId, ...]]
+    values: Float[np.ndarray, "row prompt"]
+    more: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def unit(self) -> str:
+        """The unit of the score."""
+        return kind_of(self.kind).unit
+
+    @property
+    def heads(self) -> tuple[Any, ...]:
+        """The order of the first line."""
+        return next(iter(self.order.values()))
+
+    @property
+    def band(self) -> pd.DataFrame:
+        """The lines of random orders at each size: ``mean``, ``low`` (the least) and ``high`` (the largest)."""
+        random = self.table[self.table["which"].map(is_random)]
+        return random.groupby("k")["score"].agg(mean="mean", low="min", high="max").reset_index()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Points of which something is not known, after Ctrl-C: the line and the number of heads."""
+        rows = self.table[self.table.drop(columns=["ci_low", "ci_high"]).isna().any(axis=1)]
+        return tuple(f"{which} {k}" for which, k in zip(rows["which"], rows["k"], strict=True))
+
+    def _analysis(self) -> str:
+        return self.kind
+
+    def __repr__(self) -> str:
+        lines = {
+            which: rows["score"] for which, rows in self.table.groupby("which", sort=False) if not is_random(which)
+        }
+        lines["random"] = self.band["mean"]
+        known = {which: scores.dropna().tolist() for which, scores in lines.items()}
+        ends = ", ".join(f"{which} {scores[0]:.2f} to {scores[-1]:.2f}" for which, scores in known.items() if scores)
+        stopped = ", interrupted" if self.interrupted else ""
+        judged = f"; {self.provenance['judged']}" if ends and "judged" in self.provenance else ""
+        unit = self.unit and f" in {self.unit}"
+        return f"<Curves {self.kind!r} of {self.name!r}{unit}{stopped}: {ends or 'nothing is known'}{judged}>"
+
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        return self.table.pivot(index="k", columns="which", values="score"), []
+
+
+def is_random(which: object) -> bool:
+    """Whether a line is of a random order, by its name."""
+    return re.fullmatch(r"random \d+", str(which)) is not None

@@ -34,11 +34,10 @@ from mechheads.results.about import (
     n_prompts,
     null_of,
 )
-from mechheads.results.curves import Curves
-from mechheads.results.kinds import SMALLEST, sample_of
-from mechheads.results.naming import heading, shortened
+from mechheads.results.kinds import SMALLEST, heading, sample_of, shortened
 from mechheads.results.scores import CARRIED, FEW as TOO_FEW, HeadScores
 from mechheads.results.shown import Rows, text_table
+from mechheads.results.tables import Curves
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.own import OwnView, own_file
 from mechheads.studies.refusals import Refusals

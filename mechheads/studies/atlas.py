@@ -20,11 +20,10 @@ from mechheads.io.text import read_json
 from mechheads.labels import HeadLabels
 from mechheads.messages.wrapped import wrapped
 from mechheads.results.about import ASKED
-from mechheads.results.curves import Curves
-from mechheads.results.naming import heading
+from mechheads.results.kinds import heading
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import head_names, html_table
-from mechheads.results.tables import TableResult
+from mechheads.results.tables import Curves, TableResult
 from mechheads.safety.heads.ablations import PAPER_KINDS
 from mechheads.safety.heads.safety_heads import SafetyHeads
 from mechheads.studies.answers import Question, one_line, questions

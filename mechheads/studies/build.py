@@ -42,10 +42,11 @@ from mechheads.safety.heads.safety_heads import compare_ablations
 from mechheads.safety.requests.prompts import Requests, Side
 from mechheads.safety.requests.requests import load_requests
 from mechheads.studies.atlas import Atlas
-from mechheads.studies.capitals import FITTED_ON, TEMPLATES, capital_pairs, capital_task
 from mechheads.studies.head_patterns import HeadPatterns, head_patterns
 from mechheads.studies.questions import (
+    FITTED_ON,
     PARTS,
+    TEMPLATES,
     Experiment,
     Given,
     Names,
@@ -54,12 +55,13 @@ from mechheads.studies.questions import (
     Questions,
     TaskLike,
     begins_mark,
+    capital_pairs,
+    capital_task,
     check_scores,
     first,
     mark_of,
 )
-from mechheads.studies.refusal_stages import RefusalStages
-from mechheads.studies.refusals import FULL, QUICK, RefusalSettings
+from mechheads.studies.refusals import FULL, QUICK, RefusalSettings, RefusalStages
 from mechheads.studies.study import QUICK_RELATIONS, difference, stop_if_partial, teller
 
 if TYPE_CHECKING:

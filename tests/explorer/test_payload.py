@@ -14,12 +14,11 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.explorer.columns import About, columns
 from mechheads.explorer.encode import block, plain, to_json, unblock
-from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP
+from mechheads.explorer.head_payload import LEAST, SIZES_STEP, STEP, About, columns
 from mechheads.explorer.page import answer, page_html, policy, script, style, write_page
 from mechheads.explorer.payload import Payload, atlas_payload
-from mechheads.gating import ROLES, Roles
+from mechheads.gating import ROLES
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.head_patterns import head_patterns
 

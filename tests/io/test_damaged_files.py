@@ -15,7 +15,7 @@ import xarray as xr
 
 import mechheads as mh
 from mechheads.gating.fit.fitted import Gates, LossCurves
-from mechheads.results.netcdf import with_checksum
+from mechheads.results.dataset import with_checksum
 
 VALUES = np.random.default_rng(0).normal(size=(3, 4, 6))
 Load = Callable[[Path], Iterable[np.ndarray]]

@@ -18,9 +18,9 @@ from mechheads.labels import causal, removal as removals
 from mechheads.labels.causal import relation_evidence
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
 from mechheads.labels.removal import cumulative_removal, removal_limit
-from mechheads.results.curves import Curves
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, share_interval, sign_flip_p
+from mechheads.results.tables import Curves
 from support import oracles
 from support.ctrl_c import stopped_at
 from support.levels import few

@@ -13,7 +13,7 @@ import pytest
 from mechheads import plots
 from mechheads.heads import HeadId
 from mechheads.plots.parts import symlog
-from mechheads.results.curves import Curves
+from mechheads.results.tables import Curves
 
 LINES = {
     "first": [0.0, -1.0, -3.0],

@@ -17,9 +17,8 @@ import pandas as pd
 import pytest
 
 import mechheads as mh
-from mechheads.results.curves import Curves
 from mechheads.results.kinds import CURVES, KINDS
-from mechheads.results.tables import TableResult
+from mechheads.results.tables import Curves, TableResult
 from support.every_analysis import EVERY, TABLES
 from support.same import assert_survives
 

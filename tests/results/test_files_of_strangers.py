@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-from mechheads.results import netcdf
+from mechheads.results import dataset
+from mechheads.results.dataset import read_netcdf
 
 
 def made_by(change: Callable[[h5py.File, Path], Any], path: Path) -> None:
@@ -49,9 +50,9 @@ def test_a_file_of_other_parts_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[h5py.File, Path], Any], message: str
 ):
     made_by(change, tmp_path / "a.nc")
-    monkeypatch.setattr(netcdf.xr, "load_dataset", None)
+    monkeypatch.setattr(dataset.xr, "load_dataset", None)
     with pytest.raises(ValueError, match=message):
-        netcdf.read(tmp_path / "a.nc")
+        read_netcdf(tmp_path / "a.nc")
 
 
 def test_a_result_with_many_long_labels_is_read_as_it_was_saved(tmp_path: Path):

@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given, settings, strategies as st
 
 from mechheads.heads import HeadId
-from mechheads.results.netcdf import with_checksum
+from mechheads.results.dataset import with_checksum
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import clustered_interval, q_values, sign_flip_p
 

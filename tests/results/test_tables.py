@@ -14,7 +14,7 @@ import xarray as xr
 from hypothesis import given, settings, strategies as st
 
 from mechheads.heads import HeadId
-from mechheads.results.netcdf import with_checksum
+from mechheads.results.dataset import with_checksum
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult, from_dataset, to_dataset
 from support.same import assert_same, assert_survives

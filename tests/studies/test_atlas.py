@@ -18,11 +18,10 @@ from mechheads.gating import ROLES, LossNotFinite, fit_gates, head_roles
 from mechheads.gating.fit import fit
 from mechheads.gating.tasks.shipped import relation_task
 from mechheads.safety import load_requests
-from mechheads.studies import build, capitals
+from mechheads.studies import build, questions
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.build import build_atlas
-from mechheads.studies.capitals import capital_pairs, capital_task
-from mechheads.studies.questions import PARTS, Given, Questions
+from mechheads.studies.questions import PARTS, Given, Questions, capital_pairs, capital_task
 from support import gated_micro
 from support.ctrl_c import stopped_at
 from support.made_workers import MadeWorkers
@@ -60,14 +59,14 @@ def test_capital_pairs_share_no_country(small, monkeypatch):
     assert len(capital_pairs(small, 1) or []) == 1
 
     def fields(lacking: set[str]) -> list[tuple[Any, Any]]:
-        monkeypatch.setattr(capitals, "_is_known", lambda model, *words: not lacking & {*words})
+        monkeypatch.setattr(questions, "_is_known", lambda model, *words: not lacking & {*words})
         found = capital_pairs(small, 99)
         assert found is not None
         return list(zip(found.clean, found.corrupted, strict=True))
 
     whole = fields(set())
     assert len(whole) == 69 and len({text for pair in whole for text in pair}) == 138
-    starts = [wording.partition("{country}")[0] for wording in capitals.TEMPLATES]
+    starts = [wording.partition("{country}")[0] for wording in questions.TEMPLATES]
     assert [sum(clean.startswith(start) for clean, _ in whole[:16]) for start in starts] == [4, 4, 4, 4]
     assert [clean for clean, _ in whole] != sorted(clean for clean, _ in whole)
     some = fields({"France", "Cuba", "Peru"})
@@ -250,7 +249,7 @@ def test_roles_are_fitted_if_they_are_asked_for(quick):
 
 @pytest.mark.slow
 def test_roles_that_cannot_be_fitted_are_left_out_and_said(small, monkeypatch):
-    monkeypatch.setattr(capitals, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
+    monkeypatch.setattr(questions, "relation_task", lambda *args, **rest: relation_task(*args, **rest | {"n": 9}))
     atlas = build_atlas(small, only=["safety", "roles"], updates=5)
     assert atlas.roles is None and atlas.safety and not atlas.interrupted
     why = "roles left out: n is 9, but task 'country_to_capital' has 8 items"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import mechheads as mh
 from mechheads.cli import main
 from mechheads.limits import current
-from mechheads.plots import saving
+from mechheads.plots import parts
 from mechheads.studies import categories_figure, roles_figure, safety_figure
 from mechheads.studies.figures import (
     categories as categories_module,
@@ -78,7 +78,7 @@ def quick_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def without_kaleido(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests draw no images, whether or not kaleido is installed here."""
-    monkeypatch.setattr(saving, "has_kaleido", lambda: False)
+    monkeypatch.setattr(parts, "has_kaleido", lambda: False)
 
 
 @pytest.fixture
@@ -519,7 +519,7 @@ def test_images_are_written_if_a_browser_draws_them(asked, monkeypatch):
     with writing(asked["out"], ["figure.png"]):
         (asked["out"] / "figure.png").write_bytes(b"of an earlier figure")
     monkeypatch.setattr(panels, "save", Calls(saving.save, {3: RuntimeError("closed at once")}))
-    monkeypatch.setattr(saving, "has_kaleido", lambda: True)
+    monkeypatch.setattr(parts, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", lambda *_, **__: b"drawn")
     made = categories_figure(**asked)
     assert "Note       closed at once" in made.lines

@@ -12,7 +12,7 @@ import pytest
 import mechheads as mh
 from mechheads.gating.fit import fit
 from mechheads.gating.fit.gates import log_probs
-from mechheads.plots import saving
+from mechheads.plots import parts
 from mechheads.studies import recipe_figure, roles_figure, safety_figure
 from mechheads.studies.figures import roles as roles_module, safety as safety_module
 from support.ctrl_c import stopped_at
@@ -26,7 +26,7 @@ Given = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def without_kaleido(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "has_kaleido", lambda: False)
+    monkeypatch.setattr(parts, "has_kaleido", lambda: False)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from mechheads.ledger.ledger import Ledger
 from mechheads.safety import AnswerSettings, load_requests
 from mechheads.safety.requests import prompts, texts
 from mechheads.safety.requests.requests import Request
-from mechheads.studies import refusal_stages, refusals
+from mechheads.studies import refusals
 from mechheads.studies.atlas import ATLAS_FILES
 from mechheads.studies.refusals import REFUSAL_TABLES, TOGETHER
 from support.made_workers import MadeWorkers
@@ -60,7 +60,7 @@ def atlas_of(
     workers: Any = None,
     **options: Any,
 ) -> mh.studies.Atlas:
-    monkeypatch.setattr(refusal_stages, "AnswerSettings", partial(AnswerSettings, judge))
+    monkeypatch.setattr(refusals, "AnswerSettings", partial(AnswerSettings, judge))
     count_as(judge("", ""), monkeypatch)
     asked = mh.studies.RefusalSettings(3, critical, group)
     build = mh.settings(workers=workers)(mh.build_atlas)
@@ -70,7 +70,7 @@ def atlas_of(
 def count_as(verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model refuse all or none of the requests that are answered first."""
     counted = {"n": 6 * (verdict == "refused"), "of": 6, "same": 0, "judge": "rule_judge", "tokens": 32}
-    monkeypatch.setattr(refusal_stages, "count_refusals", lambda model, side: counted)
+    monkeypatch.setattr(refusals, "count_refusals", lambda model, side: counted)
 
 
 RANKINGS = ["refusal attribution", "Ships, undifferentiated", "Ships, scaling"]
@@ -205,7 +205,7 @@ def test_ctrl_c_keeps_what_is_done(small, short, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(refusal_stages, "refusal_tests", interrupt)
+        patch.setattr(refusals, "refusal_tests", interrupt)
         atlas = atlas_of(small, monkeypatch, judging("refused"))
     assert atlas.interrupted and atlas.done == []
     assert set(atlas.results) == {"refusal_attribution", "safety_undifferentiated", "safety_scaling"}
@@ -220,7 +220,7 @@ def test_requests_of_a_file_or_list_are_ranked_and_answered(small, monkeypatch, 
     file = tmp_path / "mine.csv"
     file.write_text("prompt\n" + "".join(f" Mary gave {i}\n" for i in range(18)))
     seen, one = [], mh.studies.RefusalSettings(critical=1)
-    monkeypatch.setattr(refusal_stages.RefusalStages, "run", lambda stages: seen.append(stages.requests.answered))
+    monkeypatch.setattr(refusals.RefusalStages, "run", lambda stages: seen.append(stages.requests.answered))
     for requests in (file, [f" Mary gave {i}" for i in range(18)]):
         mh.build_atlas(small, only="safety", requests=requests, refusals=one)
     assert seen[0] == seen[1]

@@ -13,8 +13,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Int
 
-from mechheads.results import netcdf
-from mechheads.results.dataset import SCHEMA_VERSION, read
+from mechheads.results.dataset import SCHEMA_VERSION, read, text_array, write_netcdf
 from mechheads.results.kinds import KINDS
 from mechheads.results.scores import HeadScores
 from mechheads.results.tables import TableResult
@@ -79,7 +78,7 @@ class Gates(TableResult):
                     "objective": (("fit", "seed", "update"), np.asarray(curves.objective, np.float64)),
                     "updates": (("fit", "seed"), np.asarray(curves.updates)),
                 },
-                coords={"fit": netcdf.text_array(fits), "seed": list(seeds)},
+                coords={"fit": text_array(fits), "seed": list(seeds)},
                 attrs={
                     "schema_version": SCHEMA_VERSION,
                     "name": name,
@@ -163,7 +162,7 @@ class Gates(TableResult):
 
     def save(self, path: str | Path) -> Path:
         """Save everything to a netCDF file, and return its path; no file is left half written."""
-        netcdf.write(self.dataset, Path(path))
+        write_netcdf(self.dataset, Path(path))
         return Path(path)
 
     @classmethod

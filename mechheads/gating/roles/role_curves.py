@@ -33,9 +33,9 @@ from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.progress import Bar
-from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import clustered_interval, mean_over_prompts
+from mechheads.results.tables import Curves
 
 
 @dataclass(frozen=True, eq=False)

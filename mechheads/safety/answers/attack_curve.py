@@ -15,8 +15,8 @@ from mechheads.messages.interrupted import interrupted_after
 from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.results.curves import Curves
 from mechheads.results.provenance import make_provenance
+from mechheads.results.tables import Curves
 from mechheads.safety.answers.answering import Answering, AnswerSettings, HeadsOff, is_verdict, judged, verdict_share
 from mechheads.safety.heads.ablations import Group, Groups
 from mechheads.safety.requests.prompts import Requests, Sides

@@ -24,8 +24,7 @@ from mechheads.messages.warn import warn
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.kinds import KINDS
-from mechheads.results.naming import LEAST_REFUSAL
+from mechheads.results.kinds import KINDS, LEAST_REFUSAL
 from mechheads.results.provenance import make_provenance
 from mechheads.results.stats import sign_flip_p
 from mechheads.results.tables import TableResult

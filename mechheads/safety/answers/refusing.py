@@ -18,7 +18,7 @@ from mechheads.messages.interrupted import stop_if
 from mechheads.messages.warn import warn
 from mechheads.model.model import Model
 from mechheads.prompts.prompts import Prompts
-from mechheads.results.naming import LEAST_REFUSAL, refused_of, refuses
+from mechheads.results.kinds import LEAST_REFUSAL, refused_of, refuses
 from mechheads.safety.answers.verdicts import rule_judge, same_answer, verdicts
 from mechheads.safety.requests.prompts import Side, answers_begun, whole_answers
 

@@ -27,8 +27,7 @@ from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
 from mechheads.results.agreement import in_top
 from mechheads.results.bounded import bounded_interval
-from mechheads.results.kinds import kind_of
-from mechheads.results.naming import refused_of, titled
+from mechheads.results.kinds import kind_of, refused_of, titled
 from mechheads.results.scores import HeadScores, RankBy
 from mechheads.results.shown import Rows
 from mechheads.results.stats import cluster_draws, mean_over_prompts, top_shares

@@ -25,7 +25,7 @@ from mechheads.interventions.basic import InterventionLike
 from mechheads.limits import current
 from mechheads.model.analysis import analysis
 from mechheads.model.model import Model
-from mechheads.results.naming import titled
+from mechheads.results.kinds import titled
 from mechheads.results.provenance import make_provenance
 from mechheads.results.scores import HeadScores
 from mechheads.results.stats import mean_over_prompts

@@ -19,7 +19,7 @@ from mechheads.io.text import file_sha256
 from mechheads.io.write import folder_locked, write_file
 from mechheads.messages.interrupted import until_interrupted
 from mechheads.model.load import free_memory
-from mechheads.plots.saving import IMAGES, save
+from mechheads.plots.parts import IMAGES, save
 from mechheads.studies.study import Stages, check_folder, claim_folder, save_parts, short_hash, teller, writing
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources.default import DEFAULT_MODEL
 from mechheads.plots.curves import curves as draw_curves
-from mechheads.results.curves import Curves
+from mechheads.results.tables import Curves
 from mechheads.studies.figures.panels import (
     ModelNames,
     PanelMaker,

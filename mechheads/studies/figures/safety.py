@@ -16,7 +16,7 @@ from mechheads.model.load import load
 from mechheads.model.model import Model
 from mechheads.model.sources.default import REFUSING_MODEL
 from mechheads.plots.safety_map import NAMES, SYMBOLS, heads_title, safety_grid
-from mechheads.results.naming import refused_of
+from mechheads.results.kinds import refused_of
 from mechheads.results.shown import head_names, ranks
 from mechheads.safety.heads.ablations import PAPER_KINDS, ablation_of
 from mechheads.safety.heads.safety_heads import SafetyHeads, ShipsScore, compare_ablations

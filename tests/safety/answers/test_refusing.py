@@ -13,7 +13,7 @@ import pytest
 import mechheads as mh
 import mechheads.safety.answers.refusing as refusing_module
 from mechheads.generation.generate import Generated
-from mechheads.results.naming import refused_of, refuses
+from mechheads.results.kinds import refused_of, refuses
 from mechheads.safety.answers.refusing import ASKED, count_refusals, warn_if_rare
 from mechheads.safety.requests.prompts import Side
 
