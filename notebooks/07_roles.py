@@ -264,14 +264,13 @@ change.round(2)
 #
 # Are these just the heads that you find if you remove one at a time? `mh.gating.ablation_effects` measures the same log
 # p with the z of one head set to zero and all others as they are. To save time we take every third head of the later
-# half and two items. `mh.gating.compare_roles` gives rank correlations over heads. The heads of a layer read the same
-# residual stream, so the intervals come from leaving out each layer once.
+# half and two items. `compare` gives the correlation of two scores over the heads that both measured.
 
 # %%
 third = [(layer, head) for layer in range(15, model.n_layers) for head in range(layer % 3, model.n_heads, 3)]
 effects = mh.gating.ablation_effects(model, test.items(range(2)), heads=third)
-compared = mh.gating.compare_roles(roles, {"zero": effects}).set_index("role")
-compared[["other", "spearman", "ci_low", "ci_high", "n"]].round(2)
+compared = roles["facilitation"].compare(effects)
+compared
 
 # %%
 beside = pd.DataFrame(

@@ -11,7 +11,6 @@ from mechheads.gating.roles.roles import ROLES, Roles, head_roles
 from mechheads.gating.tasks.load_task import load_task
 from mechheads.gating.tasks.published import blimp, commonsense_qa, gsm8k
 from mechheads.gating.tasks.task import Task, TaskTokens
-from mechheads.results.agreement import compare_roles
 
 __all__ = [
     "ROLES",
@@ -24,7 +23,6 @@ __all__ = [
     "ablation_effects",
     "blimp",
     "commonsense_qa",
-    "compare_roles",
     "contrast_gates",
     "fit_gates",
     "gsm8k",

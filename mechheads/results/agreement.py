@@ -5,22 +5,18 @@
 | two scores of the same heads | ``HeadScores.compare`` |
 | some heads in several scores | ``side_by_side`` |
 | several rankings, by the heads that come first | ``overlap`` |
-| one group of scores against another, with intervals | ``compare_roles`` |
-
-Heads of one layer are not independent, so the intervals of correlations come from leaving out whole layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, product
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from mechheads.heads import HeadId, HeadLike
-from mechheads.results.correlation import spearman
 from mechheads.results.dataset import STATISTICS
 from mechheads.results.scores import HeadScores
 from mechheads.results.shown import Rows
@@ -50,7 +46,7 @@ def side_by_side(results: Mapping[str, HeadScores], heads: Sequence[HeadLike] | 
     L0H0      3     0.5
     L0H1      2       1
     """
-    _check(results, results, ("results", "results"))
+    _check(results)
     first = next(iter(results.values()))
     shown = first.heads(k, by="absolute") if heads is None else heads
     columns = {}
@@ -130,65 +126,18 @@ def in_top(scores: HeadScores, k: int = 10, *, draws: int = 1000, seed: int = 0)
     return np.repeat(top_shares(resampled[..., ::size], k), size, axis=1)
 
 
-def compare_roles(roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores]) -> pd.DataFrame:
-    """Rank correlation of each role with each other score, over the heads that both have measured.
-
-    Args:
-        roles: from ``mh.head_roles``, or any scores by name.
-        others: scores of the same model by name: from ``ablation_effects``, ``mh.relation_scores``, ``mh.ships``, ...
-
-    Returns:
-        One row for each role and other score; if the other score has an extra dimension such as ``relation``, for each
-        of its labels. The columns are role, other, label, spearman, ci_low, ci_high (95%, from leaving out each layer
-        once: ``mechheads.results.stats.correlation_interval``) and n, the number of heads. The correlation is NaN if a
-        score does not vary or fewer than three heads are left. The interval is NaN if there are fewer than three
-        layers.
-
-    Raises:
-        ValueError: if there is nothing to compare, or the scores are of models of different sizes.
-
-    >>> import numpy as np
-    >>> score = lambda values, name: mh.HeadScores.from_scores(values, name=name, unit="", kind="demo")
-    >>> rising = np.arange(12.0).reshape(4, 3)
-    >>> table = mh.gating.compare_roles({"facilitation": score(rising, "a")}, {"falls": score(-(rising**3), "b")})
-    >>> table[["role", "other", "spearman", "n"]].values.tolist()
-    [['facilitation', 'falls', -1.0, 12]]
-    """
-    _check(roles, others)
-    rows = []
-    for (role, one), (name, other) in product(roles.items(), others.items()):
-        left = one.scores.values
-        for label, right in _by_label(other):
-            both = np.isfinite(left) & np.isfinite(right)
-            correlation = spearman(left[both], right[both], np.nonzero(both)[0])
-            rows.append((role, name, label, *correlation, int(both.sum())))
-    return pd.DataFrame(rows, columns=["role", "other", "label", "spearman", "ci_low", "ci_high", "n"])
-
-
-def _check(
-    roles: Mapping[str, HeadScores], others: Mapping[str, HeadScores], called: tuple[str, str] = ("roles", "others")
-) -> None:
+def _check(results: Mapping[str, HeadScores]) -> None:
     """Check that all scores are of the heads of one model."""
-    for name, group in zip(called, (roles, others), strict=True):
-        if not isinstance(group, Mapping) or not group:
-            raise ValueError(f"{name} is {group!r}; give scores by name, such as {{'zero': ...}}")
-    first = next(iter(roles.values()))
-    for name, group in zip(called, (roles, others), strict=True):
-        for key, one in group.items():
-            if one.extra_dims and name == called[0]:
-                raise ValueError(
-                    f"roles[{key!r}] has the extra dimensions {one.extra_dims}; choose one label of each with .select()"
-                )
-            if (one.n_layers, one.n_heads) != (first.n_layers, first.n_heads):
-                raise ValueError(
-                    f"{name}[{key!r}] has {one.n_layers} x {one.n_heads} heads, but the first has {first.n_layers} x "
-                    f"{first.n_heads}; give scores of one model"
-                )
-
-
-def _by_label(scores: HeadScores) -> Iterator[tuple[str, Float[np.ndarray, "layer head"]]]:
-    """The scores of all heads for each label of the extra dimensions; without these, once with an empty label."""
-    labels = [scores.dataset[dim].values.tolist() for dim in scores.extra_dims]
-    flat = scores.scores.values.reshape(scores.n_layers, scores.n_heads, -1)
-    for i, label in enumerate(product(*labels)):
-        yield ", ".join(map(str, label)), flat[..., i]
+    if not isinstance(results, Mapping) or not results:
+        raise ValueError(f"results is {results!r}; give scores by name, such as {{'zero': ...}}")
+    first = next(iter(results.values()))
+    for key, one in results.items():
+        if one.extra_dims:
+            raise ValueError(
+                f"results[{key!r}] has the extra dimensions {one.extra_dims}; choose one label of each with .select()"
+            )
+        if (one.n_layers, one.n_heads) != (first.n_layers, first.n_heads):
+            raise ValueError(
+                f"results[{key!r}] has {one.n_layers} x {one.n_heads} heads, but the first has {first.n_layers} x "
+                f"{first.n_heads}; give scores of one model"
+            )

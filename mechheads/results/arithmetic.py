@@ -1,4 +1,4 @@
-"""Sums and differences of the datasets of head scores, and their products with numbers.
+"""Sums and differences of the datasets of head scores, their products with numbers, and how two scores agree.
 
 If scores are means over prompts, the values are combined prompt by prompt and every statistic is computed again, with
 the left side's level and seed. The null value goes through the same operation (a difference of two untested scores is
@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
+from mechheads.messages.arguments import check_at_least
+from mechheads.messages.wrapped import Wrapped
 from mechheads.results.bounded import Bounds
 
 OPERATIONS: dict[str, Callable] = {
@@ -186,3 +190,70 @@ def _unit(left: Side, right: Side, symbol: str) -> str:
             "unit"
         )
     return mine
+
+
+@dataclass(frozen=True)
+class Comparison(Wrapped):
+    """Agreement of two scores over the same heads; made by ``HeadScores.compare``.
+
+    Attributes:
+        pearson, spearman: correlation over the cells that both measured; NaN if it is not defined.
+        overlap: the share of the ``k`` largest of one score that are also among the ``k`` largest of the other.
+        k: how many count as the largest.
+        n_heads: how many cells both measured: heads, or heads times labels if there is an extra dimension.
+        names: the names of the two scores.
+    """
+
+    pearson: float
+    spearman: float
+    overlap: float
+    k: int
+    n_heads: int
+    names: tuple[str, str]
+
+    def __repr__(self) -> str:
+        chance = self.k / self.n_heads if self.n_heads else float("nan")
+        return (
+            f"{self.names[0]!r} against {self.names[1]!r} over {self.n_heads} heads: "
+            f"Pearson {self.pearson:.3f}, Spearman {self.spearman:.3f}, "
+            f"top-{self.k} overlap {self.overlap:.0%} (by chance {chance:.0%})"
+        )
+
+
+def compare(
+    left: Float[np.ndarray, " cell"], right: Float[np.ndarray, " cell"], k: int, names: tuple[str, str]
+) -> Comparison:
+    """Compare two score vectors cell by cell, over the cells where both are finite.
+
+    Raises:
+        ValueError: if ``k`` is below 1.
+
+    >>> import numpy as np
+    >>> compare(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), 2, ("x", "x squared"))
+    'x' against 'x squared' over 3 heads: Pearson 0.990, Spearman 1.000, top-2 overlap 100% (by chance 67%)
+    """
+    from scipy.stats import rankdata
+
+    check_at_least(1, k=k)
+    both = np.isfinite(left) & np.isfinite(right)
+    left, right = left[both], right[both]
+    k = min(k, len(left))
+    shared = np.intersect1d(_largest(left, k), _largest(right, k))
+    return Comparison(
+        pearson=_correlation(left, right),
+        spearman=_correlation(rankdata(left), rankdata(right)),
+        overlap=len(shared) / k if k else float("nan"),
+        k=k,
+        n_heads=len(left),
+        names=names,
+    )
+
+
+def _largest(values: np.ndarray, k: int) -> np.ndarray:
+    return np.argsort(-values, kind="stable")[:k]
+
+
+def _correlation(left: np.ndarray, right: np.ndarray) -> float:
+    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return float("nan")
+    return float(np.corrcoef(left, right)[0, 1])

@@ -16,9 +16,8 @@ from jaxtyping import Int, Num
 from mechheads.heads import HeadId, HeadLike, check_head
 from mechheads.io.text import labels as labels_of
 from mechheads.messages.arguments import check_at_least, check_known, did_you_mean
-from mechheads.results.arithmetic import check_aligned, combine
+from mechheads.results.arithmetic import Comparison, check_aligned, combine, compare
 from mechheads.results.bounded import LEAST_OF_BOUNDED, Bounds
-from mechheads.results.correlation import Comparison, compare
 from mechheads.results.dataset import (
     RANGE,
     STATISTICS,

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Num
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
 from mechheads.messages.arguments import check_at_least
 from mechheads.results.clusters import (
@@ -36,7 +35,6 @@ _SUMS_AT_ONCE = 2**20
 _SIGNS_AT_ONCE, _PATTERNS_AT_ONCE = 2**19, 1024
 _KEPT_SIGNS = 2**23
 """The most signs in memory for all rows, 8 MB; more are drawn again for each part of the rows."""
-_NEARLY_ONE = 1 - 1e-12
 
 
 def clustered_interval(
@@ -322,38 +320,6 @@ def jackknife_variance(without: Float[np.ndarray, " cluster"]) -> float:
     """
     n = len(without)
     return float((n - 1) / n * ((without - without.mean()) ** 2).sum())
-
-
-def correlation_interval(r: float, *without: Float[np.ndarray, " cluster"], level: float = 0.95) -> tuple[float, float]:
-    """Interval of a correlation, from leaving out each cluster once: a jackknife on Fisher's scale, atanh r.
-
-    Args:
-        r: the correlation.
-        *without: for each kind of cluster, such as layers and templates, the correlations with one cluster left out.
-            The variances of different kinds are added, which makes the interval rather too wide; the degrees of freedom
-            are Satterthwaite's.
-        level: the share of such intervals that should contain the true correlation.
-
-    Returns:
-        Both ends; NaN if the first kind has fewer than three clusters, or a correlation is not defined.
-
-    >>> low, high = correlation_interval(0.8, np.array([0.7, 0.8, 0.85, 0.82]))
-    >>> round(low, 2), round(high, 2)
-    (0.3, 0.96)
-    """
-    several = [np.asarray(of_kind) for of_kind in without if len(of_kind) > 1]
-    if len(without[0]) < LEAST_CLUSTERS or not np.isfinite(np.concatenate([[r], *several])).all():
-        return float("nan"), float("nan")
-    variances = np.array([jackknife_variance(_fisher(of_kind)) for of_kind in several])
-    total, by_freedom = variances.sum(), sum(v**2 / (len(of) - 1) for v, of in zip(variances, several, strict=True))
-    if total == 0:
-        return r, r
-    reach = stdtrit(total**2 / by_freedom, (1 + level) / 2) * np.sqrt(total)
-    return float(np.tanh(_fisher(r) - reach)), float(np.tanh(_fisher(r) + reach))
-
-
-def _fisher(r: Any) -> Any:
-    return np.arctanh(np.clip(r, -_NEARLY_ONE, _NEARLY_ONE))
 
 
 def cluster_draws(cluster: Sequence[object] | np.ndarray, n: int, seed: int) -> Float[np.ndarray, "draw prompt"]:

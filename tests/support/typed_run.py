@@ -56,7 +56,7 @@ def run(folder: Path) -> None:
     safety.plot(), safety.top()
     mh.safety.generalized_ships(model, ["cat", "dog and store", "no"], intervention="scaling", r=2)
     ships = mh.ships(model, ["cat", "dog"], template="chat")
-    mh.safety.overlap({"ships": ships, "safety": safety}), mh.gating.compare_roles({"ships": ships}, {"safety": safety})
+    mh.safety.overlap({"ships": ships, "safety": safety})
 
 
 if __name__ == "__main__":
