@@ -31,10 +31,10 @@ _PAGE, _CARD, _PATTERNS = "explorer.html", "{}.html", "patterns.html"
 
 
 def explore(what: Any, path: str | Path | None = None, *, model: Model | None = None) -> Any:
-    """Show results of every head in a page to search, filter, compare and pin.
+    """Show results of every head in a page to search, filter and pin.
 
     What is of one model stands together, beside what else is known of its heads. Scores, labels, profiles, safety
-    heads and roles become columns with a verdict on each head; runs become patterns; curves and tables stand at the
+    heads and roles become columns, and rows of each head's card; runs become patterns; curves and tables stand at the
     end. Scores, atlases and models have the name of their key in a dict, else their own; one model alone has both.
 
     Args:

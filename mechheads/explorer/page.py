@@ -204,11 +204,12 @@ def shown_width(page: contract.Page) -> int:
 
 
 def alt_text(page: contract.Page) -> str:
-    """What the picture shows: how many heads have each category, and which have the largest effect."""
-    model = page["models"][0]
-    names, of = _categories(model)
-    shown = _counts(names, of) if names else "" if _views(model) else _largest(model, _coloured_by(page))
-    return f"{_printable(page['title'])}: layers across, heads up. {shown}{_strongest(model)}".rstrip()
+    """What the picture shows, and the five heads with the largest values of the first score."""
+    column = _coloured_by(page)
+    shown = (
+        "" if column is None else f" {_printable(column['label'])}: {_largest(page['models'][0], column['values'])}."
+    )
+    return f"{_printable(page['title'])}: layers across, heads up.{shown}"
 
 
 def _drawing(page: contract.Page) -> _Drawing:
@@ -284,36 +285,11 @@ def _views(model: contract.Model) -> list[contract.Column]:
     return [column for name in named for column in model["columns"] if column["name"] == name]
 
 
-def _largest(model: contract.Model, column: contract.Column | None) -> str:
-    """What the shades show: the column, and the five heads where it is largest."""
-    if column is None:
-        return ""
-    values: list[Any] = column["values"]
-    order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -values[i])
-    return f"{_printable(column['label'])}: {_heads(model, order[:5], values)}. "
-
-
-def _heads(model: contract.Model, order: list[int], values: list[float]) -> str:
-    return ", ".join(f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order)
+def _largest(model: contract.Model, values: list[Any]) -> str:
+    order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
+    return ", ".join(f"L{i // model['nHeads']}H{i % model['nHeads']} {values[i]:.2g}" for i in order[:5])
 
 
 def _printable(text: str) -> str:
     """A text without control characters and marks of direction."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
-def _counts(names: list[str], of: list[list[int] | None]) -> str:
-    counts = [sum(number in (each or ()) for each in of) for number in range(len(names))]
-    return "".join(f"{_printable(name)}: {count} heads. " for name, count in zip(names, counts, strict=True))
-
-
-def _strongest(model: contract.Model) -> str:
-    """The five heads that are the first by patching, or else by the first scores."""
-    views = _views(model)
-    column = next((each for each in views if each["name"] == "patching"), next(iter(views), None))
-    if column is None:
-        return ""
-    values: list[Any] = column["values"]
-    order = sorted((i for i, value in enumerate(values) if value is not None), key=lambda i: -abs(values[i]))
-    what = "patching effects" if column["name"] == "patching" else f"values of {_printable(column['label'])}"
-    return f"The largest {what}: {_heads(model, order[:5], values)}." if order else ""

@@ -77,10 +77,6 @@ _SENDERS, _RECEIVERS = 12, 3
 """Paths are patched from so many heads with the largest effect, to so many of them."""
 _SHOWN, _TOKENS_SHOWN = 8, 512
 """Of own pairs, how many prompts have their patterns in the atlas, and of how many tokens together at most."""
-_SHARES = {"patching": 5, "text": 9, "labels": 29, "causes": 10, "safety": 29, "roles": 14, "own": 0}
-"""How the time of an atlas of the default model divides among its parts, in percent."""
-_LEAST_DONE = 0.1
-"""The share of the work from which on the time of the rest is told."""
 _RESULTS = {part: part for part in ("patching", "labels", "safety", "roles")} | {"text": "profile"}
 """The field of an atlas that a part fills in any case."""
 TRIED, KEPT = 6, 3
@@ -262,10 +258,9 @@ class _Builder:
             self._do_part[part]()
             if self.atlas.results or self.atlas.tables:
                 self._show(self.atlas)
-            whole = sum(_SHARES[each] for each in self.asked.parts)
-            share = 1 - sum(_SHARES[each] for each in self.left) / whole if whole else 1
-            if _LEAST_DONE <= share < 1:
-                teller()(f"{self.atlas.about_more(share)}; Ctrl-C keeps what is done")
+            if self.left:
+                done = len(self.asked.parts) - len(self.left)
+                teller()(f"{done} of {len(self.asked.parts)} parts are done; Ctrl-C keeps them")
 
     @contextmanager
     def _part(self, part: str) -> Iterator[None]:

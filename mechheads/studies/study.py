@@ -17,7 +17,7 @@ from mechheads.engine.memory import is_out_of_memory
 from mechheads.io.text import read_json
 from mechheads.io.write import folder_locked, remove_unfinished, write_csv, write_file
 from mechheads.ledger.key import weights_mark
-from mechheads.limits import current, show_seconds
+from mechheads.limits import current
 from mechheads.messages.interrupted import stop_if, until_interrupted
 from mechheads.model.model import Model
 from mechheads.results.scores import HeadScores
@@ -93,25 +93,6 @@ class Stages:
                 raise
             why = "memory ran out" if is_out_of_memory(error) else error
             self.note(f"{name} left out: {why}")
-
-    def about_more(self, share: float) -> str:
-        """How much longer the work takes, from the time of its stages so far and the share of the work that is done.
-
-        >>> from mechheads.studies.study import Stages
-        >>> Stages(seconds={"the first of four parts": 20.0}).about_more(1 / 4)
-        'about 60 s more'
-        """
-        return f"about {show_seconds(sum(self.seconds.values()) * (1 / share - 1))} more"
-
-    @property
-    def times(self) -> str:
-        """The stages with their times, as text."""
-        return ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in self.seconds.items())
-
-    @property
-    def closing_lines(self) -> list[str]:
-        """The last lines of a summary: times and notes."""
-        return [f"Time       {self.times or 'none'}", *(f"Note       {note}" for note in self.notes)]
 
 
 def study_of(model: Model, **settings: object) -> dict[str, str]:

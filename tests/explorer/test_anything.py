@@ -383,4 +383,4 @@ def test_without_scripts_your_own_scores_are_a_picture():
     drawn = ElementTree.fromstring(svg(page))
     hues = [part.attrib["fill"] for part in drawn if part.tag.endswith("rect")]
     assert hues == ["#eef0f2", "#b2182b", "#88abcf", "#ffffff", "#2166ac", "#eef0f2", "#b2182b"]
-    assert "The largest values of <mine>: L0H1 2, L1H0 -1, L0H0 0." in drawn.attrib["aria-label"]
+    assert "<mine>: L0H1 2, L1H0 -1, L0H0 0." in drawn.attrib["aria-label"]

@@ -256,7 +256,7 @@ def test_a_model_that_is_added_leaves_the_panels_of_the_others(asked, monkeypatc
 def test_what_is_left_is_told_after_each_panel(asked, capsys):
     mh.settings(progress=True)(categories_figure)(**asked)
     said = capsys.readouterr().err
-    assert "loading llama ..." in said and said.count(" more; Ctrl-C keeps finished panels") == 2
+    assert "loading llama ..." in said and said.count("panels are done; Ctrl-C keeps them") == 2
 
 
 def test_the_command_draws_and_says_what_is_left_out(asked, relation, tmp_path):

@@ -144,15 +144,11 @@ def test_of_many_long_pairs_only_some_patterns_are_kept(small: mh.Model, monkeyp
     assert atlas.done == []
 
 
-def test_the_time_of_the_rest_is_told(
-    small: mh.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(build, "_SHARES", {"patching": 5, "text": 15, "causes": 20})
-    monkeypatch.setattr(build.Atlas, "about_more", lambda atlas, share: f"{share:.3f} done")
+def test_how_many_parts_are_done_is_told(small: mh.Model, capsys: pytest.CaptureFixture[str]):
     with mh.settings(progress=True):
         build_atlas(small, pairs=mh.PromptPairs([[3, 5], [4, 5]], [[1, 5]] * 2), only=["patching", "text", "causes"])
-    told = [line for line in capsys.readouterr().err.splitlines() if "Ctrl-C keeps what is done" in line]
-    assert told == ["0.125 done; Ctrl-C keeps what is done", "0.500 done; Ctrl-C keeps what is done"]
+    told = [line for line in capsys.readouterr().err.splitlines() if "Ctrl-C keeps them" in line]
+    assert told == [f"{n} of 3 parts are done; Ctrl-C keeps them" for n in (1, 2)]
 
 
 def test_parts_are_chosen_by_name(small: mh.Model):

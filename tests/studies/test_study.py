@@ -34,13 +34,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_stages_are_timed_and_told(clock: list[float], capsys: pytest.CaptureFixture):
     work = Work(3)
-    assert (work.found, work.seconds, work.notes, work.interrupted, work.times) == (3, {}, [], False, "")
+    assert (work.found, work.seconds, work.notes, work.interrupted) == (3, {}, [], False)
     with mh.settings(progress=True), work.stage("looking"):
         clock[0] += 4.2
     with work.stage("thinking"):
         clock[0] += 190
     assert work.seconds == pytest.approx({"looking": 4.2, "thinking": 190})
-    assert work.times == "looking 4.2 s, thinking 3 min 10 s"
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "looking ...\n")
 

@@ -132,7 +132,7 @@ class Panels(Stages, Generic[R]):
         """
         with writing(self.out, _DRAWN):
             images, why = _write_images(figure, self.out)
-            lines = [*lines, *self.closing_lines, *([f"Note       {why}"] if why else [])]
+            lines = [*lines, *(f"Note       {note}" for note in [*self.notes, *filter(None, [why])])]
             page = write_file(self.out / _PAGE, _page(title, text, "\n".join(lines), figure))
             drawn = save(figure, self.out / _FIGURE)
         files = [page, drawn, *images, *save_parts(self.out, {}, tables)]
@@ -200,8 +200,8 @@ def _computed(
                     claim_folder(panels.folders[panel], studies[panel], work.saved)
                     with writing(panels.folders[panel], work.saved):
                         panels.results[panel] = work.compute(model, panel[1], panels.folders[panel])
-                share = (todo.index(panel) + 1) / len(todo)
-                say("; ".join([*panels.notes[told:], f"{panels.about_more(share)}; Ctrl-C keeps finished panels"]))
+                done = f"{todo.index(panel) + 1} of {len(todo)} panels are done; Ctrl-C keeps them"
+                say("; ".join([*panels.notes[told:], done]))
                 told = len(panels.notes)
             if model is None:
                 say(panels.notes[-1])
