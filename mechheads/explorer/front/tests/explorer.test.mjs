@@ -445,7 +445,7 @@ test("what the address names and the page does not have is said in lines that ca
     /head \u201cL99H9\u201d that this page does not have; heads are L0H0 to L3H8\.$/,
     /head \u201c5\.L0H1\u201d/,
     /question \u201cother\u201d that this page does not have; the questions are pairs, requests, text and weights\.$/,
-    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and safety\.$/,
+    /pane \u201cfoo\u201d that this page does not have; the panes are ordinary text, patterns,.* and roles\.$/,
     /column of numbers \u201cpathcing\u201d that this page does not have; most like it: patching/,
     /column of numbers \u201cnames\u201d that this page does not have\.$/,
     /column \u201cnothing\u201d that this page does not have; most like it: /,
