@@ -1,4 +1,4 @@
-"""Puts together what ``mh.explore`` is given: one atlas for each model, and the results that have no place in it."""
+"""Puts together what ``mh.explore`` is given: an atlas of the model, and the results that have no place in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mechheads.behaviour import HeadExamples, HeadProfile
-from mechheads.explorer.payload import shown_names
+from mechheads.explorer.payload import shown_name
 from mechheads.gating import Roles
 from mechheads.heads import HeadLike, check_head
 from mechheads.labels import HeadLabels
@@ -45,7 +45,7 @@ Sizes = tuple[int, int]
 
 @dataclass
 class Collected:
-    """What is shown of one model.
+    """What is shown of a model.
 
     Attributes:
         atlas: its scores and patterns.
@@ -64,31 +64,26 @@ class Collected:
         return self.atlas.patterns if alone else None
 
 
-def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) -> list[Collected]:
-    """What was given, for each model: the first one first.
+def collect(what: Any, live: Model | None = None, head: HeadLike | None = None) -> Collected:
+    """What was given, of one model.
 
     Args:
-        what: results, atlases, runs and models, in any mix, in lists and dicts.
-        live: the model of the first, if it was given besides; only to check its size.
-        head: a head of the first model; only to check that there is one.
+        what: results, an atlas, runs and a model, in any mix, in lists and dicts.
+        live: the model, if it was given besides; only to check its size.
+        head: a head of the model; only to check that there is one.
 
     Raises:
-        ValueError: if something cannot be shown, or sizes do not fit; before a model is run.
+        ValueError: if something cannot be shown, is of another model, or sizes do not fit; before a model is run.
     """
-    items = list(_flat("what", None, what))
-    groups: list[_Group] = []
-    for one in sorted(items, key=lambda one: not one.model):  # what names no model goes to one that is known
-        _group_of(one, groups).add(one)
-    groups.sort(key=lambda group: min(map(items.index, group.everything)))
-    for group in groups:
-        group.check()
-    if len(groups) == 1 and groups[0].name not in ("", groups[0].shown):
-        groups[0].shown += f" ({shown_names([groups[0].name])[0]})"
+    given = _Given()
+    for one in _flat("what", None, what):
+        given.add(one)
+    given.check()
     if live is not None:
-        check_size(live, groups[0].sizes)
-    if head is not None and groups[0].sizes is not None:
-        check_head(head, *groups[0].sizes)
-    return [group.collected() for group in groups]
+        check_size(live, given.sizes)
+    if head is not None and given.sizes is not None:
+        check_head(head, *given.sizes)
+    return given.collected()
 
 
 def check_size(model: Model, sizes: Sizes | None) -> None:
@@ -165,81 +160,85 @@ def _of_model(where: str, thing: Any) -> tuple[str, Sizes | None]:
     return name, (layers, heads) if isinstance(layers, int) and isinstance(heads, int) else None
 
 
-def _group_of(one: _Item, groups: list[_Group]) -> _Group:
-    """The group of the model that something is about; a new one if there is none."""
-    if one.model and not isinstance(one.thing, Atlas):
-        fitting = [group for group in groups if group.name == one.model]
-        if fitting and None not in (one.sizes, fitting[0].sizes) and one.sizes != fitting[0].sizes:
-            raise ValueError(
-                f"{one.where} is of {_size(one.sizes)} heads of {one.model!r}, but other results of this model are of "
-                f"{_size(fitting[0].sizes)}; give results of one size for each model"
-            )
-    elif one.model:
-        fitting = [group for group in groups if group.name == one.model and group.atlas is None]
-    else:
-        fitting = [group for group in groups if one.sizes is None or group.sizes in (None, one.sizes)]
-        fitting = fitting if len(fitting) == 1 else [group for group in fitting if not group.name]
-    if not fitting:
-        groups.append(_Group(one.model))
-        fitting = groups[-1:]
-    return fitting[0]
+class _Given:
+    """What was given; ``key``: the one under which the atlas or the model was given."""
 
-
-class _Group:
-    """What was given of one model; ``shown``: what the page calls it, by the key under which it was given."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.shown = name
+    def __init__(self) -> None:
+        self.first: _Item | None = None
         self.sizes: Sizes | None = None
+        self.key: str | None = None
         self.atlas: Atlas | None = None
         self.model: Model | None = None
-        self.given: list[_Item] = []
-        self.everything: list[_Item] = []
+        self.results: list[_Item] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the model; empty if nothing says it."""
+        return self.first.model if self.first is not None else ""
 
     def add(self, one: _Item) -> None:
-        self.everything.append(one)
+        """Take one thing, which must be of the same model as those before.
+
+        Raises:
+            ValueError: if it is not, or there is an atlas already.
+        """
+        if one.model and self.name not in ("", one.model):
+            raise ValueError(
+                f"{one.where} is of {one.model!r}, but other results are of {self.name!r}; a page shows one model: "
+                "give the results of one, or a difference of scores (b - a)"
+            )
+        if one.model and self.first is None:
+            self.first = one
+        if one.sizes is not None and self.sizes not in (None, one.sizes):
+            raise ValueError(
+                f"{one.where} is of {_size(one.sizes)} heads, but other results of {self.name or _A_MODEL!r} are of "
+                f"{_size(self.sizes)}; give results of one size"
+            )
         self.sizes = self.sizes or one.sizes
         if isinstance(one.thing, (Atlas, Model)):
-            self.shown = one.name or one.model
+            self.key = self.key or one.name
         if isinstance(one.thing, Atlas):
+            if self.atlas is not None:
+                raise ValueError(f"{one.where} is a second atlas; a page shows one")
             self.atlas = one.thing
         elif isinstance(one.thing, Model):
             self.model = one.thing
         else:
-            self.given.append(one)
+            self.results.append(one)
 
     def check(self) -> None:
         """Raise a ValueError if it cannot be shown."""
         if self.atlas is not None and self.sizes is None:
             _ = self.atlas.sizes  # says that it has no result
         if self.sizes is None:
-            first = self.given[0]
+            first = self.results[0]
             raise ValueError(
                 f"{first.where} is {_short(first.thing)}, which does not say how many heads its model has; give it "
                 "together with scores of the model"
             )
-        for one in self.given:
-            if one.sizes not in (None, self.sizes):
-                raise ValueError(
-                    f"{one.where} is of {_size(one.sizes)} heads, but other results of {self.name or _A_MODEL!r} are "
-                    f"of {_size(self.sizes)}; give results of one size for each model"
-                )
+        for one in self.results:
             if isinstance(one.thing, (HeadCache, Attention)):
                 check_length(_attention(one.thing))
 
+    @property
+    def _shown(self) -> str:
+        """What the page calls the model: its key, with its own name."""
+        if not self.name:
+            return self.key or _A_MODEL
+        return self.name if self.key in (None, self.name) else f"{self.key} ({shown_name(self.name)})"
+
     def collected(self) -> Collected:
         """One atlas with everything in its place: a copy of that which was given, or a quick one of the model."""
-        made = Collected(Atlas(self.shown or _A_MODEL, shape=self.sizes), {}, self.model)
+        made = Collected(Atlas(self._shown, shape=self.sizes), {}, self.model)
         if self.atlas is not None:
             made.atlas = replace(
                 self.atlas,
-                model=self.shown,
+                model=self._shown,
                 own=dict(self.atlas.own),
                 safety=dict(self.atlas.safety),
                 notes=list(self.atlas.notes),
             )
-        for one in self.given:
+        for one in self.results:
             _put(one, made)
         if self.model is not None and self.atlas is None:
             made.atlas = _over(build_atlas(self.model, quick=True), made.atlas)

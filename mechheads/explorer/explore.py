@@ -6,7 +6,7 @@ import base64
 import html
 import importlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from mechheads.explorer.encode import to_json
 from mechheads.explorer.head_payload import linked_heads
 from mechheads.explorer.live import Live, Refused, check, check_id
 from mechheads.explorer.page import alt_text, answer, page_html, png, script, shown_width, style, write
-from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_names
+from mechheads.explorer.payload import Payload, atlas_payload, run_payload, shown_name
 from mechheads.heads import HeadLike, check_head
 from mechheads.io.write import check_kind, check_place
 from mechheads.progress import in_notebook
@@ -33,24 +33,24 @@ _PAGE, _CARD, _PATTERNS = "explorer.html", "{}.html", "patterns.html"
 def explore(what: Any, path: str | Path | None = None, *, model: Model | None = None) -> Any:
     """Show results of every head in a page to search, filter and pin.
 
-    What is of one model stands together, beside what else is known of its heads. Scores, labels, profiles, safety
+    Everything is of one model; for two, give the difference of their scores. Scores, labels, profiles, safety
     heads and roles become columns, and rows of each head's card; runs become patterns; curves and tables stand at the
-    end. Scores, atlases and models have the name of their key in a dict, else their own; one model alone has both.
+    end. Scores have the name of their key in a dict, else their own; an atlas or a model has both.
 
     Args:
         what: one or several of these, in any mix, in lists and dicts: ``HeadScores`` and every other result, a run
-            (``model.cache(prompts)``), an atlas (``mh.build_atlas``), or a model, of which a quick atlas is built
+            (``model.cache(prompts)``), an atlas (``mh.build_atlas``), or the model, of which a quick atlas is built
             unless one is given too.
         path: write the page to this file. Without it, a notebook shows the page, and elsewhere it is written to
             ``explorer.html``.
-        model: the model of the first atlas or result, to run own texts; a notebook then shows a widget, which needs
+        model: the model, to run own texts; a notebook then shows a widget, which needs
             its kernel.
 
     Returns:
         What a notebook shows, or the path of the page. The page is one file and needs no network.
 
     Raises:
-        ValueError: if something cannot be shown, results of one model differ in size, the model is of another size, or
+        ValueError: if something cannot be shown, results differ in model or size, the model is of another size, or
             ``path`` can be no file; before anything is run.
         FileNotFoundError: if there is no such folder; before anything is run.
         ImportError: if a notebook needs Pillow, or anywidget for a widget, and no path was given.
@@ -64,19 +64,16 @@ def explore(what: Any, path: str | Path | None = None, *, model: Model | None = 
     _check_path(path)
     collected = collect(what, model)
     live = _live(collected, model)
-    patterns = collected[0].patterns
-    if len(collected) == 1 and patterns is not None:
-        (name,) = shown_names([collected[0].atlas.model])
-        return _shown(run_payload(name, patterns), path, _PATTERNS, live)
-    payload = atlas_payload([one.atlas for one in collected], tables=[one.tables for one in collected])
-    return _shown(payload, path, _PAGE, live)
+    if collected.patterns is not None:
+        return _shown(run_payload(shown_name(collected.atlas.model), collected.patterns), path, _PATTERNS, live)
+    return _shown(atlas_payload(collected.atlas, tables=collected.tables), path, _PAGE, live)
 
 
 def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, model: Model | None = None) -> Any:
     """Show everything that is known of one head.
 
     Args:
-        what: as in ``mh.explore``; of several models, the card is of the first.
+        what: as in ``mh.explore``.
         head: such as ``"L23H4"``. The heads that its card links to can be opened too.
         path, model: as in ``mh.explore``; the default file has the name of the head.
 
@@ -94,9 +91,9 @@ def head_card(what: Any, head: HeadLike, path: str | Path | None = None, *, mode
     """
     _check_path(path)
     collected = collect(what, model, head)
-    one = collected[0]
-    at = check_head(head, *one.atlas.sizes)
-    payload = atlas_payload([one.atlas], heads=linked_heads(one.atlas, at), tables=[one.tables])
+    atlas = collected.atlas
+    at = check_head(head, *atlas.sizes)
+    payload = atlas_payload(atlas, heads=linked_heads(atlas, at), tables=collected.tables)
     name = payload.page["models"][0]["name"]
     payload.page["start"], payload.page["title"] = {"model": 0, "head": str(at)}, f"{at} of {name}"
     return _shown(payload, path, _CARD.format(at), _live(collected, model))
@@ -142,9 +139,9 @@ def _check_own(page: Path) -> None:
         raise ValueError(f"{page} is there and is no page of the explorer, so it is not replaced; give path=")
 
 
-def _live(collected: Sequence[Collected], model: Model | None) -> Live | None:
-    """What runs own texts: the model that was given beside the results, or the first among them."""
-    return live_for(collected[0].atlas, model or collected[0].model)
+def _live(collected: Collected, model: Model | None) -> Live | None:
+    """What runs own texts: the model that was given beside the results, or that among them."""
+    return live_for(collected.atlas, model or collected.model)
 
 
 def _shown(payload: Payload, path: str | Path | None, usual: str, live: Live | None) -> Any:

@@ -66,18 +66,17 @@ def page_html(payload: Payload) -> str:
     )
 
 
-def write_page(atlas: Atlas | Sequence[Atlas], path: str | Path) -> Path:
-    """Write the explorer of one or several atlases to one HTML file, completely or not at all.
+def write_page(atlas: Atlas, path: str | Path) -> Path:
+    """Write the explorer of an atlas to one HTML file, completely or not at all.
 
     Args:
-        atlas: from ``mh.build_atlas`` or ``mh.studies.Atlas.load``, or several of these.
+        atlas: from ``mh.build_atlas`` or ``mh.studies.Atlas.load``.
         path: the file, such as ``"atlas/index.html"``; its folder must exist.
 
     Returns:
         The path.
     """
-    every = [atlas] if isinstance(atlas, Atlas) else atlas
-    return write(atlas_payload(every, folder=Path(path).parent), path)
+    return write(atlas_payload(atlas, folder=Path(path).parent), path)
 
 
 def write(payload: Payload, path: str | Path) -> Path:
@@ -146,15 +145,12 @@ def svg(page: contract.Page) -> str:
 def answer(page: contract.Page) -> str:
     """The rows of each question as HTML tables, for readers whose scripts are off."""
     made = []
-    for model in page["models"]:
-        if len(page["models"]) > 1 and model["questions"]:
-            made.append(f"<h2>{_escaped(model['name'])}</h2>")
-        for question in model["questions"]:
-            varies = f" ({question['varies']})" if question["varies"] else ""
-            made.append(f"<h3>{_escaped(question['title'] + varies)}</h3>")
-            cells = [_cells(row) for row in question["rows"]]
-            made.append("<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>" if cells else "")
-            made += [f"<p>{_escaped(warning)}</p>" for warning in question["warnings"]]
+    for question in page["models"][0]["questions"]:
+        varies = f" ({question['varies']})" if question["varies"] else ""
+        made.append(f"<h3>{_escaped(question['title'] + varies)}</h3>")
+        cells = [_cells(row) for row in question["rows"]]
+        made.append("<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>" if cells else "")
+        made += [f"<p>{_escaped(warning)}</p>" for warning in question["warnings"]]
     return "".join(made)
 
 

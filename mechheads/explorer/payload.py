@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -52,52 +52,41 @@ class Payload:
 
 
 def atlas_payload(
-    atlases: Sequence[Atlas],
+    atlas: Atlas,
     live: contract.Live | None = None,
     heads: Collection[HeadId] | None = None,
-    tables: Sequence[Mapping[str, TableResult]] = (),
+    tables: Mapping[str, TableResult] | None = None,
     folder: Path | None = None,
 ) -> Payload:
-    """The payload of a page about one or several models.
+    """The payload of the page of an atlas.
 
     Args:
         live: where an own text can be run, for a page that is not offline.
         heads: only these heads get cards.
-        tables: for each atlas, further results by their names: curves stand with the circuits, others as tables.
+        tables: further results by their names: curves stand with the circuits, others as tables.
         folder: where the page will be; it links to files of the results there.
     """
-    every = [Parts.of(atlas) for atlas in atlases]
+    parts, name = Parts.of(atlas), shown_name(atlas.model)
     with without_collecting():
-        packed = blocks(part for number, parts in enumerate(every) for part in _opened_later(number, parts, heads))
-    names = shown_names([atlas.model for atlas in atlases])
-    more = tables or [{}] * len(atlases)
-    models = [_model(*each, folder) for each in zip(every, names, more, strict=True)]
-    return Payload(_page("atlas", f"The attention heads of {', '.join(names)}", models, live), packed)
+        packed = blocks(_opened_later(parts, heads))
+    model = _model(parts, name, tables or {}, folder)
+    return Payload(_page("atlas", f"The attention heads of {name}", model, live), packed)
 
 
-def _opened_later(number: int, parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
-    """What goes into the blocks of a model, by their ids."""
-    yield f"mh-shared-{number}", shared(parts)
+def _opened_later(parts: Parts, heads: Collection[HeadId] | None) -> Iterator[tuple[str, Any]]:
+    """What goes into the blocks, by their ids."""
+    yield "mh-shared-0", shared(parts)
     for layer, part in head_blocks(parts, heads):
-        yield f"mh-heads-{number}-{layer}", part
+        yield f"mh-heads-0-{layer}", part
 
 
-def shown_names(models: Sequence[str]) -> list[str]:
-    """The names of models for a page: of a file or folder its last part, unless two models would have one name.
+def shown_name(model: str) -> str:
+    """The name of a model for a page: of a file or folder its last part.
 
-    Models of one name, such as one before and after a change, are numbered.
-
-    >>> shown_names(["/data/models/llama-7b", "org/name"])
-    ['llama-7b', 'org/name']
-    >>> shown_names(["gpt2", "gpt2"])
-    ['gpt2 (1)', 'gpt2 (2)']
+    >>> shown_name("/data/models/llama-7b"), shown_name("org/name")
+    ('llama-7b', 'org/name')
     """
-    names = [re.split(r"[/\\]", name.rstrip("/\\"))[-1] if _PATH.match(name) else name for name in models]
-    names = [name if names.count(name) == 1 and name else full for name, full in zip(names, models, strict=True)]
-    numbers = [names[: at + 1].count(name) for at, name in enumerate(names)]
-    return [
-        f"{name} ({number})" if names.count(name) > 1 else name for name, number in zip(names, numbers, strict=True)
-    ]
+    return (re.split(r"[/\\]", model.rstrip("/\\"))[-1] if _PATH.match(model) else "") or model
 
 
 def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = None) -> Payload:
@@ -105,14 +94,14 @@ def run_payload(name: str, patterns: HeadPatterns, live: contract.Live | None = 
     parts = Parts.of(Atlas(name, shape=patterns.first.shape[:2], patterns=patterns))
     model = _model(parts, name, {}, None)
     model["sources"], model["citation"], model["columns"], model["cautions"] = [], "", [], []
-    page = _page("run", f"Attention patterns of {name}", [model], live, contract.Start(model=0, head="L0H0"))
-    return Payload(page, blocks(_opened_later(0, parts, None)))
+    page = _page("run", f"Attention patterns of {name}", model, live, contract.Start(model=0, head="L0H0"))
+    return Payload(page, blocks(_opened_later(parts, None)))
 
 
 def _page(
     kind: Literal["atlas", "run"],
     title: str,
-    models: list[contract.Model],
+    model: contract.Model,
     live: contract.Live | None,
     start: contract.Start | None = None,
 ) -> contract.Page:
@@ -121,7 +110,7 @@ def _page(
         "kind": kind,
         "version": __version__,
         "title": title,
-        "models": models,
+        "models": [model],
         "live": live,
         "start": start,
     }

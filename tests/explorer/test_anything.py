@@ -65,7 +65,7 @@ def of_model(model: str, sizes: tuple[int, int] = (3, 4), name: str = "effect") 
 
 def shown(what: Any) -> Payload:
     found = collect(what)
-    return atlas_payload([one.atlas for one in found], tables=[one.tables for one in found])
+    return atlas_payload(found.atlas, tables=found.tables)
 
 
 def model_of(what: Any) -> Any:
@@ -96,9 +96,9 @@ def patched(small) -> mh.HeadScores:
 
 
 def test_scores_have_the_name_of_their_key_or_their_own():
-    (one,) = collect({"mine": demo(), "theirs": [demo(), demo("other")]})
+    one = collect({"mine": demo(), "theirs": [demo(), demo("other")]})
     assert list(one.atlas.own) == ["mine", "theirs", "theirs (2)"]
-    (one,) = collect([demo("effect"), demo("effect"), demo("other")])
+    one = collect([demo("effect"), demo("effect"), demo("other")])
     assert list(one.atlas.own) == ["effect", "effect (2)", "other"]
     assert list(one.atlas.to_dataframe()) == [
         *("layer", "head"),
@@ -113,7 +113,7 @@ def test_scores_have_the_name_of_their_key_or_their_own():
 def test_each_kind_of_result_has_its_place(small, patched):
     run = small.cache(["The capital of France is", "one"], sites=("pattern",))
     labels, profile = EVERY["labels"].run(small), EVERY["profile"].run(small)
-    (one,) = collect([{"mine": patched}, labels, profile, {"my run": run}, EVERY["safety heads"].run(small)])
+    one = collect([{"mine": patched}, labels, profile, {"my run": run}, EVERY["safety heads"].run(small)])
     atlas = one.atlas
     assert atlas.labels is labels and atlas.profile is profile and list(atlas.own) == ["mine"]
     assert list(atlas.safety) == ["undifferentiated"] and atlas.model == small.name
@@ -143,7 +143,7 @@ def test_every_kind_of_scores_has_a_name():
 
 def test_two_runs_of_one_model_stand_together(small):
     runs = [small.cache([text], sites=("pattern",)) for text in CLEAN[:2]]
-    (one,) = collect(runs)
+    one = collect(runs)
     assert one.patterns is not None and one.patterns.tokens(1) == list(runs[1].tokens.strings[0])
     np.testing.assert_allclose(
         one.patterns.first[2, 1][-len(runs[1].tokens.strings[0]) :] / 255,
@@ -161,37 +161,31 @@ def test_a_run_alone_is_the_view_of_its_patterns(small, tmp_path):
     assert page["models"][0]["columns"] == [] and page["start"] == {"model": 0, "head": "L0H0"}
 
 
-def test_models_stand_side_by_side():
-    found = collect({"a": of_model("one"), "b": of_model("two", (2, 2)), "c": of_model("one"), "d": demo(sizes=(2, 2))})
-    assert [(one.atlas.model, one.atlas.sizes, list(one.atlas.own)) for one in found] == [
-        ("one", (3, 4), ["a", "c"]),
-        ("two", (2, 2), ["b", "d"]),
-    ]
-    found = collect([of_model("one"), of_model("two"), demo("whose")])  # it could be of either
-    assert [one.atlas.model for one in found] == ["one", "two", "a model"]
-    assert [one.atlas.model for one in collect([demo(), demo(sizes=(1, 1))])] == ["a model", "a model"]
+def test_results_of_another_model_are_refused():
+    for given, message in (
+        (
+            [of_model("one"), of_model("two")],
+            r"what\[1\] is of 'two', but other results are of 'one'",
+        ),
+        ([demo(), demo(sizes=(1, 1))], r"what\[1\] is of 1 x 1 heads, but other results of 'a model' are of 3 x 4"),
+        ([Atlas("one", patching=of_model("one"))] * 2, r"what\[1\] is a second atlas; a page shows one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            collect(given)
 
 
 def test_a_given_atlas_stays_as_it_was():
     atlas = Atlas("one", patching=of_model("one"), own={"before": demo()})
-    (one,) = collect([atlas, {"mine": of_model("one")}, demo("nameless")])
+    one = collect([atlas, {"mine": of_model("one")}, demo("nameless")])
     assert list(one.atlas.own) == ["before", "mine", "nameless"] and list(atlas.own) == ["before"]
     assert one.atlas.patching is atlas.patching
-    assert [each.atlas.model for each in collect([atlas, atlas])] == ["one", "one"]
 
 
-def test_atlases_have_the_names_of_their_keys():
-    atlas = Atlas("one", patching=of_model("one"))
-    found = collect({"base": atlas, "tuned": atlas, "mine": of_model("one")})
-    assert [(each.atlas.model, list(each.atlas.own)) for each in found] == [("base", ["mine"]), ("tuned", [])]
-    assert atlas.model == "one"
-
-
-def test_one_model_alone_has_the_name_of_its_key_and_its_own():
+def test_an_atlas_has_the_name_of_its_key_and_its_own():
     atlas = Atlas("/models/one", patching=of_model("/models/one"))
-    assert [each.atlas.model for each in collect({"mine": of_model("/models/one"), "atlas": atlas})] == ["atlas (one)"]
+    assert collect({"mine": of_model("/models/one"), "atlas": atlas}).atlas.model == "atlas (one)"
     assert shown({"atlas": atlas}).page["title"] == "The attention heads of atlas (one)"
-    assert [each.atlas.model for each in collect({"mine": atlas.patching})] == ["/models/one"]
+    assert collect({"mine": atlas.patching}).atlas.model == "/models/one"
 
 
 def test_a_model_gets_a_quick_atlas_unless_there_is_one(small, patched, monkeypatch, tmp_path):
@@ -203,10 +197,10 @@ def test_a_model_gets_a_quick_atlas_unless_there_is_one(small, patched, monkeypa
 
     module = importlib.import_module("mechheads.explorer.collect")
     monkeypatch.setattr(module, "build_atlas", build)
-    (one,) = collect([small, {"mine": patched}])
+    one = collect([small, {"mine": patched}])
     assert built == [True] and one.model is small
     assert one.atlas.notes == ["quick"] and list(one.atlas.views) == ["patching", "mine"]
-    (one,) = collect([small, Atlas(small.name, patching=patched)])
+    one = collect([small, Atlas(small.name, patching=patched)])
     assert built == [True] and one.model is small
     with pytest.raises(ValueError, match="head L9H9 is out of range"):
         mh.head_card(small, "L9H9", tmp_path / "card.html")
@@ -222,8 +216,8 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypat
         ([], "what is an empty list; give"),
         ({"a": {}}, r"what\['a'\] is an empty dict"),
         ({3: demo()}, "what has the key 3; keys are the names that the page shows: give texts"),
-        ([of_model("m"), of_model("m", (2, 2))], r"what\[1\] is of 2 x 2 heads of 'm', but .* are of 3 x 4"),
-        ([small, of_model(small.name, (2, 2))], "give results of one size for each model"),
+        ([of_model("m"), of_model("m", (2, 2))], r"what\[1\] is of 2 x 2 heads, but other results of 'm' are of 3 x 4"),
+        ([small, of_model(small.name, (2, 2))], "give results of one size"),
         (small.cache(CLEAN, sites=("z",)), r"what is a run without patterns; give model\.cache\(prompts, sites="),
         (Atlas("empty"), "has no result"),
         (EVERY["sets"].run(small).__class__, "what is <class"),
@@ -263,7 +257,7 @@ def test_names_become_columns_that_a_search_line_can_hold():
 
 def test_a_further_dimension_has_a_view_for_each_label_if_there_are_few(small):
     each = mh.activation_patch(small, PAIRS, positions="each")
-    (one,) = collect({"by token": each})
+    one = collect({"by token": each})
     labels = [view.label for view in one.atlas.own_views.values()]
     assert labels == [f"by token, pos {pos}" for pos in range(8)]
     assert one.atlas.to_dataframe()["by_token_pos_3"].tolist() == each.select(pos=3).scores.values.ravel().tolist()

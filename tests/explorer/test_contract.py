@@ -59,8 +59,8 @@ def test_the_types_of_the_page_are_those_of_python():
     assert WRITTEN.read_text(encoding="utf-8") == text(), "type python -m docs.contract, and build the page"
 
 
-def test_a_page_of_two_models_with_every_part_is_as_the_types_say(atlas):
-    content = sent(atlas_payload([atlas, atlas]))
+def test_a_page_with_every_part_is_as_the_types_say(atlas):
+    content = sent(atlas_payload(atlas))
     check(content)
     models = content["page"]["models"]
     missing = {name for name in models[0] if models[0][name] in (None, [], {})}
@@ -74,7 +74,7 @@ def test_a_page_of_scores_and_tables_of_your_own_is_as_the_types_say(llama):
     mine = mh.HeadScores.from_values(values, name="mine", unit="logits", kind="demo")
     pairs = mh.PromptPairs([" The cat"], [" The dog"], [" a"], [" b"])
     sets = mh.patching.patch_sets(llama, pairs, [["L0H0"], ["L1H1", "L1H2"]])
-    content = sent(atlas_payload([(one := collect({"mine": mine, "sets": sets})[0]).atlas], tables=[one.tables]))
+    content = sent(atlas_payload((one := collect({"mine": mine, "sets": sets})).atlas, tables=one.tables))
     check(content)
     assert content["page"]["models"][0]["tables"] and content["blocks"]["mh-shared-0"]["labels"]["mine"]
 

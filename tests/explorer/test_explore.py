@@ -57,8 +57,7 @@ def test_outside_a_notebook_it_is_a_page(tmp_path, monkeypatch):
     assert mh.explore(demo()).name == "explorer.html"
     page, blocks = data(tmp_path / "explorer.html")
     assert page["kind"] == "atlas" and page["live"] is None and len(blocks) == 4
-    assert mh.explore([demo(), demo(2, 2)], tmp_path / "two.html") == tmp_path / "two.html"
-    assert [model["nLayers"] for model in data(tmp_path / "two.html")[0]["models"]] == [3, 2]
+    assert mh.explore(demo(), tmp_path / "mine.html") == tmp_path / "mine.html"
 
 
 def test_the_card_of_a_head_opens_with_it(tmp_path, monkeypatch):
@@ -85,15 +84,12 @@ def test_a_page_is_named_after_its_model_and_not_after_its_file():
     for name in ("/data/models/llama-7b", "org/name", "./here/", "C:\\models\\phi", "model.gguf"):
         atlas = demo()
         atlas.model = name
-        titles[name] = atlas_payload([atlas]).page["title"].removeprefix("The attention heads of ")
+        titles[name] = atlas_payload(atlas).page["title"].removeprefix("The attention heads of ")
     assert list(titles.values()) == ["llama-7b", "org/name", "here", "phi", "model.gguf"]
-    one, other = demo(), demo()
-    one.model, other.model = "/a/llama", "/b/llama"
-    assert atlas_payload([one, other]).page["title"] == "The attention heads of /a/llama, /b/llama"
 
 
 def test_without_scripts_there_is_a_picture_with_its_words(atlas):
-    payload = atlas_payload([atlas])
+    payload = atlas_payload(atlas)
     drawn = ElementTree.fromstring(svg(payload.page))
     model = payload.page["models"][0]
     squares = sum(part.tag.endswith("rect") for part in drawn)
@@ -120,7 +116,7 @@ def test_without_scripts_there_is_a_picture_with_its_words(atlas):
 
 @needs_anywidget
 def test_the_png_shows_the_same_map(atlas):
-    payload = atlas_payload([atlas])
+    payload = atlas_payload(atlas)
     payload.page["models"][0]["categories"]["of"][:3] = [[0], [], None]
     drawn = ElementTree.fromstring(svg(payload.page))
     image = importlib.import_module("PIL.Image").open(BytesIO(png(payload.page)))
@@ -131,7 +127,7 @@ def test_the_png_shows_the_same_map(atlas):
 
 
 def test_a_head_of_several_categories_has_the_hue_of_their_number(atlas):
-    payload = atlas_payload([atlas])
+    payload = atlas_payload(atlas)
     model = payload.page["models"][0]
     model["categories"]["of"] = [[0], [1, 2], [0, 1, 2], *[[]] * (model["nLayers"] * model["nHeads"] - 3)]
     drawn = ElementTree.fromstring(svg(payload.page))
@@ -217,7 +213,7 @@ def test_a_path_gives_a_page_in_a_notebook_too(tmp_path):
 
 
 def test_a_saved_notebook_keeps_the_page():
-    payload = atlas_payload([demo()], LIVE)
+    payload = atlas_payload(demo(), LIVE)
     text = saved(payload, b"")
     inner = html.unescape(re.findall(r'srcdoc="([^"]*)"', text)[0])
     assert '"live":null' in inner and script() in inner and 'sandbox="allow-scripts allow-downloads"' in text
@@ -226,13 +222,13 @@ def test_a_saved_notebook_keeps_the_page():
 
 def test_of_a_large_page_a_saved_notebook_keeps_the_tables(monkeypatch):
     monkeypatch.setattr(importlib.import_module("mechheads.explorer.explore"), "_SAVED", 10)
-    text = saved(atlas_payload([demo()]), b"")
+    text = saved(atlas_payload(demo()), b"")
     assert "<iframe" not in text and "<td>L1H1</td>" in text and "too large" in text
 
 
 @needs_anywidget
 def test_the_widget_holds_the_same_data():
-    payload = atlas_payload([demo()])
+    payload = atlas_payload(demo())
     shown = widget(payload, None)
     assert json.loads(shown.page) == json.loads(json.dumps(payload.page)) and shown.blocks == payload.blocks
     bundle, metadata = shown._repr_mimebundle_()
@@ -261,7 +257,7 @@ class Front:
 
 def sent(content: Any, live: Live | None) -> list[dict[str, Any]]:
     front = Front()
-    if (thread := receive(front, content, atlas_payload([demo()], LIVE), live)) is not None:
+    if (thread := receive(front, content, atlas_payload(demo(), LIVE), live)) is not None:
         thread.join()
     return front.got
 
@@ -278,6 +274,6 @@ def test_messages_of_the_widget_are_answered(small):
 
 def test_a_widget_saves_its_page_without_the_kernel():
     (found,) = sent({"type": "page", "id": "b"}, None)
-    assert found["id"] == "b" and found["html"] == page_html(atlas_payload([demo()]))
+    assert found["id"] == "b" and found["html"] == page_html(atlas_payload(demo()))
     assert found["html"].partition('id="mh-root"')[0].endswith("<body><div ")  # the first one: here the view is written
     assert sent({"type": "text", "id": "c", "text": "a"}, None) == []

@@ -518,7 +518,7 @@ def test_images_are_written_if_a_browser_draws_them(asked, monkeypatch):
     claim_folder(asked["out"], {"study": "figure of categories"})
     with writing(asked["out"], ["figure.png"]):
         (asked["out"] / "figure.png").write_bytes(b"of an earlier figure")
-    monkeypatch.setattr(panels, "save", Calls(saving.save, {3: RuntimeError("closed at once")}))
+    monkeypatch.setattr(panels, "save", Calls(parts.save, {3: RuntimeError("closed at once")}))
     monkeypatch.setattr(parts, "has_kaleido", lambda: True)
     monkeypatch.setattr(go.Figure, "to_image", lambda *_, **__: b"drawn")
     made = categories_figure(**asked)

@@ -101,7 +101,7 @@ def test_pairs_without_answers_are_measured_by_what_they_allow(small: mh.Model):
     assert set(nothing.results) == {"patching", "direct", "paths"}
     assert nothing.patching is not None and nothing.patching.provenance["metric"] == "kl_divergence"
     assert nothing.circuit is not None and nothing.circuit.table["score"].iloc[-1] > 0
-    effects = atlas_payload([by_answer]).blocks["mh-heads-0-0"]
+    effects = atlas_payload(by_answer).blocks["mh-heads-0-0"]
     assert "What the head itself adds to the logits of the answer" in json.dumps(unblock(effects))
     for atlas in (by_answer, nothing):
         (direct,) = (one for each in atlas.questions() for one in each.measures if one.column == "direct")

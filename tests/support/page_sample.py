@@ -97,5 +97,5 @@ def shortened(content: Any, name: str = "") -> Any:
 
 
 if __name__ == "__main__":
-    content = shortened(sent(atlas_payload([of_layers(Atlas.load(sys.argv[1]))])))
+    content = shortened(sent(atlas_payload(of_layers(Atlas.load(sys.argv[1])))))
     SAMPLE.write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=True) + "\n", encoding="utf-8")

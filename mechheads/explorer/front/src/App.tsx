@@ -15,7 +15,7 @@ import { togglePin } from "./pointing";
 import { announced, told } from "./say";
 import { SearchLine } from "./search/SearchLine";
 import { useSectionOfAddress } from "./sections";
-import { choose, hasAddress, isPinned, state } from "./state";
+import { hasAddress, isPinned, state } from "./state";
 import { Tray } from "./Tray";
 import { Unknown } from "./Unknown";
 import { Hint } from "./views/Hint";
@@ -69,11 +69,10 @@ function SkipLink() {
 }
 
 function Top() {
-  const { models, title } = page.value;
+  const { title } = page.value;
   return (
     <header class="mh-header">
       <h1><bdi>{title}</bdi></h1>
-      {models.length > 1 && <Models />}
       <div class="mh-buttons">
         {hasAddress() && <button type="button" onClick={() => void copyLink()}>Copy link</button>}
         {!isServed() && <button type="button" onClick={() => void saveView()}>Save as a file</button>}
@@ -81,21 +80,6 @@ function Top() {
       </div>
       <SearchLine />
     </header>
-  );
-}
-
-function Models() {
-  const { models } = page.value;
-  const show = (model: number) => choose({ model, head: null });
-  return (
-    <div class="mh-models">
-      <label class="mh-pick">
-        <span>Model</span>
-        <select aria-label="Model" value={state.model.value} onChange={(event) => show(Number(event.currentTarget.value))}>
-          {models.map((each, at) => <option key={at} value={at}>{each.name}</option>)}
-        </select>
-      </label>
-    </div>
   );
 }
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { chosen, counts, faults, head, launch, open, press, saved } from "./browser.mjs";
 import { load } from "./card-bundle.mjs";
-import { small, two } from "./samples.mjs";
+import { small } from "./samples.mjs";
 
 let browser;
 before(async () => (browser = await launch()));
@@ -383,23 +383,6 @@ test("figures are saved as SVG and PNG, in colours that every program knows", as
     assert.equal(png.content.subarray(1, 4).toString(), "PNG");
     assert.equal(png.content.readUInt32BE(16), 2 * Number(/ width="(\d+)"/.exec(text)[1]));
   }
-});
-
-test("several models: a switch between them, and pins of both", async (t) => {
-  const page = await open(t, browser, two());
-  await page.getByLabel("Model", { exact: true }).selectOption("1");
-  await counts(page.locator(".mh-view-map [role=gridcell]"), 15);
-  await page.locator(".mh-view-map [data-head='4']").click();
-  assert.equal(await title(page), "other L0H4");
-  assert.deepEqual([chosen(page).model, chosen(page).head], ["1", "L0H4"]);
-  await counts(page.locator(".mh-view-scatter [role=option]"), 15);
-  await page.locator(".mh-view-map [data-head='4']").click({ modifiers: ["Control"] });
-  await page.getByLabel("Model", { exact: true }).selectOption("0");
-  assert.equal(chosen(page).head, undefined);
-  await page.locator(".mh-view-map [data-head='13']").click({ modifiers: ["Control"] });
-  assert.equal(chosen(page).pins, "1.L0H4,L1H4");
-  await page.getByRole("button", { name: "Copy for Python" }).click();
-  await page.locator(".mh-told", { hasText: 'heads = {"other": ["L0H4"], "small": ["L1H4"]}' }).waitFor();
 });
 
 test("a link shows the same, and Copy link copies it", async (t) => {
