@@ -16,7 +16,6 @@ from mechheads.messages.wrapped import Wrapped
 from mechheads.model.core import ModelCore
 from mechheads.model.on_disk import bytes_of
 from mechheads.prompts.tokens import Tokens
-from mechheads.results.kinds import listed
 from mechheads.runs.head_cache import KEY_SITES, HeadCache, token_bytes, tokens_in_run
 from mechheads.scale.ray_cluster import pool_of
 
@@ -158,8 +157,7 @@ class Plan(Wrapped):
     @property
     def _without(self) -> str:
         """Which heads are ablated all the time."""
-        are = "is" if len(self.held) == 1 else "are"
-        return f", given that {listed(list(map(str, self.held)))} {are} ablated" if self.held else ""
+        return f", given {', '.join(map(str, self.held))}" if self.held else ""
 
     @property
     def _given_up(self) -> str:

@@ -147,9 +147,7 @@ def test_paths_given_heads_are_those_of_the_runs_without_them(small, direction, 
     matrix = mh.path_matrix(small, PAIRS, **asked | {"receivers": receivers[:1]})
     if len(receivers) == 1:
         np.testing.assert_allclose(matrix.values.values[:, :, 0], found.values, atol=TOLERANCE)
-    assert found.name.endswith(
-        "given that L0H1 and L2H2 are " + {"zero": "zeroed", "mean": "mean-ablated"}.get(kind, "patched")
-    )
+    assert ", given L0H1 and L2H2 (" in found.name
 
 
 def test_sets_given_heads_are_of_the_runs_without_them(small):
@@ -164,7 +162,7 @@ def test_sets_given_heads_are_of_the_runs_without_them(small):
             changed = oracles.forward(small, run.ids, [*oracles.z_hooks(other), *run.hooks])[0]
             expected = oracles.logit_diff(changed, base, prompt) - oracles.logit_diff(run.logits[0], base, prompt)
             assert found.values[row, prompt] == pytest.approx(expected, abs=TOLERANCE)
-    assert found.name.endswith("given that L0H1 and L2H2 are mean-ablated") and found.provenance["given"]
+    assert found.name.endswith("given L0H1 and L2H2 (Mean())") and found.provenance["given"]
 
 
 def test_where_a_head_looks_given_heads(small):
@@ -211,13 +209,13 @@ def test_shares_are_of_the_difference_between_the_runs_without_the_heads(small):
 
 def test_a_result_says_what_was_given_and_leaves_these_heads_out(small):
     found = mh.activation_patch(small, PAIRS, given={"L0H1": "zero", "L2H2": mh.Mean()})
-    assert found.name.endswith(", given that L0H1 is zeroed and L2H2 is mean-ablated")
+    assert found.name.endswith(", given L0H1 (Zero()), L2H2 (Mean())")
     assert found.provenance["given"] == {"L0H1": "Zero()", "L2H2": "Mean()"}
     assert found.missing == () and found.provenance["heads"] == "all"
     absent = [str(mh.HeadId(*at)) for at in np.argwhere(found.scores.isnull().values).tolist()]
     assert absent == ["L0H1", "L2H2"]
-    assert label_of(found).endswith("given that L0H1 is zeroed and L2H2 is mean-ablated")
-    assert "given that L0H1 and L2H2 are ablated" in repr(mh.plan(small, CLEAN, intervention="zero", given=GONE))
+    assert label_of(found).endswith("given L0H1 (Zero()), L2H2 (Mean())")
+    assert ", given L0H1, L2H2" in repr(mh.plan(small, CLEAN, intervention="zero", given=GONE))
 
 
 def test_nothing_given_leaves_no_trace(small):
@@ -240,7 +238,7 @@ def test_ships_are_those_of_the_model_without_the_heads(small):
     options = {"template": "bare", "intervention": "zero"}
     found = mh.ships(small, CLEAN, given=GONE, **options)
     np.testing.assert_allclose(found.values, mh.ablate(small, CLEAN, given=GONE).values, atol=1e-6)
-    assert found.name == "Ships, zero, given that L0H1 and L2H2 are zeroed"
+    assert found.name == "Ships, zero, given L0H1 and L2H2 (Zero())"
     ranked = mh.safety_heads(small, CLEAN, k=2, given=GONE, **options)
     np.testing.assert_allclose(ranked.values, found.values, atol=1e-6)
     angle = mh.safety.generalized_ships(small, CLEAN, given=GONE, **options)

@@ -88,7 +88,7 @@ def test_heads_are_safety_heads_only_if_the_model_was_seen_to_refuse():
 
     assert title(6, 6) == "Top 2 safety heads of demo (refused 6 of 8)"
     assert title(1) == "Top 2 safety heads of demo (refused 1 of 8)"
-    assert title(0, 0) == "Heads with the largest Ships of demo (refused none of 8)"
+    assert title(0, 0) == "Heads with the largest Ships of demo (refused 0 of 8)"
     assert title(None) == "Heads with the largest Ships of demo"
     assert title(6, None) == "Heads with the largest Ships of demo"
     assert title(0, score="generalized_ships").startswith("Heads with the largest Generalized Ships of demo")
@@ -175,7 +175,7 @@ def test_refusals_are_counted_in_headings_of_one_model_and_in_legends_of_several
     assert figure.layout.title.text == "Top 1 safety heads"
     figure = safety_grid({"scaling": {"a": shown("L3H2", refused=refused(6)), "b": shown("L1H0", refused=refused(0))}})
     assert [note.text for note in figure.layout.annotations] == ["Scaling Contribution"]
-    assert [entry.name for entry in legends(figure)] == ["a (refused 6 of 8)", "b (refused none of 8)"]
+    assert [entry.name for entry in legends(figure)] == ["a (refused 6 of 8)", "b (refused 0 of 8)"]
     assert figure.layout.title.text == "Heads with the largest Ships"
 
 

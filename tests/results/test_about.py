@@ -31,7 +31,7 @@ def scores(kind: str, name: str = "made", **about: Any) -> mh.HeadScores:
         ("safety", "x", {"score": "refusal_contribution", "ablation": ["scaling"]}, "Refusal Contribution"),
         ("roles", "interference, mean of starts", {}, "Interference"),
         ("gates", "x", {}, "Gate"),
-        ("ablate", "x", {"given": {"L0H1": "Zero()"}}, "Ablation, given that L0H1 is zeroed"),
+        ("ablate", "x", {"given": {"L0H1": "Zero()"}}, "Ablation, given L0H1 (Zero())"),
         ("mine", "my {sweep}", {"selected": {"pos": 3}}, "my {sweep}"),
         ("mine", "y" * 100, {"given": 3, "selected": 4, "receivers": 5}, f"{'y' * 77}..."),
     ],

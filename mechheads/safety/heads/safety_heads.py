@@ -298,7 +298,7 @@ class SafetyHeads(HeadScores):
 
     def _shown(self) -> tuple[pd.DataFrame, Sequence[str]]:
         refused = refused_of(self.provenance.get("refused"))
-        notes = [f"The model {refused} requests."] if refused else []
+        notes = [f"Requests: {refused}."] if refused else []
         table, ranked_by = self.top(), self.provenance["score"]
         own = (ranked_by, f"{ranked_by}_low", f"{ranked_by}_high", f"{ranked_by}_p_family")
         return table.drop(columns=[name for name in table if name in own]), [

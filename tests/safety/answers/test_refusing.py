@@ -65,11 +65,11 @@ def test_answers_in_other_languages_are_counted_and_are_no_answers_to_the_reques
     answer(NO, italian, italian, YES)
     found = count_refusals(llama, side(8))
     assert found is not None and (found["n"], found["of"], found["unjudged"]) == (2, 4, 4)
-    assert refused_of(found) == "refused 2 of 4, and 4 answers not in English are not judged"
+    assert refused_of(found) == "refused 2 of 4, 4 not judged"
     answer(italian)
     none = count_refusals(llama, side(8))
     assert none is not None and (none["n"], none["of"], none["unjudged"]) == (0, 0, 8) and refuses(none) is None
-    assert refused_of(none) == "gave 8 answers not in English, which are not judged"
+    assert refused_of(none) == "refused 0 of 0, 8 not judged"
 
 
 def test_a_few_different_requests_are_answered(llama: mh.Model, answer):
@@ -114,11 +114,11 @@ def test_openings_have_the_mean_of_their_probabilities(llama: mh.Model, answer):
         ),
         (
             [YES],
-            "it refused none of 4: there is hardly any refusal",
+            "it refused 0 of 4: there is hardly any refusal",
         ),
         (
             ["Mi dispiace, non posso aiutarti."],
-            "it gave 4 answers not in English, which are not judged: these scores count only the openings",
+            "it refused 0 of 0, 4 not judged: these scores count only the openings",
         ),
         (["<think> Let me see"], "whether it refuses in other words was not judged, so the scores may be noise"),
     ],
