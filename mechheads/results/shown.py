@@ -107,7 +107,7 @@ def chosen(table: pd.DataFrame, columns: Sequence[str] | None) -> Rows:
 
 
 def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """How many pairs of relations were kept, and why others were left out, in a line; none if all were kept.
+    """How many pairs of relations were kept, and of each reason how many were left out, in a line; none if all were.
 
     Args:
         ledger: for each relation, how many pairs were given and kept, and those that were lost, by reason.
@@ -115,7 +115,7 @@ def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
     >>> lost = {"target of several tokens": ["Rom -> Roma"], "explained by english_words": ["pain -> pain"]}
     >>> from mechheads.results.shown import pairs_left_out
     >>> pairs_left_out({"mine": {"given": 3, "kept": 1, "lost": lost}})
-    ['1 of 3 pairs; 1 has more than one token, 1 is explained by english_words.']
+    ['1 of 3 pairs; more than one token: 1, explained by english_words: 1']
     """
     given, kept = (sum(of.get(name, 0) for of in ledger.values()) for name in ("given", "kept"))
     if given == kept:
@@ -126,9 +126,7 @@ def pairs_left_out(ledger: Mapping[str, Mapping[str, Any]]) -> list[str]:
         told = "more than one token" if reason.endswith("of several tokens") else reason
         told = "explained by a rival" if whose and told.startswith("explained by") else told
         why[told] = why.get(told, 0) + len(pairs)
-    verbs = {told: ("has", "have") if told == "more than one token" else ("is", "are") for told in why}
-    parts = ", ".join(f"{n:,} {verbs[told][n != 1]} {told}" for told, n in why.items())
-    return [f"{whose}{kept:,} of {given:,} pairs; {parts}."]
+    return [f"{whose}{kept:,} of {given:,} pairs; {', '.join(f'{told}: {n:,}' for told, n in why.items())}"]
 
 
 def head_names(table: pd.DataFrame) -> list[str]:

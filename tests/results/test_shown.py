@@ -87,10 +87,10 @@ def test_what_was_left_out_of_relations_is_counted_where_scores_are_printed():
     def printed(**ledger: object) -> str:
         return " ".join(str(mh.HeadScores.from_scores(np.eye(2), provenance={"ledger": ledger}, **ABOUT)).split())
 
-    told = "1 of 12 pairs; 9 have more than one token, 2 are explained by english_words."
+    told = "1 of 12 pairs; more than one token: 9, explained by english_words: 2"
     assert told in printed(**ledger)
     other = {"given": 1_000, "kept": 999, "scored": True, "lost": {"explained by synonyms": ["g -> h"]}}
-    told = "2 relations: 1,000 of 1,012 pairs; 9 have more than one token, 3 are explained by a rival."
+    told = "2 relations: 1,000 of 1,012 pairs; more than one token: 9, explained by a rival: 3"
     assert told in printed(**ledger, other=other)
     assert "pairs" not in printed(whole={"given": 2, "kept": 2, "scored": True, "lost": {}})
     assert "pairs" not in printed()
