@@ -234,7 +234,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_run(small, monkeypat
     with pytest.raises(ValueError, match="model is 3; give a model"):
         mh.explore(demo(), model=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the atlas is of 2 x 2 heads; give the model of the atlas"):
-        mh.explore([demo(sizes=(2, 2)), small], model=small)
+        mh.explore(demo(sizes=(2, 2)), model=small)
 
 
 def test_names_become_columns_that_a_search_line_can_hold():
