@@ -1,10 +1,9 @@
 """Labels of heads: relations, their scores from weights and in context, and the categories that follow from them."""
 
 from mechheads.labels.causal import CausalEvidence, relation_evidence
-from mechheads.labels.classify import label_heads
+from mechheads.labels.classify import HeadLabels, label_heads
 from mechheads.labels.dynamic import dynamic_scores
 from mechheads.labels.few_shot import few_shot_pairs, few_shot_prompts
-from mechheads.labels.head_labels import HeadLabels
 from mechheads.labels.relations import CATEGORIES, Relation, WordList, load_relations, relation_names
 from mechheads.labels.removal import cumulative_removal
 from mechheads.labels.salient import salient_operations

@@ -80,11 +80,6 @@ class WordList(Wrapped):
         return f"<WordList {self.name!r}: {len(self.words)} words, {self.words[0]}, ...>"
 
 
-def word_list_names() -> tuple[str, ...]:
-    """Names of the word lists that come with the package."""
-    return names("words")
-
-
 def load_word_list(name: str) -> WordList:
     """Load a word list of the package by its name."""
     return WordList(**content("words", name))
@@ -415,7 +410,7 @@ def _pair(pair: Sequence[str], name: str) -> tuple[str, str]:
 def _check_rival(rival: Any, name: str) -> None:
     if isinstance(rival, (Relation, WordList)):
         return
-    known = (*word_list_names(), *relation_names())
+    known = (*names("words"), *relation_names())
     if not isinstance(rival, (str, Path)) or (str(rival) not in known and not os.path.isfile(Path(rival).expanduser())):
         raise ValueError(
             f"rivals of relation {name!r} contain {rival!r}; a rival must be a Relation, a WordList, a relation's file "
@@ -426,7 +421,7 @@ def _check_rival(rival: Any, name: str) -> None:
 def _load_rival(rival: Rival | str | Path) -> Rival:
     if isinstance(rival, (Relation, WordList)):
         return rival
-    return load_word_list(str(rival)) if str(rival) in word_list_names() else Relation.load(rival)
+    return load_word_list(str(rival)) if str(rival) in names("words") else Relation.load(rival)
 
 
 def _check_template(template: str, kind: str, name: str) -> None:

@@ -47,7 +47,7 @@ from mechheads.labels.nulls import matching_null, matchings
 from mechheads.labels.ranks import HeadPath, Ranks, Ties, usual_k
 from mechheads.labels.readings import READINGS, Norm, Reading, Readings, Source
 from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.usable_pairs import KeptPairs, Targets, check_any, keep_pairs, long_enough
+from mechheads.labels.usable_pairs import KeptPairs, Targets, keep_pairs, long_enough
 from mechheads.ledger.key import Store
 from mechheads.limits import current
 from mechheads.messages.arguments import Positive, Share, check_arguments
@@ -111,9 +111,6 @@ class Scoring(ScoringSettings):
     targets: Targets = "single"
     min_pairs: Positive | None = None
     seed: int = 0
-
-
-_ALL_USUAL = Scoring()
 
 
 @dataclass(frozen=True)
@@ -257,32 +254,17 @@ _DIMS = ("layer", "head", "relation")
 
 
 class RelationScorer:
-    """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run.
+    """Relation scores of a model, layer by layer. When it is made, words are chosen and readings run."""
 
-    ``named``: whether a user named the relations, so that few pairs are enough; by default, if relations are given.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        relations: Relations | None,
-        scoring: Scoring = _ALL_USUAL,
-        *,
-        named: bool | None = None,
-        heads: Heads | None = None,
-    ) -> None:
+    def __init__(self, model: Model, relations: Relations | None, scoring: Scoring, heads: Heads | None = None) -> None:
         self._heads = check_heads(heads, model.n_layers, model.n_heads)
         k, k_copying = usual_k(model.d_vocab, scoring.k, scoring.k_copying)
         self._model, self._scoring, self._loaded = model, scoring, load_relations(relations)
+        named = relations is not None
         self._everything = keep_pairs(
-            self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets
+            self._loaded, model.tokenizer, leading_space=scoring.leading_space, targets=scoring.targets, named=named
         )
-        if relations is not None:
-            for kept in self._everything:
-                check_any(kept, model.tokenizer, scoring.leading_space)
-        self._scored = long_enough(
-            self._everything, scoring.min_pairs, relations is not None if named is None else named
-        )
+        self._scored = long_enough(self._everything, scoring.min_pairs, named)
         self._about = model.provenance()
         self._limits = [k_copying if kept.relation.copying else k for kept in self._scored]
         tokens = [pair for kept in self._scored for pair in kept.tokens]

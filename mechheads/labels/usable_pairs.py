@@ -61,10 +61,11 @@ def keep_pairs(
     leading_space: bool = True,
     targets: Targets = "single",
     any_source: bool = False,
+    named: bool = False,
 ) -> list[KeptPairs]:
     """Find each relation's pairs whose words are one token each and that no rival of the relation explains.
 
-    With ``any_source`` a source may have several tokens; with targets "first", a target is its first token.
+    With ``any_source`` a source may have several tokens; ``named`` relations must each have such a pair.
     """
     if tokenizer is None:
         raise ValueError("model has no tokenizer to read relations with; give one: mh.wrap(model, tokenizer=...)")
@@ -94,6 +95,8 @@ def keep_pairs(
             several = ["target"] if any_source else ["source"] * (ids[0] is None) + ["target"] * (ids[1] is None)
             reason = f"{' and '.join(several)} of several tokens"
             kept.lost.setdefault(reason, []).append(f"{source} -> {target}")
+        if named and not kept.pairs:
+            raise _no_pair(kept, space, tokenizer)
         found.append(kept)
     return found
 
@@ -125,17 +128,13 @@ def long_enough(everything: Sequence[KeptPairs], min_pairs: int | None, named: b
     return scored
 
 
-def check_any(kept: KeptPairs, tokenizer: Any, leading_space: bool = True) -> None:
-    """Check that a relation has a pair to score."""
-    if kept.pairs:
-        return
-    space = " " if leading_space else ""
+def _no_pair(kept: KeptPairs, space: str, tokenizer: Any) -> ValueError:
     split = [[piece_ids(space + word, tokenizer) for word in pair] for pair in kept.relation.pairs]
     closest = sorted(split, key=lambda ids: len(ids[0]) + len(ids[1]))[:5]
     rows = "".join(
         "\n  " + " -> ".join(str(tokenizer.convert_ids_to_tokens(word)) for word in pair) for pair in closest
     )
-    raise ValueError(
+    return ValueError(
         f"relation {kept.relation.name!r} has no pair whose source and target are one token each in this "
         f"model's vocabulary{kept.by_rivals()}, so nothing can be scored. The {len(closest)} pairs with the fewest "
         f"tokens are:{rows}"

@@ -19,10 +19,9 @@ from mechheads.gating.tasks.questions import some_items
 from mechheads.gating.tasks.task import Task
 from mechheads.heads import HeadId
 from mechheads.interventions.basic import InterventionName
-from mechheads.labels import label_heads
+from mechheads.labels import label_heads, relation_scores
 from mechheads.labels.relations import Relations, load_relations
-from mechheads.labels.static import RelationScorer
-from mechheads.labels.usable_pairs import in_vocabulary
+from mechheads.labels.usable_pairs import LEAST_PAIRS, in_vocabulary
 from mechheads.limits import current, settings
 from mechheads.messages.arguments import Positive
 from mechheads.messages.interrupted import stop_if
@@ -273,18 +272,6 @@ class _Builder:
     def _n_tokens(self) -> int:
         return _QUICK_TEXT if self.asked.quick else _TEXT
 
-    def _relation_scorer(self) -> RelationScorer:
-        """What scores relations; the atlas notes the warnings about what is left out."""
-        relations = self.asked.relations
-        if relations is None and self.asked.quick:
-            relations = in_vocabulary(load_relations(QUICK_RELATIONS), self.model.tokenizer)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            scorer = RelationScorer(self.model, relations, named=self.asked.relations is not None)
-        for warning in caught:
-            self.atlas.note(str(warning.message))
-        return scorer
-
     def _patching(self) -> None:
         if self.pairs is None:
             self.atlas.note("patching left out: fewer than 2 countries have a name and a capital of one token each")
@@ -310,16 +297,21 @@ class _Builder:
             stop_if(self.atlas.examples.interrupted)
 
     def _labels(self) -> None:
-        scorer = None
-        with self.atlas.or_left_out(PARTS["labels"][0]), self.atlas.stage("readings"):
-            scorer = self._relation_scorer()
-        if scorer is not None:
-            with self._part("labels"):
-                own = self.asked.relations if self.asked.relations or not self.asked.quick else QUICK_RELATIONS
-                call = f"mh.relation_scores(model{f', {written(own)}' if own else ''}{_seed()})"
-                self.atlas.relations = scorer.scores().with_provenance(call=call)
-                self.atlas.labels = label_heads(self.atlas.relations)
-                stop_if_partial(self.atlas.relations)
+        relations, options = self.asked.relations, dict[str, Any]()
+        with self._part("labels"):
+            own = relations if relations or not self.asked.quick else QUICK_RELATIONS
+            if relations is None and self.asked.quick:
+                relations = in_vocabulary(load_relations(QUICK_RELATIONS), self.model.tokenizer)
+                options = {"min_pairs": LEAST_PAIRS}
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = relation_scores(self.model, relations, **options)
+            for warning in caught:
+                self.atlas.note(str(warning.message))
+            call = f"mh.relation_scores(model{f', {written(own)}' if own else ''}{_seed()})"
+            self.atlas.relations = found.with_provenance(call=call)
+            self.atlas.labels = label_heads(self.atlas.relations)
+            stop_if_partial(self.atlas.relations)
 
     def _causes(self) -> None:
         """Patterns, direct effects, circuit and paths, as far as each can be had."""

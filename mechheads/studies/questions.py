@@ -19,7 +19,7 @@ from mechheads.gating.tasks.task import Task
 from mechheads.io.rows import columns_called
 from mechheads.io.text import file_sha256
 from mechheads.labels.relations import Relation, Relations, load_relations
-from mechheads.labels.usable_pairs import check_any, keep_pairs
+from mechheads.labels.usable_pairs import keep_pairs
 from mechheads.ledger.key import mark
 from mechheads.limits import current
 from mechheads.messages.arguments import check_known
@@ -114,7 +114,7 @@ class Questions:
         with _named("relations"):
             relations = None if given.relations is None else load_relations(given.relations)
             if relations is not None and "labels" in parts:
-                _check_relations(model, relations)
+                keep_pairs(relations, model.tokenizer, named=True)
         by_use = _by_use(model, given) if given.refusals is not None and "safety" in parts else None
         with _named("requests"):
             requests = _requests(model, given.requests)
@@ -242,12 +242,6 @@ def _pairs(model: Model, pairs: PairsLike | None) -> PromptPairs | None:
     if torch.equal(clean.ids, corrupted.ids):
         raise ValueError("the clean and the corrupted prompts are the same in every pair, so patching changes nothing")
     return found
-
-
-def _check_relations(model: Model, relations: Sequence[Relation]) -> None:
-    """Raise a ValueError if the words of one are not in the model's vocabulary."""
-    for kept in keep_pairs(relations, model.tokenizer):
-        check_any(kept, model.tokenizer)
 
 
 def _requests(model: Model, requests: Requests) -> Sequence[str] | Prompts | None:

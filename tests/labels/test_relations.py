@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import mechheads
+from mechheads.data import names
 from mechheads.labels.relations import (
     CATEGORIES,
     Relation,
@@ -19,9 +20,8 @@ from mechheads.labels.relations import (
     load_relations,
     load_word_list,
     relation_names,
-    word_list_names,
 )
-from mechheads.labels.usable_pairs import KeptPairs, check_any, keep_pairs, long_enough
+from mechheads.labels.usable_pairs import KeptPairs, keep_pairs, long_enough
 
 FACTS = {
     "word_to_antonym": [("hot", "cold"), ("buy", "sell"), ("victory", "defeat")],
@@ -166,14 +166,13 @@ def test_the_ledger_counts_what_each_rival_explains() -> None:
         },
         "explained": {"synonyms": 1, "english": 3},
     }
-    [none] = keep_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words())
     with pytest.raises(ValueError, match=r"this model's vocabulary; english explains 2, so nothing can be scored"):
-        check_any(none, Words())
+        keep_pairs([dataclasses.replace(FRENCH, pairs=FRENCH.pairs[:2])], Words(), named=True)
 
 
 def test_translations_have_rivals_that_leave_only_foreign_words() -> None:
     english = load_word_list("english_words")
-    assert word_list_names() == ("english_words",)
+    assert names("words") == ("english_words",)
     assert "mechheads" in english.source
     assert list(english.words) == sorted(set(english.words))
     for name, left in (("english_to_french", 270), ("english_to_spanish", 350)):

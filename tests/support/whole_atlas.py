@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import pytest
 
 import mechheads as mh
-from mechheads.labels.static import RelationScorer, Scoring
 from mechheads.studies import build
 from mechheads.studies.atlas import Atlas
 from mechheads.studies.questions import PARTS
@@ -15,8 +14,8 @@ from mechheads.studies.questions import PARTS
 
 def let_four_pairs_do(patch: pytest.MonkeyPatch) -> None:
     """Four capitals are all that the tiny vocabulary holds: let them be enough for a relation."""
-    scoring = Scoring(k=10, k_copying=1, min_pairs=2)
-    patch.setattr(build, "RelationScorer", partial(RelationScorer, scoring=scoring))
+    four: dict[str, Any] = {"k": 10, "k_copying": 1, "min_pairs": 2}
+    patch.setattr(build, "relation_scores", lambda *given, **options: mh.relation_scores(*given, **options | four))
 
 
 def whole_atlas(model: mh.Model) -> Atlas:
