@@ -95,8 +95,16 @@ def few_shot_pairs(
 
     drawn = list(islice(form.questions(partners, seed), n))
     form.check_enough(len(drawn), n, ", with another source of as many tokens")
-    pairs = form.pairs([(pair, examples, other[0], examples) for pair, other, examples in drawn])
-    return replace(pairs, wrong=[f" {other[1]}" for _, other, _ in drawn])
+    clean, clean_spans = zip(*(form.fill(examples, pair[0]) for pair, _, examples in drawn), strict=True)
+    corrupted, other_spans = zip(*(form.fill(examples, other[0]) for _, other, examples in drawn), strict=True)
+    return PromptPairs(
+        list(clean),
+        list(corrupted),
+        answer=[f" {target}" for (_, target), _, _ in drawn],
+        wrong=[f" {target}" for _, (_, target), _ in drawn],
+        positions={"source": (clean_spans, other_spans)},
+        cluster=join_clusters([source for (source, _), _, _ in drawn], clean, corrupted),
+    )
 
 
 class _Form:
@@ -138,18 +146,6 @@ class _Form:
         lines = [f"{self._before}{s}{self._between}{t}{self._end}" for s, t in examples]
         start = "\n".join([*lines, self._before])
         return f"{start}{source}{self._between[:-1]}", (len(start), len(start) + len(source))
-
-    def pairs(self, asked: Sequence[tuple[Pair, list[Pair], str, list[Pair]]]) -> PromptPairs:
-        """Pairs of prompts, from each pair asked for, its examples, and the corrupted prompt's source and examples."""
-        clean, clean_spans = zip(*(self.fill(examples, pair[0]) for pair, examples, _, _ in asked), strict=True)
-        corrupted, other_spans = zip(*(self.fill(examples, source) for *_, source, examples in asked), strict=True)
-        return PromptPairs(
-            list(clean),
-            list(corrupted),
-            answer=[f" {target}" for (_, target), *_ in asked],
-            positions={"source": (clean_spans, other_spans)},
-            cluster=join_clusters([source for (source, _), *_ in asked], clean, corrupted),
-        )
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """For the question about each source alone, its number of tokens and the index of the source's last token."""

@@ -47,7 +47,7 @@ from mechheads.safety.heads.ablations import (
     ablation_of,
     epsilon_of,
 )
-from mechheads.safety.heads.measure_ships import SafetyJob
+from mechheads.safety.heads.ships import SafetyJob
 from mechheads.safety.requests.openings import EndLogProb, find_openings, with_openings
 from mechheads.safety.requests.prompts import Requests, Side, Template
 

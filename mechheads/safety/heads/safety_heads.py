@@ -42,9 +42,17 @@ from mechheads.safety.heads.ablations import (
     held_groups,
 )
 from mechheads.safety.heads.contribution import contribution_of
-from mechheads.safety.heads.measure_ships import Measured, SafetyJob, ShipsKind, check_r, measure
 from mechheads.safety.heads.refusal_attribution import attribution_of
-from mechheads.safety.heads.ships import contrast_of, generalized_ships_of, ships_of
+from mechheads.safety.heads.ships import (
+    Measured,
+    SafetyJob,
+    ShipsKind,
+    check_r,
+    contrast_of,
+    generalized_ships_of,
+    measure,
+    ships_of,
+)
 from mechheads.safety.requests.prompts import Requests, Side, Template
 
 ShipsScore = Literal["ships", "generalized_ships"]

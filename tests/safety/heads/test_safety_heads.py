@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mechheads as mh
-import mechheads.safety.heads.measure_ships
+import mechheads.safety.heads.ships
 import mechheads.safety.requests.prompts
 import mechheads.safety.requests.requests
 from mechheads.interventions.basic import InterventionName

@@ -16,7 +16,7 @@ import mechheads as mh
 from mechheads.heads import HeadId, matched_heads
 from mechheads.limits import Limits
 from mechheads.runs.head_cache import HeadCache
-from mechheads.safety import generalized_ships, sahara, ships
+from mechheads.safety import sahara
 from support import oracles, weight_surgery
 from support.ctrl_c import stopped_at
 from support.levels import few
@@ -106,13 +106,12 @@ def test_each_step_is_one_full_forward_per_candidate_with_the_group_ablated(
     )
 
 
-@pytest.mark.parametrize(("ablation", "which"), [("undifferentiated", "q"), ("scaling", "v")])
-def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path], ablation: Any, which: Any):
+def test_ships_can_be_what_grows(llama: mh.Model, tiny: Callable[[str], Path]):
     """Heads are compared by a number that rounding hardly touches, with an epsilon that twice is not once."""
     found = mh.settings(seed=1)(sahara)(
-        llama, REQUESTS, 4, intervention=rule_of(ablation, epsilon=0.4), score="ships", draws=2, **QUIET
+        llama, REQUESTS, 3, intervention=rule_of("scaling", epsilon=0.4), score="ships", draws=2, **QUIET
     )
-    check(found, Loop(llama, tiny("llama"), which, 0.4).kl, 4, 1, atol=2e-6)
+    check(found, Loop(llama, tiny("llama"), "v", 0.4).kl, 3, 1, atol=2e-6)
     assert found.trace.unit == "nats"
 
 
@@ -162,31 +161,6 @@ def test_groups_of_key_value_heads(llama: mh.Model, tiny: Callable[[str], Path],
 def _matched_units(chosen: Sequence[HeadId], draws: int) -> list[tuple[HeadId, ...]]:
     seconds = [head for head in EVERY if head.head % 2]
     return [matched_heads(chosen, [*chosen, *seconds], 3, 4, [0, i]) for i in range(draws)]
-
-
-def test_the_first_step_is_the_plain_score(llama: mh.Model):
-    for ablation in ("zero", "mean"):
-        found = sahara(llama, REQUESTS, 1, intervention=ablation, draws=0, **QUIET)
-        plain = generalized_ships(llama, REQUESTS, intervention=ablation, **QUIET)
-        np.testing.assert_allclose(found.trace.scores[:, :, 0], plain.scores, atol=1e-9)
-        assert found.heads == plain.heads(1)
-        by_ships = sahara(llama, REQUESTS, 1, intervention=ablation, score="ships", draws=0, **QUIET)
-        np.testing.assert_allclose(
-            by_ships.trace.scores[:, :, 0], ships(llama, REQUESTS, intervention=ablation, **QUIET).scores, atol=1e-12
-        )
-
-
-def test_a_group_of_means(llama: mh.Model):
-    """The comparison ablates a group as ``joint_changes`` does, with the means of the intact run."""
-    found = sahara(llama, REQUESTS, 2, intervention="mean", score="ships", draws=0, **QUIET)
-    rows = weight_surgery.rows(llama, REQUESTS)
-    first = found.trace.scores.sel(step=1).values.ravel()
-    alone = [EVERY[i] for i in np.argsort(-first, kind="stable")[:2]]
-    hooks = hooks_of(llama, "mean", alone, REQUESTS)
-    wanted = np.mean(
-        [oracles.kl(oracles.forward(llama, ids)[0], oracles.forward(llama, ids, hooks)[0]) for ids in rows]
-    )
-    assert found.table["singly"].tolist()[1] == pytest.approx(wanted, abs=1e-6, rel=1e-3)
 
 
 def test_means_are_those_of_the_intact_run_at_every_step(llama: mh.Model):
