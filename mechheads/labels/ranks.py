@@ -434,7 +434,7 @@ def multiply(
 
 
 def _by_numpy(left: Tensor, right: Tensor) -> Tensor:
-    return torch.from_numpy(left.numpy() @ right.numpy())
+    return torch.from_numpy(left.detach().numpy() @ right.detach().numpy())
 
 
 def _packed(sizes: Sequence[int], limit: int) -> list[list[tuple[int, slice]]]:

@@ -130,13 +130,6 @@ def test_by_hand(columns: list[float], ties: Any, hits: dict[int, list[int]]) ->
     assert scores.provenance["ties"] == TIES[ties]
 
 
-def test_suppression_by_hand() -> None:
-    model = identity_model([[3, 9], [5, 0], [4, 0], [2, 0], [1, 0]])
-    relation = Relation("r", "Knowledge", [("w1", f"w{t}") for t in (1, 2, 3, 4)])
-    for k, suppressed in ((1, 0.25), (2, 0.5), (4, 0.75)):
-        assert relation_scores(model, relation, k=k, min_pairs=1).dataset["suppression"].item() == suppressed
-
-
 def test_a_head_that_writes_nothing_hits_nothing() -> None:
     model = identity_model([[1, 0], [2, 0], [3, 0]])
     model.W_O[0] = torch.zeros(1, 2, 2)

@@ -2,15 +2,9 @@
 
 "On the Role of Attention Heads in Large Language Model Safety" (Zhou et al., ICLR 2025, arXiv 2410.13708).
 
-| paper | here |
-|---|---|
-| Undifferentiated Attention, W_q (or W_k) times epsilon | ``"undifferentiated"``, ``UniformAttention(epsilon)`` |
-| Scaling Contribution, W_v times epsilon | ``"scaling"``, ``Scale(epsilon)`` |
-| Ships(q, h), one request | ``ships(...).values`` |
-| Generalized Ships(Q, h), a set of requests | ``generalized_ships(...).scores`` |
-
-Both measure any change of the answer, not only safety: a head that every answer needs scores high too. See
-``refusal_contribution`` for a score that corrects for this.
+Ships(q, h) of one request are ``ships(...).values``; Generalized Ships(Q, h) of a set of requests are
+``generalized_ships(...).scores``; ``ablations.py`` has the ablations. Both measure any change of the answer, not only
+safety: a head that every answer needs scores high too. See ``refusal_contribution`` for a score that corrects for this.
 """
 
 from __future__ import annotations
