@@ -67,7 +67,7 @@ def shrink(path: Path, colours: int = 256, box: tuple[int, int] | None = None) -
 def of_page(atlas: Path) -> None:
     """The page of an atlas: as it opens, light and dark, and the card of a head."""
     url = (atlas / "index.html").resolve().as_uri()
-    base = {"url": url, "width": 1280, "height": 860, "scheme": "light", "seen": ".mh-app svg"}
+    base = {"url": url, "width": 1440, "height": 900, "scheme": "light", "seen": ".mh-app svg"}
     shots = [base | {"scheme": scheme, "out": str(STATIC / f"page_{scheme}.png")} for scheme in ("light", "dark")]
     shots += [base | {"out": str(THUMBS / "explore.png")}]
     shots += [base | {"url": f"{url}#head=L23H4", "out": str(THUMBS / "head_card.png")}]
