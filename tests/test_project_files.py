@@ -22,8 +22,10 @@ def load(name: str) -> Any:
 
 def test_commit_hooks_are_the_style_checks_of_ci() -> None:
     (repo,) = load(".pre-commit-config.yaml")["repos"]
-    checks = re.findall(r'^(?:beside )?"\$work/dev/bin/(ruff|pyright)"(.*)$', CI, re.MULTILINE)
-    assert [hook["entry"] for hook in repo["hooks"]] == [tool + rest.split(" --pythonpath")[0] for tool, rest in checks]
+    checks = re.findall(
+        r'^"\$work/dev/bin/(ruff .+)$|\.venv/bin/(pyright) --pythonpath', CI.replace('ruff"', "ruff"), re.M
+    )
+    assert [hook["entry"] for hook in repo["hooks"]] == [ruff or pyright for ruff, pyright in checks]
     assert repo["repo"] == "local" and {hook["language"] for hook in repo["hooks"]} == {"system"}
 
 
@@ -37,7 +39,7 @@ def test_the_workflows_run_the_scripts_on_the_python_of_the_project(workflow: st
 
 
 def test_ci_tries_the_page_in_a_jupyterlab_that_is_pinned() -> None:
-    assert "jupyterlab\nbeside .ci/lab\n" in CI and (ROOT / ".ci" / "lab").stat().st_mode & 0o111
+    assert "\nbeside types_and_lab\n" in CI and "&& .ci/lab" in CI and (ROOT / ".ci" / "lab").stat().st_mode & 0o111
     for name in ("constraints.txt", "constraints-tl3.txt"):
         assert re.search(r"^jupyterlab==4\.6\.", (ROOT / name).read_text("utf-8"), re.MULTILINE), name
     assert "JupyterLab 4.6" in (ROOT / "docs" / "explorer.md").read_text("utf-8")
