@@ -18,7 +18,6 @@ from mechheads.behaviour.examples import PARTS, profile_and_examples
 from mechheads.prompts.encoding import token_strings
 from support.levels import ONE_FIRST
 from support.made_workers import MadeWorkers
-from support.settled import settled
 
 ARCHITECTURES = ONE_FIRST
 
@@ -145,7 +144,7 @@ def test_a_file_of_270_heads_has_8_mb_and_one_of_1024_has_40(llama: mh.Model, tm
 def test_what_cannot_be_is_said(llama: mh.Model, options: dict[str, Any], message: str) -> None:
     given = {"texts": [[9] * 20, [8] * 20]} | options
     with pytest.raises(ValueError, match=message):
-        settled(head_examples)(llama, **given)
+        head_examples(llama, **given)
 
 
 def test_a_head_or_row_that_is_not_there_is_said(llama: mh.Model) -> None:

@@ -13,7 +13,6 @@ import torch
 import mechheads as mh
 from mechheads.engine.plan import Plan, with_workers
 from support.made_workers import MadeWorkers
-from support.settled import settled
 
 PROMPTS = [" The capital of France is", " Once upon a time there was"]
 
@@ -24,7 +23,7 @@ def model(llama: mh.Model) -> mh.Model:
 
 
 def planned(model: mh.Model, **options: Any) -> Plan:
-    return settled(mh.plan)(model, PROMPTS, intervention=mh.Zero(), **options)
+    return mh.plan(model, PROMPTS, intervention=mh.Zero(), **options)
 
 
 def test_a_plan_with_workers_starts_none_and_says_how_many_there_are_and_what_each_holds(model: mh.Model) -> None:

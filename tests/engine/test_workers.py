@@ -21,7 +21,6 @@ import mechheads.engine.work
 from mechheads.limits import Limits
 from mechheads.model.load import load_again
 from support.made_workers import MadeWorkers, pressing
-from support.settled import settled
 from support.texts import CLEAN, PAIRS
 
 EVERY_UNIT = Limits(tokens=1, logit_rows=1)
@@ -33,11 +32,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {
     "patching": lambda model, **given: mh.activation_patch(model, PAIRS, site="k", positions="each", **given).values,
     "paths": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **given).values,
     "given": lambda model, **given: mh.ablate(model, CLEAN, given={"L0H1": "mean"}, heads=HEADS, **given).values,
-    "sets of heads": lambda model, **given: (
-        settled(mh.patching.patch_sets)(model, PAIRS, [HEADS, HEADS[:2]], **given).values
-    ),
-    "faithfulness": lambda model, **given: settled(mh.patching.faithfulness)(model, PAIRS, HEADS, **given).score,
-    "tasks": lambda model, **given: settled(mh.gating.ablation_effects)(model, TASK, heads=HEADS, **given).values,
+    "sets of heads": lambda model, **given: mh.patching.patch_sets(model, PAIRS, [HEADS, HEADS[:2]], **given).values,
+    "faithfulness": lambda model, **given: mh.patching.faithfulness(model, PAIRS, HEADS, **given).score,
+    "tasks": lambda model, **given: mh.gating.ablation_effects(model, TASK, heads=HEADS, **given).values,
 }
 """Analyses that have no store, and two that give workers other batches; tests/ledger has the others."""
 

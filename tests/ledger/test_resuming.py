@@ -27,7 +27,6 @@ from mechheads.safety import compare_ablations, generalized_ships, refusal_contr
 from support.levels import few
 from support.made_workers import MadeWorkers
 from support.rules import rule_of
-from support.settled import settled
 from support.texts import CAPITALS_CLEAN as PROMPTS, CAPITALS_PAIRS as PAIRS
 
 pytestmark = [
@@ -52,31 +51,27 @@ ANALYSES: dict[str, Callable[..., Any]] = {
         model, PAIRS, site="k", positions="each", **SOME | {"heads": HEADS[1:3]} | given
     ),
     "paths to the logits": lambda model, **given: mh.path_patch(model, PAIRS, positions=["last"], **EVERY | given),
-    "matrix": lambda model, **given: settled(mh.path_matrix)(
-        model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given
-    ),
+    "matrix": lambda model, **given: mh.path_matrix(model, PAIRS, receivers=["L2H0.v", "final"], **EVERY | given),
     "ships of groups": lambda model, **given: mh.ships(
         model, REQUESTS, intervention=rule_of("undifferentiated", epsilon=0.3), group="kv", **BARE | given
     ),
-    "safety heads": lambda model, **given: settled(mh.safety_heads)(
+    "safety heads": lambda model, **given: mh.safety_heads(
         model, REQUESTS, 2, intervention=rule_of("undifferentiated"), group="kv", **BARE | given
     ),
-    "resampled angles": lambda model, **given: settled(mh.safety_heads)(
+    "resampled angles": lambda model, **given: mh.safety_heads(
         model, REQUESTS, 2, score="generalized_ships", **BARE | given
     ),
-    "comparison": lambda model, **given: settled(compare_ablations)(model, REQUESTS, 2, heads=HEADS, **BARE | given),
-    "contribution": lambda model, **given: settled(refusal_contribution)(
-        model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given
-    ),
-    "contribution by patching": lambda model, **given: settled(refusal_contribution)(
+    "comparison": lambda model, **given: compare_ablations(model, REQUESTS, 2, heads=HEADS, **BARE | given),
+    "contribution": lambda model, **given: refusal_contribution(model, HARMFUL, HARMLESS, heads=HEADS, **BEGUN | given),
+    "contribution by patching": lambda model, **given: refusal_contribution(
         model, HARMFUL, HARMLESS, intervention="patch", **BEGUN | given
     ),
-    "all scores": lambda model, **given: settled(mh.safety_heads)(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
+    "all scores": lambda model, **given: mh.safety_heads(model, HARMFUL, 2, harmless=HARMLESS, **SOME | given),
     "search for a group": lambda model, **given: {
-        "trace": settled(sahara)(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
+        "trace": sahara(model, REQUESTS, 3, r=2, heads=HEADS, **BARE | given).trace
     },
     "search for a group by means": lambda model, **given: {
-        "trace": settled(sahara)(
+        "trace": sahara(
             model, REQUESTS, 2, intervention=rule_of("mean"), group="kv", score="ships", **BARE | given
         ).trace
     },
@@ -306,15 +301,13 @@ def test_a_longer_search_for_a_group_computes_its_last_step_only(
 
     def search(size: int, **given: Any) -> tuple[Any, int]:
         before = computed.units
-        return settled(sahara)(small, REQUESTS[1:], size, **asked | given), computed.units - before
+        return sahara(small, REQUESTS[1:], size, **asked | given), computed.units - before
 
     assert search(2)[1] == 12 + 11
     longer, more = search(3)
     assert more == 10
     before = computed.units
-    single = settled(generalized_ships)(
-        small, REQUESTS[1:], intervention=rule_of("undifferentiated", epsilon=1e-5), **asked
-    )
+    single = generalized_ships(small, REQUESTS[1:], intervention=rule_of("undifferentiated", epsilon=1e-5), **asked)
     np.testing.assert_array_equal(single.scores, longer.trace.scores[..., 0])
     assert computed.units == before, "the first step is generalized_ships"
     assert search(3, draws=1, seed=4)[1] == 0
@@ -341,10 +334,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "paths": lambda model, **given: mh.path_patch(
         model, **{"pairs": PAIRS, "receivers": ["L2H1.q"], "senders": HEADS[:2]} | given
     ),
-    "ships": lambda model, call=mh.ships, requests=REQUESTS, **given: settled(call)(
+    "ships": lambda model, call=mh.ships, requests=REQUESTS, **given: call(
         model, requests, **TWO | {"template": "bare"} | given
     ),
-    "contribution": lambda model, harmful=HARMFUL, harmless=HARMLESS, **given: settled(refusal_contribution)(
+    "contribution": lambda model, harmful=HARMFUL, harmless=HARMLESS, **given: refusal_contribution(
         model, harmful, harmless, **TWO | {"opening": " no yes"} | given
     ),
 }

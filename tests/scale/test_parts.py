@@ -16,7 +16,6 @@ import mechheads as mh
 from mechheads.cli import main
 from mechheads.ledger.ledger import Ledger
 from mechheads.limits import Limits
-from support.settled import settled
 from support.texts import CLEAN, CORRUPTED, PAIRS
 
 TWO_UNITS = Limits(tokens=60, logit_rows=1)
@@ -32,7 +31,7 @@ def command(*words: object) -> str:
 HEADS = ["L0H1", "L1H0", "L1H2", "L2H3", "L2H0"]
 ANALYSES: dict[str, Callable[..., Any]] = {
     "paths": lambda model, **given: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], senders=HEADS, **given),
-    "all scores": lambda model, **given: settled(mh.safety_heads)(
+    "all scores": lambda model, **given: mh.safety_heads(
         model, CLEAN[:2], 2, harmless=CORRUPTED[:2], heads=HEADS, **given
     ),
 }
