@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,15 @@ class Both(BesidePlain):
         return self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
 
 
-EVERY_KIND = {"cache", "patch z", "generate"}
-"""One with texts, one with pairs and answers, and one that writes; the others encode as these do."""
-OF_KINDS = [
-    pytest.param(kind, name, marks=[] if kind == KINDS[0] or name in EVERY_KIND else pytest.mark.release)
-    for kind in KINDS
-    for name in OF_TEXT
-]
+EVERY_KIND = {"cache", "patch z", "generate", "ships", "refusals"}
+"""Texts, pairs with answers, text that is written, requests and their answers; the others encode as these do."""
+
+
+def of_kinds(names: Collection[str]) -> list[Any]:
+    """Each analysis with one kind of tokenizer, and those of ``EVERY_KIND`` with all; others are ``release``."""
+    each = [(kind, name) for kind in KINDS for name in names]
+    always = [(kind, name) for kind, name in each if kind == KINDS[0] or name in EVERY_KIND]
+    return [pytest.param(*both, marks=[] if both in always else pytest.mark.release) for both in each]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -85,7 +87,7 @@ def both(request: pytest.FixtureRequest, others: Callable[[str], Path]) -> Both:
 same = partial(assert_near, atol=2e-5)
 
 
-@pytest.mark.parametrize(("both", "analysis"), OF_KINDS, indirect=["both"], scope="module")
+@pytest.mark.parametrize(("both", "analysis"), of_kinds(OF_TEXT), indirect=["both"], scope="module")
 def test_every_analysis_of_text_is_that_of_its_tokens(both: Both, analysis: str, monkeypatch: pytest.MonkeyPatch):
     of_text = (ANALYSES | MORE)[analysis].numbers(both.model)
     for name in ("CLEAN", "CORRUPTED"):
@@ -95,7 +97,7 @@ def test_every_analysis_of_text_is_that_of_its_tokens(both: Both, analysis: str,
     same(of_text, (ANALYSES | MORE)[analysis].numbers(both.model))
 
 
-@pytest.mark.parametrize("analysis", SAFETY)
+@pytest.mark.parametrize(("both", "analysis"), of_kinds(SAFETY), indirect=["both"], scope="module")
 def test_every_analysis_of_requests_is_that_of_the_tokens_of_the_template(both: Both, analysis: str):
     def ids(request: str) -> list[int]:
         return both.tokenizer(both.rendered(request), add_special_tokens=False)["input_ids"]

@@ -16,11 +16,9 @@ from mechheads.patching.attribution import attribution_patch
 from mechheads.patching.gradients import Size, gradients_of
 from mechheads.runs.head_cache import HeadCache
 from support import oracles
-from support.levels import TWO_FIRST
+from support.levels import ONE_FIRST, TWO_FIRST
 from support.micro import DENOISING, NOISING, micro, pair  # noqa: F401
 from support.texts import CAPITALS_CLEAN, CAPITALS_CORRUPTED, CAPITALS_PAIRS
-
-ARCHITECTURES = TWO_FIRST
 
 SITES = ("z", "q", "k", "v", "pattern")
 
@@ -84,7 +82,7 @@ def close(got, wanted):
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=3e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ONE_FIRST)
 def test_steps_take_the_mean_slope_between_the_embeddings_of_the_runs(tiny, pairs, architecture):
     model = mh.load(tiny(architecture), dtype=torch.float64)
     found = {
@@ -136,7 +134,7 @@ def test_steps_must_be_a_number_of_points(llama, pairs, steps):
         attribution_patch(llama, pairs, steps=steps)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", TWO_FIRST)
 def test_attribution_is_the_slope_of_the_exact_effect(tiny, pairs, architecture):
     model = mh.load(tiny(architecture), dtype=torch.float64)
     results = {site: attribution_patch(model, pairs, site=site).values for site in SITES}
