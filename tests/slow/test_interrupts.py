@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,32 +21,15 @@ from mechheads.engine.row_layout import layout_of
 from mechheads.model.analysis import analysis
 from mechheads.model.changes import Forward, HookOn, Setting
 from mechheads.progress import Bar
-from support.every_analysis import EVERY
-from support.interrupts import ARCHITECTURES, HARMFUL, Trial, changes_on
+from support.changes import changes_on
 from support.texts import PAIRS
+
+HARMFUL = [" The capital of France is the", " a big dog gave", " one two three"]
 
 
 @pytest.fixture
 def llama(tiny: Callable[[str], Path]) -> mh.Model:
     return mh.load(tiny("llama"))
-
-
-FEW = ["ablate", "matrix of paths", "attribution", "relation", "generate", "gates"]
-"""Hooks, other forwards and weights without gradients, in forward passes, gradients and fits."""
-
-
-@pytest.mark.parametrize(
-    ("architecture", "names", "tries"),
-    [
-        ("llama", FEW, 4),
-        *(pytest.param(name, list(EVERY), 6, marks=pytest.mark.release) for name in ARCHITECTURES),
-    ],
-    ids=["a few", *ARCHITECTURES],
-)
-def test_random_interrupts_of_long_functions_leave_nothing(tiny, architecture, names, tries):
-    trial = Trial(mh.load(tiny(architecture)), names, random.Random(architecture))  # other moments on each
-    ended = [trial.interrupt(name) for _ in range(tries) for name in names]
-    assert ended.count("interrupted") > tries
 
 
 class _Stop:

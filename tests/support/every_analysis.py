@@ -110,15 +110,16 @@ def fields(found: Any) -> dict[str, np.ndarray]:
 
 _A = Analysis
 _REST = "the rest are NaN"
+_SWEEP: tuple[str, float] = (_REST, 0.5)
 _OF_THESE = "of these"
 ANALYSES: dict[str, Analysis] = {
     "cache": _A(lambda model: (model.cache(CLEAN).z.layer(2), model.cache(CLEAN).logits)),
-    "ablate": _A(lambda model: mh.ablate(model, CLEAN, intervention="mean", metric="kl_divergence"), _REST),
-    "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), _REST),
-    "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), _REST),
-    "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), _REST),
-    "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), _REST),
-    "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), _REST),
+    "ablate": _A(lambda model: mh.ablate(model, CLEAN, intervention="mean", metric="kl_divergence"), *_SWEEP),
+    "patch z": _A(lambda model: mh.activation_patch(model, PAIRS, site="z", metric=mh.logit_diff), *_SWEEP),
+    "patch k": _A(lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each"), *_SWEEP),
+    "paths": _A(lambda model: mh.path_patch(model, PAIRS, receivers=["L2H1.q"], metric=mh.logit_diff), *_SWEEP),
+    "ships": _A(lambda model: mh.ships(model, CLEAN, template="bare"), *_SWEEP),
+    "angle": _A(lambda model: mh.safety.generalized_ships(model, CLEAN, r=1, template="bare"), *_SWEEP),
     "profile": _A(lambda model: mh.profile_heads(model, [list(range(3, 60))], window=16), read="values"),
     "written": _A(lambda model: tuple(model.W_O[layer] for layer in range(3))),
     "read": _A(lambda model: (model.W_Q[1], model.W_K[1], model.W_V[1])),
@@ -126,39 +127,41 @@ ANALYSES: dict[str, Analysis] = {
     "generate": _A(lambda model: mh.generate(model, CLEAN, 3), "of 3 answers", of_fewer=True),
 }
 MORE: dict[str, Analysis] = {
-    "patch q": _A(lambda model: mh.activation_patch(model, PAIRS, site="q"), _REST),
-    "patch v": _A(lambda model: mh.activation_patch(model, PAIRS, site="v"), _REST),
-    "patch pattern": _A(lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern"), _REST),
-    "uniform": _A(lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()), _REST),
-    "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), _REST),
-    "sets": _A(lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), _REST, read="values"),
-    "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), _REST),
+    "patch q": _A(lambda model: mh.activation_patch(model, PAIRS, site="q"), *_SWEEP),
+    "patch v": _A(lambda model: mh.activation_patch(model, PAIRS, site="v"), *_SWEEP),
+    "patch pattern": _A(lambda model: mh.activation_patch(model, _ONE_PAIR, site="pattern"), *_SWEEP),
+    "uniform": _A(lambda model: mh.sweep(model, CLEAN, intervention=mh.patching.UniformAttention()), *_SWEEP),
+    "small parts": _A(lambda model: mh.ablate(model, CLEAN, budget=_SMALL), *_SWEEP),
+    "sets": _A(
+        lambda model: mh.patching.patch_sets(model, PAIRS, [["L0H1"], ["L0H1", "L2H2"]]), *_SWEEP, read="values"
+    ),
+    "frozen MLPs": _A(lambda model: mh.path_patch(model, PAIRS, mlps="frozen"), *_SWEEP),
     "attribution": _A(lambda model: mh.patching.attribution_patch(model, PAIRS, steps=2)),
     "logits": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS), _OF_THESE, read="values"),
     "relation": _A(lambda model: mh.relation_scores(model, _WORDS, k=2, min_pairs=1), "layers 0", read="scores.values"),
     "contribution": _A(
-        lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], template="bare"),
+        lambda model: mh.safety.refusal_contribution(model, CLEAN[:2], CORRUPTED[:2], heads=_CIRCUIT, template="bare"),
         _REST,
         read="values",
     ),
-    "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, template="bare"), _REST),
+    "sahara": _A(lambda model: mh.safety.sahara(model, CLEAN, 2, heads=_CIRCUIT, template="bare"), _REST),
     "result": _A(lambda model: model.cache(CLEAN).result["L2H1"]),
     "first MLP": _A(lambda model: model.first_mlp(model.W_E[:4])),
 }
 """Analyses of which every device, release and tokenizer gives the same numbers."""
 FURTHER: dict[str, Analysis] = {
     "patch k of a head": _A(
-        lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", heads="L1H2"), _REST
+        lambda model: mh.activation_patch(model, PAIRS, site="k", positions="each", heads="L1H2"), *_SWEEP
     ),
     "profile of two lengths": _A(
         lambda model: mh.profile_heads(model, [list(range(3, 60))], window=20), _OF_THESE, 0.6, of_fewer=True
     ),
     "matrix of paths": _A(
         lambda model: mh.path_matrix(model, PAIRS, receivers=["final", "L2H1.q", "L1.mlp"], senders=_CIRCUIT),
-        _REST,
+        *_SWEEP,
     ),
     "faithfulness": _A(lambda model: mh.patching.faithfulness(model, PAIRS, _CIRCUIT)),
-    "given": _A(lambda model: mh.activation_patch(model, PAIRS, given=["L0H1"]), _REST, read="values"),
+    "given": _A(lambda model: mh.activation_patch(model, PAIRS, given=["L0H1"]), *_SWEEP, read="values"),
     "logits by source": _A(lambda model: mh.behaviour.logit_attribution(model, PAIRS, by="source"), _OF_THESE),
     "attention": _A(
         lambda model: mh.behaviour.attention_attribution(model, PAIRS, "L2H1", key=-2),
@@ -194,7 +197,7 @@ FURTHER: dict[str, Analysis] = {
         lambda model: mh.safety_heads(model, CLEAN, 2, harmless=CORRUPTED, heads=_CIRCUIT), "refuses is not known"
     ),
     "two ablations": _A(lambda model: mh.safety.compare_ablations(model, CLEAN, 2, heads=_CIRCUIT), _REST, 0.25),
-    "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN)),
+    "refusal attribution": _A(lambda model: mh.safety.refusal_attribution(model, CLEAN, openings=["I cannot"])),
     "refusal test": _A(
         lambda model: mh.safety.refusal_test(model, _CIRCUIT, CLEAN, CORRUPTED, **_TESTED), "answers are judged"
     ),
@@ -214,9 +217,9 @@ FURTHER: dict[str, Analysis] = {
         of_fewer=True,
     ),
     "roles": _A(lambda model: mh.head_roles(_GATES)),
-    "curves of roles": _A(lambda model: mh.gating.role_curve(model, _TASK, _GATES, counts=[0, 2], draws=1), _REST),
+    "curves of roles": _A(lambda model: mh.gating.role_curve(model, _TASK, _GATES, counts=[0, 2], draws=1), *_SWEEP),
     "effects on a task": _A(
-        lambda model: mh.gating.ablation_effects(model, _TASK, intervention="mean", heads=_CIRCUIT), _REST
+        lambda model: mh.gating.ablation_effects(model, _TASK, intervention="mean", heads=_CIRCUIT), *_SWEEP
     ),
 }
 """The others, which are made of those."""
