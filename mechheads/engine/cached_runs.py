@@ -15,7 +15,7 @@ from copy import copy
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechheads.engine.row_layout import layout_of
@@ -36,6 +36,19 @@ from mechheads.runs.head_cache import HeadCache, tokens_in_run
 from mechheads.runs.head_tensor import LayerStore
 
 _PROMPTS_AT_ONCE = 256
+_PASS_COSTS = 128
+"""The tokens that a pass costs besides its own: reading the weights, and the steps of Python."""
+
+
+def _other_tokens(
+    model: ModelCore, base: Tokens, tokens: Tokens
+) -> tuple[Window, Bool[Tensor, " prompt"], Int[Tensor, "prompt 1"]]:
+    """From the first token that differs to the last: the window, which prompts differ at all, and their last tokens."""
+    last = (tokens.on_cpu.lengths - 1)[:, None]
+    differs = tokens.on_cpu.ids != base.on_cpu.ids
+    other = differs.any(1)
+    first = torch.where(other, differs.long().argmax(1), last[:, 0])
+    return Window.from_start(first, last, layout_of(model), tokens.ids.shape[1], tokens.ids.device), other, last
 
 
 def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> HeadCache:
@@ -46,13 +59,9 @@ def run_sharing_prefix(base: HeadCache, tokens: Tokens, *, limits: Limits) -> He
         tokens: the same number of prompts, each as long as its counterpart in ``base``.
     """
     model, ids = base.need_model(), tokens.ids
-    last = (tokens.on_cpu.lengths - 1)[:, None]
-    differs = tokens.on_cpu.ids != base.tokens.on_cpu.ids
-    other = differs.any(1)
-    first = torch.where(other, differs.long().argmax(1), last[:, 0])
-    window = Window.from_start(first, last, layout_of(model), ids.shape[1], ids.device)
+    window, other, last = _other_tokens(model, base.tokens, tokens)
     if "keys" not in base.stores or 2 * window.width > ids.shape[1]:
-        return HeadCache.run(model, tokens, sites=("z",), limits=limits)
+        return HeadCache.together(model, [(tokens, ("z",))], limits=limits)[0]
     store = LayerStore(model.n_layers, len(tokens), base.stores["z"].on_disk)
     final = base.final.clone()
     step = max(1, tokens_in_run(model, limits, ids.shape[1]) // window.width)
@@ -163,23 +172,41 @@ class CachedRuns:
         """The cached run of a side with at least these activations; the model runs again only if some are missing."""
         kept = self._kept.get(side)
         if kept is None or not set(sites) <= set(kept.stores):
-            wanted = dict.fromkeys((*sites, *(() if kept is None else kept.stores)))
-            how = {"limits": limits, "held": self._held.get(side), "on_disk": on_disk}
-            kept = HeadCache.run(self.model, self.tokens[side], sites=tuple(wanted), **how)
+            wanted = tuple(dict.fromkeys((*sites, *(() if kept is None else kept.stores))))
+            how: Any = {"limits": limits, "held": self._held.get(side), "on_disk": on_disk}
+            (kept,) = HeadCache.together(self.model, [(self.tokens[side], wanted)], **how)
             self._kept[side] = kept
             self.ran += kept.computed
         return kept
 
-    def source(
-        self, base: HeadCache, side: str, sites: Sequence[str], limits: Limits, on_disk: bool | None = None
-    ) -> HeadCache:
-        """The source run; if only its z is needed, tokens that it shares with the base run are not computed again."""
-        kept = self._kept.get(side)
-        if kept is None and set(sites) <= {"z"} and not self._held:
-            kept = run_sharing_prefix(base, self.tokens[side], limits=limits)
-            self._kept[side] = kept
-            self.ran += kept.computed
-        return self.run(side, sites, limits, on_disk)
+    def both(self, sites: Mapping[str, Sequence[str]], limits: Limits, on_disk: bool) -> list[HeadCache]:
+        """The run of the first of these sides and of the other, if there are two, each with what it keeps at least.
+
+        A pass costs as much as many tokens do, so both share one where they fit into it. But if only z is needed of the
+        other side, and most of its tokens are those of the first, these are not computed again.
+        """
+        side, *others = sites
+        pos = self.tokens[side].ids.shape[1]
+        most = 0 if on_disk or self.model.backend.on_disk is not None else tokens_in_run(self.model, limits, pos)
+        fits = sum(tokens.ids.numel() for tokens in self.tokens.values()) <= most
+        if others and fits and not self._kept and not self._held and self._unshared(sites) < _PASS_COSTS:
+            runs = HeadCache.together(self.model, [(self.tokens[s], sites[s]) for s in sites], limits=limits)
+            self._kept = dict(zip(sites, runs, strict=True))
+            self.ran += sum(run.computed for run in runs)
+        base = self.run(side, sites[side], limits, on_disk)
+        base.check_finite()
+        for other in others:
+            if other not in self._kept and set(sites[other]) <= {"z"} and not self._held:
+                self._kept[other] = run_sharing_prefix(base, self.tokens[other], limits=limits)
+                self.ran += self._kept[other].computed
+        return [base, *(self.run(other, sites[other], limits, on_disk) for other in others)]
+
+    def _unshared(self, sites: Mapping[str, Sequence[str]]) -> int:
+        """How many tokens of the second side need not be computed after the first."""
+        first, second = (self.tokens[side] for side in sites)
+        window, _, _ = _other_tokens(self.model, first, second)
+        wide, pos = 2 * window.width > first.ids.shape[1], first.ids.shape[1]
+        return 0 if wide or {*sites[[*sites][1]]} != {"z"} else len(second) * (pos - window.width)
 
     def with_held(self, held: Mapping[str, Mapping[HeadId, Float[Tensor, "prompt pos d_head"]]]) -> CachedRuns:
         """Other runs of the same prompts, with a z for some heads of each side that replaces their own."""

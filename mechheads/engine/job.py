@@ -346,8 +346,8 @@ def prepare(model: Model, prompts: AnyPrompts, *, sites: Sequence[str] = ("z",))
     runs, limits = CachedRuns(model, prompts), current().limits.in_one_process
     kept = tuple(dict.fromkeys(("z", *_resumed(model), *sites)))
     on_disk = runs.bytes(dict.fromkeys(runs.tokens, kept)) > limits.memory
-    for side in runs.tokens:
-        runs.run(side, kept, limits, on_disk).check_finite()
+    for run in runs.both(dict.fromkeys(runs.tokens, kept), limits, on_disk):
+        run.check_finite()
     runs.note_weights()
     intervention = Patch() if isinstance(prompts, PromptPairs) else Zero()
     return make_ready(model, Spec(prompts, intervention, kl_divergence, limits=limits), runs=runs)
@@ -431,19 +431,17 @@ def _ledger_of(model: Model, spec: Spec, runs: CachedRuns, heads: Sequence[HeadI
 
 
 def _cache(
-    model: Model, spec: Spec, runs: CachedRuns, sites: Sequence[str], read: int
+    model: Model, spec: Spec, runs: CachedRuns, more: Sequence[str], read: int
 ) -> tuple[HeadCache, HeadCache | None]:
     """The base run, which keeps these sites too, and for pairs the source run."""
     tokens, other = runs.sides(spec.base)
     needed = (*needs_of(spec.intervention), *(("z",) if spec.held else ()))
-    kept = ("z", *_resumed(model), *needed, *sites)
+    kept = ("z", *_resumed(model), *needed, *more)
     side = spec.base if other is not None else "clean"
-    wanted = runs.bytes({side: kept} | ({} if other is None else {other_side(side): needed or ("z",)}))
+    sites = {side: kept} | ({} if other is None else {other_side(side): needed or ("z",)})
     least = least_in_flight(model, tokens, read, spec.limits)
-    on_disk = wanted + least > spec.limits.memory
-    base = runs.run(side, kept, spec.limits, on_disk)
-    base.check_finite()
-    return base, None if other is None else runs.source(base, other_side(side), needed, spec.limits, on_disk)
+    base, *source = runs.both(sites, spec.limits, runs.bytes(sites) + least > spec.limits.memory)
+    return base, source[0] if source else None
 
 
 def _resumed(model: Model) -> tuple[str, ...]:

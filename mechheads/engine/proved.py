@@ -53,8 +53,8 @@ def prove_wave(
     size = size.nan_to_num(0)
     entry, unit, prompt = (int(i) for i in torch.unravel_index(size.argmax(), size.shape))
     claim = _claim(job, run, units[unit], prompt, entry, finals[entry][unit, prompt])
-    beside = job.base.claims_of(prompt, claim.at) if claim.reads is None else []
-    beside += [] if job.source is None else job.source.claims_of(prompt, ())
+    beside = job.base.claims_of(prompt, claim.at if claim.reads is None else None)
+    beside += [] if job.source is None else job.source.claims_of(prompt)
     if not proofs.prove([claim, *_of_the_source(job, units[unit], prompt)], beside):
         zeroed = run.zeroed()
         proofs.prove([_claim(job, zeroed, units[unit], prompt, entry, zeroed([units[unit]])[entry][0, prompt])])

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -175,30 +176,57 @@ class HeadCache(Wrapped):
             ValueError: if a prompt cannot be run, a site is not known.
         """
         limits = current().limits if limits is None else limits
-        held = held or {}
         sites = _check_sites(sites)
         tokens = prompts if isinstance(prompts, Tokens) else as_prompts(prompts).tokens(model)
+        (run,) = cls.together(model, [(tokens, sites)], limits=limits, held=held, on_disk=on_disk)
+        run.claim()
+        return run
+
+    @classmethod
+    def together(
+        cls,
+        model: ModelCore,
+        sides: Sequence[tuple[Tokens, Sequence[str]]],
+        *,
+        limits: Limits,
+        held: Mapping[HeadId, Float[Tensor, "prompt pos d_head"]] | None = None,
+        on_disk: bool | None = None,
+    ) -> list[HeadCache]:
+        """Runs of several lists of prompts as wide as each other, which share passes, each with the sites it keeps.
+
+        Args:
+            held: a z that replaces a head's own, if there is one list.
+        """
         if on_disk is None:
-            on_disk = cls.estimate(model, tokens, sites=sites).total > limits.memory
-        stores = {site: LayerStore(model.n_layers, len(tokens), on_disk) for site in sites}
-        step = max(1, tokens_in_run(model, limits, tokens.ids.shape[1]) // tokens.ids.shape[1])
-        starts, mask = range(0, len(tokens), step), tokens.mask
+            on_disk = sum(cls.estimate(model, tokens, sites=sites).total for tokens, sites in sides) > limits.memory
+        ids = torch.cat([tokens.ids for tokens, _ in sides])
+        stores = [{s: LayerStore(model.n_layers, len(tokens), on_disk) for s in sites} for tokens, sites in sides]
+        owners = [(tokens.mask, each) for (tokens, _), each in zip(sides, stores, strict=True)]
+        begins = np.cumsum([0, *(len(tokens) for tokens, _ in sides)]).tolist()
+        step = max(1, tokens_in_run(model, limits, ids.shape[1]) // ids.shape[1])
+        starts = range(0, len(ids), step)
         finals = []
         for start in Bar(starts, desc="caching heads", disable=len(starts) == 1, leave=False):
             rows = slice(start, start + step)
-            hooks = holding(model, held, rows)
-            hooks += [
-                (model.hook_name(site, layer), _keep(stores[site], layer, site, mask[rows]))
-                for layer in range(model.n_layers)
-                for site in sites
-                if site not in ("keys", "values")
-            ]
-            keys = _KeepKeys(stores["keys"], stores["values"]) if "keys" in stores else None
-            finals.append(model.backend.run(tokens.ids[rows], hooks, keys=keys))
-        run = cls(model, tokens, stores, torch.cat(finals), (model.n_heads, model.n_kv_heads))
-        run.held = tuple(held)
-        run.claim()
-        return run
+            hooks, keeping = holding(model, held or {}, rows), list[tuple[slice, Mapping[str, LayerStore]]]()
+            for begin, (mask, kept) in zip(begins, owners, strict=False):
+                first, last = max(start, begin), min(start + step, begin + len(mask))
+                if first < last:
+                    part, real = slice(first - start, last - start), mask[first - begin : last - begin]
+                    hooks += [
+                        (model.hook_name(site, layer), _keep(kept[site], layer, site, part, real))
+                        for layer in range(model.n_layers)
+                        for site in kept
+                        if site not in ("keys", "values")
+                    ]
+                    keeping += [(part, kept)] if "keys" in kept else []
+            finals.append(model.backend.run(ids[rows], hooks, keys=_KeepKeys(keeping) if keeping else None))
+        every = torch.cat(finals).split([len(tokens) for tokens, _ in sides])
+        runs = []
+        for (tokens, _), kept, final in zip(sides, stores, every, strict=True):
+            runs.append(cls(model, tokens, kept, final, (model.n_heads, model.n_kv_heads)))
+            runs[-1].held = tuple(held or ())
+        return runs
 
     def claim(self, at: Int[Tensor, "prompt position"] | None = None) -> None:
         """Claim that the run is the model's own forward pass, which the analysis proves for two of its prompts.
@@ -213,12 +241,12 @@ class HeadCache(Wrapped):
             if places := proofs.new(self._serial, i, wanted):
                 proofs.claim([self._claim(i, ids, places)])
 
-    def claims_of(self, prompt: int, at: Sequence[int]) -> list[Claim]:
-        """The claim of one prompt at these positions and those of ``claim``, to stand for others of its length."""
+    def claims_of(self, prompt: int, at: Sequence[int] | None = None) -> list[Claim]:
+        """The claim of one prompt at these positions or those of ``claim``, to stand for others of its length."""
         if self.held:
             return []
         ids = tuple(self.tokens.on_cpu.ids[prompt, : int(self.tokens.on_cpu.lengths[prompt])].tolist())
-        return [self._claim(prompt, ids, tuple(sorted({*at, *last_and_drawn(ids)})))]
+        return [self._claim(prompt, ids, tuple(sorted(last_and_drawn(ids) if at is None else at)))]
 
     def _claim(self, prompt: int, ids: tuple[int, ...], at: tuple[int, ...]) -> Claim:
         what = f"the cached run of prompt {prompt}"
@@ -319,14 +347,15 @@ def _check_sites(sites: Sequence[str]) -> tuple[str, ...]:
 
 
 class _KeepKeys:
-    """Adds every layer's keys and values to the stores, after rotation, as attention uses them."""
+    """Adds every layer's keys and values, after rotation, as attention uses them, to the stores of some of the rows."""
 
-    def __init__(self, keys: LayerStore, values: LayerStore) -> None:
-        self.keys, self.values = keys, values
+    def __init__(self, keeping: Sequence[tuple[slice, Mapping[str, LayerStore]]]) -> None:
+        self._keeping = keeping
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        self.keys.add(layer, k.detach())
-        self.values.add(layer, v.detach())
+        for part, stores in self._keeping:
+            stores["keys"].add(layer, k[part].detach())
+            stores["values"].add(layer, v[part].detach())
         return k, v
 
 
@@ -344,10 +373,11 @@ def _hold(value: Tensor, hook: Any, head: int, z: Tensor) -> Tensor:
     return value
 
 
-def _keep(store: LayerStore, layer: int, site: str, mask: Tensor) -> Any:
-    """A hook that adds a layer's activation to the store, with the head axis first and padding set to zero."""
+def _keep(store: LayerStore, layer: int, site: str, part: slice, mask: Tensor) -> Any:
+    """A hook that adds some rows' activation to the store, with the head axis first and padding set to zero."""
 
     def hook_fn(value: Tensor, hook: Any) -> None:
+        value = value[part]
         if site == "pattern":
             real = mask[:, None, :, None] & mask[:, None, None, :]
         elif site == "resid_pre":

@@ -80,7 +80,7 @@ def runs(monkeypatch) -> list[str]:
 
         return call
 
-    monkeypatch.setattr(HeadCache, "run", counted(HeadCache.run, "whole"))
+    monkeypatch.setattr(HeadCache, "together", counted(HeadCache.together, "whole"))
     monkeypatch.setattr(cached_runs, "run_sharing_prefix", counted(cached_runs.run_sharing_prefix, "from new tokens"))
     return seen
 
@@ -114,9 +114,10 @@ def test_a_job_runs_once_more_for_each_set_of_heads_that_is_given(small, jobs, r
         assert runs == ["whole"] * n
 
 
-def test_prepare_runs_each_side_once(small, runs):
-    mh.prepare(small, PAIRS)
-    assert runs == ["whole"] * 2
+def test_prepare_runs_both_sides_in_one_pass(small, runs):
+    job = mh.prepare(small, PAIRS)
+    assert runs == ["whole"]
+    assert job.runs.ran == sum(tokens.ids.numel() for tokens in PAIRS.tokens(small))
     runs.clear()
     mh.prepare(small, PROMPTS)
     assert runs == ["whole"]
