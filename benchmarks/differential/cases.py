@@ -305,7 +305,7 @@ def _may_refuse(case: Case) -> bool:
         and (not analysis.takes or container.kind in analysis.takes)
         and CHANGES[case.change][1] == "equal"
         and FILES[case.file][1] == "equal"
-        and case.answers in ("ids", "texts", "array of ids")
+        and case.answers in ("ids", "texts")
         and case.cluster in ("none", "texts")
         and case.architecture in FAMILIES
         and "longrope" not in case.architecture  # reads short prompts only, and says so
