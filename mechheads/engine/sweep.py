@@ -189,7 +189,7 @@ def _counted(job: Job, ran: int) -> Plan:
 
 
 def _probe(job: Job) -> float:
-    """The estimated seconds of the sweep's heads, from running its setup and one wave of the middle layers.
+    """The estimated seconds of the sweep's heads and its proof, from running its setup and one wave of middle layers.
 
     If weights are on disk, a wave may hold all units, so only a few of them run.
     """
@@ -205,6 +205,8 @@ def _probe(job: Job) -> float:
     evaluator(job.chunks.run(run, units)[0])
     spent = time.perf_counter() - start
     bytes_read = plan.passes * bytes_read_by_waves(job.model, plan.heads, plan.stack, job.reading)
-    reading = reading_seconds(job.model, bytes_read)
+    reading = reading_seconds(job.model, bytes_read + plan.weights_on_disk)
     computing = spent if on_disk is None else spent - (on_disk.seconds - read)
-    return job.seconds + altering + reading + computing * plan.blocks / sum(map(job.cost, units))
+    of_a_unit = plan.width * (plan.prompts if plan.groups is None else len(plan.groups))
+    proving = job.model.n_layers * sum(map(len, prompts_proved(job))) / of_a_unit
+    return job.seconds + altering + reading + computing * (plan.blocks + proving) / sum(map(job.cost, units))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,3 +63,14 @@ def test_the_hours_are_those_of_all_workers_together(model: mh.Model) -> None:
     shared = with_workers(plan, there, 2, setup=0.0)
     assert shared.hours == 2
     assert repr(shared).endswith("about 60 min 00 s; 2 hours of 2 workers together")
+
+
+def test_the_seconds_count_the_proof_by_the_tokens_that_go_through_blocks(model: mh.Model, monkeypatch: Any) -> None:
+    """On a clock that ticks when it is looked at, the runs, the new z and a wave of one head take a second each."""
+    ticks = count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+    plan = planned(model, heads=["L1H0"])
+    lengths = mh.Prompts(PROMPTS).tokens(model).lengths.tolist()
+    proved = model.n_layers * (sum(lengths) + max(lengths))  # each alone, and the changed one
+    computed = (model.n_layers - 1) * plan.width * (plan.prompts if plan.groups is None else len(plan.groups))
+    assert plan.seconds == pytest.approx(3 + proved / computed)
